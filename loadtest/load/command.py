@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +22,28 @@ from cluster.errors import PenstockError, SettingsError
 from cluster.plural import counted
 from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import messages, print_problem, screen
+from cluster.terminal.lines import ProgressLines
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.load.driver.target import Target, split_routers
 from loadtest.load.locust.options import scenario_of
 from loadtest.load.results.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.results.attainment import attainment, course_of
+from loadtest.load.results.comparison import compared, read_run
 from loadtest.load.results.page import run_page
 from loadtest.load.results.sweep import Knee, Search, SearchPlan, Trial
+from loadtest.load.results.sweep_page import sweep_page
 from loadtest.load.runner import RunOptions, run_scenario
 from loadtest.load.schedule.pipes import without_pipes
 from loadtest.load.schedule.plan import plan
-from loadtest.load.schedule.scenario import SCENARIOS, Scenario
-from loadtest.report.page import page
-from loadtest.report.svg import Points, scatter
+from loadtest.load.schedule.scenario import SCENARIOS, Scenario, scenario_fields
+from loadtest.report.json_text import json_text
+from loadtest.report.origin import origin
 
 _SWEEP_BOUND = "goodput>=0.99"
 _SWEEP_DOWN = 64
 _LEAST_REQUESTS = 20
+_TWO = 2
+"""Files of `--compare` with which nothing runs."""
 INTERRUPTED = 130
 """Status that shells return for Ctrl-C."""
 _TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
@@ -62,6 +65,9 @@ def run_loadtest(options: argparse.Namespace) -> int:
         _list(screen())
         return 0
     bounds = parse_bounds(options.bounds) if options.bounds else []
+    _check_compare(options)
+    if len(options.compare) == _TWO:
+        return _compare_files(options, console)
     if not options.sweep and (stray := _sweep_flags(options)):
         raise SettingsError(f"--sweep-{next(iter(stray))} says how to search, which only --sweep does")
     with without_pipes(scenario_of(options, _seconds(options.duration))) as scenario:
@@ -75,6 +81,7 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
     if next(plan(scenario, tell=tell), None) is None:
         raise SettingsError(f"no request is due in {scenario.duration_s:g} s at {scenario.rate:g} requests/s")
     run = RunOptions(target_from(options), options.processes, options.drain)
+    others = {name: read_run(name) for name in options.compare}
     prefix = options.report or f"loadtest-{scenario.name}"
     if options.sweep:
         return _sweep(options, scenario, run, bounds or parse_bounds(_SWEEP_BOUND), prefix, console)
@@ -85,11 +92,12 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
     figures["attainment"] = None if found is None else asdict(found)
     broken = failures(bounds, figures)
     held = [bound.text for bound in bounds if bound.failure(figures) is None]
-    figures["assert"] = {"bounds": [bound.text for bound in bounds], "broken": broken}
-    verdicts = [*((text, False) for text in broken), *((f"{text}: holds", True) for text in held)]
-    _write(prefix, run_page(figures, verdicts), figures, console)
+    figures["assert"] = {"bounds": [bound.text for bound in bounds], "broken": broken, "held": held}
+    figures["origin"] = origin()
+    parts = [compared(figures, other, name) for name, other in others.items()]
+    _write(prefix, run_page(figures, _verdicts(figures), parts), figures, console)
     if options.json:
-        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+        sys.stdout.write(json_text(figures))
     else:
         _print(figures, scenario, screen())
     for sentence in broken:
@@ -101,6 +109,28 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
         console.print("[yellow]penstock:[/] interrupted; the figures are of what was sent until then", highlight=False)
         return INTERRUPTED
     return int(bool(broken))
+
+
+def _verdicts(figures: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    found = figures.get("assert", {})
+    return [*((text, False) for text in found.get("broken", ())), *((text, True) for text in found.get("held", ()))]
+
+
+def _check_compare(options: argparse.Namespace) -> None:
+    if len(options.compare) > _TWO:
+        raise SettingsError(f"compare takes one file, or two, got {len(options.compare)}")
+    if options.compare and options.sweep:
+        raise SettingsError("compare is for single runs, not for --sweep")
+
+
+def _compare_files(options: argparse.Namespace, console: Console) -> int:
+    """Compare two earlier runs. Nothing is sent."""
+    before, after = options.compare
+    other, figures = read_run(before), read_run(after)
+    prefix = options.report or f"loadtest-{Path(after).stem}-and-{Path(before).stem}"
+    html = run_page(figures, _verdicts(figures), [compared(figures, other, before)], Path(after).stem)
+    _write_files({f"{prefix}.html": html}, console)
+    return 0
 
 
 def _sweep_flags(options: argparse.Namespace) -> dict[str, Any]:
@@ -175,10 +205,11 @@ def _sweep(
         if not knee.trials:
             console.print("no trial ended, so there is no report", highlight=False)
             raise
-    figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
-    _write(prefix, _sweep_page(scenario, knee, bounds), figures, console)
+    texts = [bound.text for bound in bounds]
+    figures = {"scenario": scenario.name, "bounds": texts, "origin": origin(), **knee.as_json()}
+    _write(prefix, sweep_page(scenario_fields(scenario), knee, texts, figures["origin"]), figures, console)
     if options.json:
-        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+        sys.stdout.write(json_text(figures))
     else:
         print_table(_sweep_table(knee), screen())
         screen().print(as_it_is(knee.sentence()), highlight=False)
@@ -213,29 +244,13 @@ def _sweep_table(knee: Knee) -> Table:
     return table
 
 
-def _sweep_page(scenario: Scenario, knee: Knee, bounds: Sequence[Bound]) -> str:
-    def points(held: bool, time: str) -> list[tuple[float, float]]:
-        chosen = [trial for trial in knee.trials if trial.held is held]
-        return [(t.rate, 1e3 * t.figures[time]["p99"]) for t in chosen if t.figures[time]["p99"] is not None]
-
-    said = f"{knee.sentence()}; bounds {', '.join(bound.text for bound in bounds)}."
-    body = [f"<h1>sweep: {escape(scenario.name)}</h1>", f"<p>{escape(said)}</p>"]
-    for name, title in (("ttft_s", "TTFT p99"), ("itl_s", "ITL p99"), ("e2e_s", "E2E p99")):
-        series = [Points("held", points(True, name)), Points("broken", points(False, name))]
-        body.append(scatter(title, "requests/s", "ms", series))
-    attained = [(t.rate, 100 * t.figures["goodput"]) for t in knee.trials if t.figures["goodput"] is not None]
-    body.append(scatter("SLO attainment", "requests/s", "%", [Points("trials", attained)]))
-    tokens = [(t.rate, t.figures["tokens_per_s"]) for t in knee.trials]
-    body.append(scatter("Throughput", "requests/s", "output tokens/s", [Points("trials", tokens)]))
-    return page(f"sweep: {scenario.name}", body)
-
-
 @contextmanager
 def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
     told_of, figures_of = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[said]"))
     columns = (told_of, BarColumn(), TimeRemainingColumn(), figures_of)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{prefix}{scenario.name}", total=scenario.duration_s, said="starting")
+        lines = ProgressLines(console)
 
         def tell(line: Mapping[str, Any]) -> None:
             last = line["last"] or {"running": 0, "output_tokens": 0}
@@ -247,6 +262,7 @@ def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
             )
             done = min(line["elapsed_s"], scenario.duration_s)
             progress.update(task, completed=done, said=said)
+            lines(f"{prefix}{scenario.name}, {done:.0f} of {scenario.duration_s:g} s: {said}")
 
         told: Callable[[Mapping[str, Any]], None] = tell
         yield told
@@ -257,7 +273,8 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
     table = Table(title=title, title_justify="left")
     names = ("kind", "requests", "goodput", *(f"{title} p50 / p99" for _, title in _TIMES))
     add_columns(table, *names, words=("kind",))
-    for kind, each in {**figures["by_kind"], "all": figures}.items():
+    kinds = figures["by_kind"]
+    for kind, each in {**kinds, **({"all": figures} if len(kinds) != 1 else {})}.items():
         goodput = "-" if each["goodput"] is None else f"{each['goodput']:.2%}"
         times = [f"{_ms(each[key]['p50'])} / {_ms(each[key]['p99'])}" for key, _ in _TIMES]
         table.add_row(Text(kind), f"{each['requests']:,}", goodput, *times)
@@ -298,13 +315,17 @@ def _list(console: Console) -> None:
 
 
 def _write(prefix: str, html: str, figures: Mapping[str, Any], console: Console) -> None:
-    try:
-        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{prefix}.html").write_text(html, encoding="utf-8")
-        Path(f"{prefix}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"report: {prefix}.html and .json cannot be written: {error.strerror}") from error
-    console.print(as_it_is(f"wrote {prefix}.html and {prefix}.json"), highlight=False, soft_wrap=True)
+    _write_files({f"{prefix}.html": html, f"{prefix}.json": json_text(figures)}, console)
+
+
+def _write_files(texts: Mapping[str, str], console: Console) -> None:
+    for name, text in texts.items():
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"report: {name} cannot be written: {error.strerror}") from error
+    console.print(as_it_is(f"wrote {' and '.join(texts)}"), highlight=False, soft_wrap=True)
 
 
 def _seconds(text: str | None) -> float | None:

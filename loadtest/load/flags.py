@@ -75,6 +75,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     report = parser.add_argument_group("report")
     report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")
+    report.add_argument(
+        "--compare",
+        nargs="+",
+        default=[],
+        metavar="JSON",
+        help="compare with this earlier run; with two files BEFORE AFTER compare those, and send nothing",
+    )
     report.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_target_flags(parser)
     show_examples(
@@ -93,9 +100,9 @@ LOAD_FLAGS: tuple[tuple[str, str, str], ...] = (
     ("duration", "SECONDS", "time in which requests are sent"),
     ("arrivals", "PATTERN", "when they come: poisson, constant, gamma:cv=3, mmpp, step, spike or diurnal"),
     ("seed", "N", "seed of all random draws"),
-    ("trace", "FILE", "replay an Azure, BurstGPT, Mooncake, CSV or JSONL trace"),
+    ("trace", "FILE", "replay an Azure, BurstGPT, Mooncake, CSV or JSONL trace, or `sample`, which ships with this"),
     ("scale-rate", "FACTOR", "speed the trace up by this factor"),
-    ("lengths", "FILE", "draw lengths from this trace or CSV"),
+    ("lengths", "FILE", "draw lengths from this trace or CSV, or `sample`"),
     ("prompt-tokens", "N", "length of all prompts; goes with --output-tokens"),
     ("output-tokens", "N", "length of all outputs"),
     ("slo-ttft", "SECONDS", "SLO of a request: time to its first token"),

@@ -31,6 +31,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="GPU=X",
         help="price of an accelerator per hour, such as h100=2.5",
     )
+    what.add_argument("--currency", default="", metavar="NAME", help="currency of the prices, such as USD")
     what.add_argument("--profile", metavar="FILE", help="a file of `penstock profile`, instead of --model and --gpu")
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=above_zero, metavar="N", help="requests per second")
@@ -38,15 +39,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--prompt-tokens",
         type=above_zero,
         metavar="N",
-        default=1000.0,
-        help="mean length of prompts (default %(default)g)",
+        help="mean length of prompts (default 1000, less where a profile's context is shorter)",
     )
     load.add_argument(
         "--output-tokens",
         type=above_zero,
         metavar="N",
-        default=250.0,
-        help="mean length of outputs (default %(default)g)",
+        help="mean length of outputs (default 250, less with such a profile)",
     )
     load.add_argument(
         "--spread",
@@ -55,8 +54,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0.5,
         help="standard deviation of lengths, as a part of the mean (default %(default)g)",
     )
-    load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
-    load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
+    load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace, a CSV or `sample`")
+    load.add_argument(
+        "--trace", metavar="FILE", help="a recorded load instead, or `sample`, as for `penstock simulate`"
+    )
     load.add_argument("--limit", type=whole(1), metavar="N", help="only the trace's first N requests")
     load.add_argument(
         "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"
@@ -115,7 +116,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--state-dir", type=folder, metavar="DIR", help="where plans and profiles are kept (default ~/.penstock)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page with the plot of cost and latency")
+    parser.add_argument("--html", metavar="FILE", help="write a page with charts of cost and latency")
     show_examples(
         parser,
         "penstock plan --model llama-3.1-70b --gpu h100,h200 --rate 5",

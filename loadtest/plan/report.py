@@ -1,12 +1,10 @@
-"""Output of a plan: as a table, as JSON, and as a page."""
+"""Output of a plan: as a table and as JSON. `page` makes a page of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,8 +19,6 @@ from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
 from loadtest.plan.what_if import WhatIf
-from loadtest.report.page import page
-from loadtest.report.svg import Mark, frontier_chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,8 @@ class Plan:
     """Candidates that were not simulated."""
     rejected: Sequence[Rejected]
     what_ifs: Sequence[WhatIf]
+    currency: str = ""
+    """Currency of the prices, such as USD. Empty where the user named none."""
 
     @property
     def feasible(self) -> bool:
@@ -51,6 +49,7 @@ class Plan:
             "load": {"name": self.load.name, "rate": self.load.rate, **asdict(self.load.shape)},
             "slo": asdict(self.promise),
             "feasible": self.feasible,
+            "currency": self.currency,
             "candidates": [_planned(each, self.load) for each in self.planned],
             "on_paper": [_paper(each) for each in self.on_paper],
             "rejected": [asdict(each) for each in self.rejected],
@@ -88,35 +87,47 @@ def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
     }
 
 
+def slo_words(promise: Promise) -> str:
+    """Return the promise in words."""
+    itl = f"{1e3 * promise.itl_p95_s:g} ms"
+    return f"TTFT p99 {promise.ttft_p99_s:g} s, ITL p95 {itl} for {promise.attainment:.1%}"
+
+
+def notes(plan: Plan) -> list[str]:
+    """Return what one must know to read the candidates."""
+    made = []
+    if plan.planned:
+        sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
+        made.append(
+            "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
+            f"{'; '.join(sources)}. Replicas are enough for an engine that is as much slower."
+        )
+    compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
+    if any(each.hourly is not None for each in compared) and not priced(compared):
+        made.append("Ranked by number of GPUs: not all of them have a price.")
+    return made
+
+
 def show(plan: Plan, console: Console) -> None:
-    promise = plan.promise
     console.print(
-        f"[bold]{as_it_is(plan.model)}[/], {as_it_is(plan.load.name)}; TTFT p99 {promise.ttft_p99_s:g} s, "
-        f"ITL p95 {1e3 * promise.itl_p95_s:g} ms for {promise.attainment:.1%}",
-        highlight=False,
+        f"[bold]{as_it_is(plan.model)}[/], {as_it_is(plan.load.name)}; {slo_words(plan.promise)}", highlight=False
     )
     if not plan.feasible:
         console.print("[red]Infeasible:[/] nothing that was looked at keeps this SLO.", highlight=False)
     if plan.planned:
         print_table(_table(plan), console)
-        sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
-        console.print(
-            "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
-            f"{as_it_is('; '.join(sources))}. Replicas are enough for an engine that is as much slower.",
-            highlight=False,
-        )
-    compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
-    if any(each.hourly is not None for each in compared) and not priced(compared):
-        console.print("Ranked by number of GPUs: not all of them have a price.", highlight=False)
+    for text in notes(plan):
+        console.print(as_it_is(text), highlight=False)
     for what in plan.what_ifs:
-        console.print(as_it_is(f"  what if {_said(what)}"), highlight=False)
+        console.print(as_it_is(f"  what if {said(what, plan.currency)}"), highlight=False)
     for lost in plan.rejected:
         console.print(f"  [dim]cannot be: {as_it_is(f'{lost.name}: {lost.why}')}[/]", highlight=False)
 
 
-def _said(what: WhatIf) -> str:
+def said(what: WhatIf, currency: str = "") -> str:
+    """Return a what-if as a sentence."""
     source = "simulated" if what.simulated else "on paper"
-    cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
+    cost = "" if what.hourly is None else f", {money(what.hourly, currency)}/h"
     text = "infeasible" if what.gpus is None else f"{counted(what.gpus, 'GPU')}{cost}"
     return f"{what.change}: {text}: {what.outcome} ({source})"
 
@@ -129,14 +140,14 @@ def _table(plan: Plan) -> Table:
         r, candidate = each.ranges, each.candidate
         met = f"{r.attainment.low:.1%}"
         starved = ", KV starved" if each.engine.starved else ""
-        hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
+        hourly, tokens = money(candidate.hourly, plan.currency), money(each.per_million_tokens(plan.load))
         cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
         table.add_row(
             Text(f"{candidate.replicas} of {each.engine.name}{starved}: {counted(candidate.gpus, 'GPU')}"),
             f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
-            _span(r.ttft_p99_s, 1e3),
-            _span(r.itl_p95_s, 1e3),
-            _span(r.tokens_per_s, 1),
+            span(r.ttft_p99_s, 1e3),
+            span(r.itl_p95_s, 1e3),
+            span(r.tokens_per_s, 1),
             met if r.attainment.low >= plan.promise.attainment else f"[red]{met}[/]",
             cost,
             Text(each.binding, "" if each.holds else "red"),
@@ -144,67 +155,17 @@ def _table(plan: Plan) -> Table:
     return table
 
 
-def _span(value: Range, factor: float) -> str:
+def span(value: Range, factor: float) -> str:
+    """Return a range as text."""
     low, high = factor * value.low, factor * value.high
     if not math.isfinite(high):
         return "-"
     return f"{low:,.0f}-{high:,.0f}" if high >= 10 else f"{low:.1f}-{high:.1f}"
 
 
-def _money(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def write_html(path: Path, plan: Plan) -> None:
-    """Write a self-contained page.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    title = f"{plan.model}: {plan.load.name}"
-    rows = "".join(_row(each, plan.load) for each in plan.planned)
-    head = "<tr><th>replicas<th>GPUs<th>batch<th>TTFT p99, ms<th>ITL p95, ms<th>tokens/s<th>cost/h<th>bound by</tr>"
-    verdict = "" if plan.feasible else "<p><b>Infeasible: nothing that was looked at keeps this SLO.</b></p>"
-    body = [
-        f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>",
-        _pareto(plan),
-        _list("What if", [_said(what) for what in plan.what_ifs]),
-        _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected]),
-    ]
-    path.write_text(page(title, body), encoding="utf-8")
-
-
-def _row(each: SimulatedCandidate, load: Load) -> str:
-    r, candidate = each.ranges, each.candidate
-    cells = (
-        f"{candidate.replicas} of {each.engine.name}",
-        str(candidate.gpus),
-        f"{candidate.operation.batch} / {candidate.operation.step_tokens}",
-        _span(r.ttft_p99_s, 1e3),
-        _span(r.itl_p95_s, 1e3),
-        _span(r.tokens_per_s, 1),
-        _money(candidate.hourly),
-    )
-    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + f'<td class="left">{escape(each.binding)}</tr>'
-
-
-def _list(title: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(line)}" for line in lines)
-    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
-
-
-def _pareto(plan: Plan) -> str:
-    by_cost = priced(each.candidate for each in plan.planned)
-    marks = [
-        Mark(
-            f"{each.candidate.replicas} of {each.engine.name}",
-            each.candidate.rank(by_cost=by_cost)[0],
-            1e3 * each.ranges.ttft_p99_s.middle,
-            1e3 * each.ranges.ttft_p99_s.low,
-            1e3 * each.ranges.ttft_p99_s.high,
-        )
-        for each in plan.planned
-        if math.isfinite(each.ranges.ttft_p99_s.high)
-    ]
-    unit = "cost per hour" if by_cost else "GPUs"
-    return frontier_chart("Cost and latency", unit, "TTFT p99, ms", marks) if marks else ""
+def money(value: float | None, currency: str = "") -> str:
+    """Return an amount, with its currency if there is one."""
+    if value is None:
+        return "-"
+    amount = f"{value:,.2f}" if 1 <= value < 100 else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
+    return f"{amount} {currency}".strip()

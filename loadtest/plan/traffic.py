@@ -63,6 +63,20 @@ def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread:
     return Load(name, rate, Shape(prompt_tokens, output_tokens), math.ceil(longest), spread=spread)
 
 
+USUAL = Shape(1000.0, 250.0)
+"""Mean request that is planned for where nobody says another one."""
+
+
+def usual_within(context: int, spread: float) -> Shape:
+    """Return the usual mean request, or a shorter one of the same proportions whose longest requests fit a context."""
+    longest = steady_load(1.0, USUAL.prompt_tokens, USUAL.output_tokens, spread).longest
+    if longest <= context:
+        return USUAL
+    # Rounded down, so that the longest fit for sure.
+    part = context / longest
+    return Shape(*(float(max(1, math.floor(part * each))) for each in (USUAL.prompt_tokens, USUAL.output_tokens)))
+
+
 def load_of_lengths(rate: float, path: Path) -> Load:
     """Return a load of Poisson arrivals with lengths that were recorded together.
 

@@ -23,6 +23,7 @@ from cluster.errors import SettingsError
 from cluster.nearest import did_you_mean
 from cluster.settings import PoolSettings, Settings, load_settings
 from cluster.terminal.console import messages, screen
+from cluster.terminal.lines import ProgressLines
 from cluster.terminal.tables import add_columns, print_table
 from deployments.engines.factory import build_engine
 from loadtest.load.command import target_from
@@ -59,7 +60,7 @@ def run_profile(options: argparse.Namespace) -> int:
         pool = settings.pools[name]
         check_model(name, pool)
         with _engine_talks_to_stderr():
-            found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
+            found = asyncio.run(profile_pool(pool, console, rounds=options.rounds))
     file = found.save(Path(options.out) if options.out else state_dir)
     if options.json:
         sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, indent=2) + "\n")
@@ -103,7 +104,7 @@ async def _profile_target(options: argparse.Namespace, console: Console) -> Prof
         allow_plaintext_key=target.allow_plaintext_key,
         timeout=TIMEOUT_S,
     )
-    with _shown(console, quiet=options.json) as tell:
+    with _shown(console) as tell:
         async with client:
             return await profile_cluster(client, served(options), rounds=options.rounds, tell=tell)
 
@@ -123,9 +124,9 @@ def _engine_talks_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = ROUNDS, quiet: bool = False) -> Profile:
+async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = ROUNDS) -> Profile:
     """Start a pool's engine, profile it, stop it."""
-    with _shown(console, quiet=quiet) as tell:
+    with _shown(console) as tell:
         engine = build_engine(pool)
         try:
             identity = await engine.start()
@@ -135,13 +136,14 @@ async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = RO
 
 
 @contextmanager
-def _shown(console: Console, *, quiet: bool) -> Iterator[Tell]:
+def _shown(console: Console) -> Iterator[Tell]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet and not console.is_terminal) as progress:
-        task = progress.add_task("starting", total=None)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task, lines = progress.add_task("starting", total=None), ProgressLines(console)
 
         def tell(text: str, done: int, total: int) -> None:
             progress.update(task, description=text, completed=done, total=total)
+            lines(f"{text}, {done} of {total}")
 
         yield tell
 

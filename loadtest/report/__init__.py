@@ -1,1 +1,1 @@
-"""Kit for reports: charts as SVG and one page around them. They need no library and no network."""
+"""Reports as pages: what is in them, their charts, and where they come from. A page needs no network and no script."""

@@ -17,23 +17,28 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.terminal.console import messages, screen
+from cluster.terminal.lines import ProgressLines
+from loadtest.report.compare import read_report
+from loadtest.report.json_text import json_text
+from loadtest.report.origin import origin
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.engine.recorded import read_run
 from loadtest.simulate.engine.validate import errors, fit
-from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
-from loadtest.simulate.results.figures import Figures, figures_of
+from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import error_table, table_of
+from loadtest.simulate.results.simulated import Simulated
 from loadtest.simulate.setup import Setup, Slo
-from loadtest.traces import TraceRequest, read_trace, scale_rate
+from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
 from router.affinity import Affinity
 
 _FIT = (1, 100)
 """Default part of a recorded run that the step model is fitted on, in requests."""
+_COMPARED = ("requests", "attainment", "worst_5min_attainment", "ttft_s", "itl_s", "e2e_s", "replica_hours")
 _MAX_REPLICAS = 64
 """Default bound on the replicas, where a policy may add some."""
 
@@ -46,7 +51,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         SettingsError: a flag is out of range.
     """
     if options.validate:
-        for name in ("trace", "html", "png"):
+        for name in ("trace", "html", "png", "compare"):
             if value := getattr(options, name):
                 raise SettingsError(f"{name} does not go together with validate, got {value}")
         return run_validate(options)
@@ -56,10 +61,13 @@ def run_simulate(options: argparse.Namespace) -> int:
         raise SettingsError("fit is for validate: a trace has no measured times to fit on")
     for name in ("html", "png"):
         _check_folder(name, getattr(options, name))
+    if options.compare and not options.html:
+        raise SettingsError(f"compare is a part of the page, so html must be given with it, got {options.compare}")
+    others = {options.compare: read_report(options.compare, _COMPARED, "a simulation")} if options.compare else {}
     console = messages()
     trace = scale_rate(
         read_trace(
-            Path(options.trace),
+            Path(trace_file(options.trace)),
             options.limit,
             tell=lambda text: console.print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True),
         ),
@@ -67,25 +75,48 @@ def run_simulate(options: argparse.Namespace) -> int:
     )
     setup = setup_of(options)
     slo = dict.fromkeys(RequestClass, setup.slo)
-    with _bar(console, quiet=options.json and not console.is_terminal) as progress:
-        task = progress.add_task("simulating", total=len(trace))
+    with _bar(console, quiet=not console.is_terminal) as progress:
+        task, lines = progress.add_task("simulating", total=len(trace)), ProgressLines(console)
+
+        def tell(ended: int) -> None:
+            progress.update(task, completed=ended)
+            lines(f"{ended:,} of {len(trace):,} requests simulated")
+
         simulation = Simulation(
             trace,
             setup,
             fast=fast_policy(options, setup),
             slow=slow_policy(options, setup),
             affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
-            progress=lambda ended: progress.update(task, completed=ended),
+            progress=tell,
         )
         run = simulation.run()
     figures = figures_of(run, slo)
+    title, made_by = _title(trace, options), origin()
     if options.json:
-        sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
+        sys.stdout.write(json_text({**figures.as_json(), "origin": made_by}))
     else:
-        screen().print(table_of(figures, _title(trace, options), _slo(setup)))
+        screen().print(table_of(figures, title, _slo(setup)))
     # The pictures come last, so that one that can't be drawn or written costs no figures.
-    _draw(options, run, figures, setup, _title(trace, options))
+    _draw(options, Simulated(title, _load(options, setup), run, figures, setup, made_by, others))
     return 0
+
+
+def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
+    """Return the cluster and the SLO in sentences, for the page."""
+    engine = setup.engine
+    count = counted(setup.replicas, "replica")
+    limit = (
+        "" if setup.min_replicas == setup.max_replicas else f", {setup.min_replicas} to {setup.max_replicas} allowed"
+    )
+    return [
+        f"{count} at first{limit}; a new one serves after {setup.cold_start_s:g} s. Policy {options.policy}, "
+        f"{counted(setup.routers, 'router')}, seed {setup.seed}.",
+        f"Engine: {engine.base_ms:g} ms per step, {engine.per_token_us:g} µs per token, "
+        f"{engine.per_kv_token_us:g} µs per token of context; at most {engine.max_num_seqs} sequences and "
+        f"{engine.kv_tokens:,} tokens of KV cache.",
+        f"SLO of a request: {_slo(setup)}.",
+    ]
 
 
 def _slo(setup: Setup) -> str:
@@ -98,15 +129,19 @@ def _check_folder(name: str, path: str | None) -> None:
         raise SettingsError(f"{name} must name a file in a folder that exists, got {path}")
 
 
-def _draw(options: argparse.Namespace, run: SimulatedRun, figures: Figures, setup: Setup, title: str) -> None:
+def _draw(options: argparse.Namespace, what: Simulated) -> None:
     if options.html:
         from loadtest.simulate.results.page import write_html
 
-        _written("html", options.html, lambda path: write_html(path, run, figures, setup, title))
+        _written("html", options.html, lambda path: write_html(path, what))
     if options.png:
-        from loadtest.simulate.results.png import write_png
+        from loadtest.report.draw import write_png
+        from loadtest.simulate.results.timeline import timeline_of
 
-        _written("png", options.png, lambda path: write_png(path, run, setup, title))
+        charts = timeline_of(what.run, what.setup)
+        if not charts:
+            raise SettingsError(f"png must be of a run that lasts longer than 0 s, got {what.run.seconds:g} s")
+        _written("png", options.png, lambda path: write_png(path, charts, what.title))
 
 
 def _written(name: str, path: str, write: Callable[[Path], None]) -> None:

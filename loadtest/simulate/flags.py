@@ -16,7 +16,9 @@ POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument(
-        "--trace", metavar="FILE", help="the recorded load: an Azure, BurstGPT, Mooncake, CSV or JSONL trace"
+        "--trace",
+        metavar="FILE",
+        help="the recorded load: an Azure, BurstGPT, Mooncake, CSV or JSONL trace, or `sample`, which ships with this",
     )
     load.add_argument("--limit", type=whole(1), metavar="N", help="only the first N requests")
     load.add_argument(
@@ -58,7 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument(
         "--policy",
         choices=POLICIES,
-        default="static",
+        default="penstock",
         help="what sets the number of replicas (default %(default)s). penstock and penstock-slow do what "
         "autoscale.mode = active does: where no more replicas can come, they give up latency, then batch work, and "
         "then reject requests that would miss --slo-ttft",
@@ -99,8 +101,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_report(parser)
     show_examples(
         parser,
-        "penstock simulate --trace trace.csv --replicas 4",
-        "penstock simulate --trace trace.csv --policy penstock --max-replicas 16 --html run.html",
+        "penstock simulate --trace sample --scale-rate 10",
+        "penstock simulate --trace sample --max-num-seqs 8 --base-ms 40 --cold-start 60 --html run.html",
     )
     parser.set_defaults(run=_simulate)
 
@@ -121,6 +123,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     )
     report.add_argument("--json", action="store_true", help="print JSON")
     report.add_argument("--html", metavar="FILE", help="write a page with the course of the run")
+    report.add_argument("--compare", metavar="JSON", help="compare on the page with what --json printed of another run")
     report.add_argument("--png", metavar="FILE", help="write the same as a picture")
 
 

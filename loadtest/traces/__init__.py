@@ -2,6 +2,7 @@
 
 from loadtest.traces.read import FORMATS, open_trace, read_trace
 from loadtest.traces.request import TraceRequest
+from loadtest.traces.sample import trace_file
 from loadtest.traces.transform import scale_rate, with_class
 
-__all__ = ["FORMATS", "TraceRequest", "open_trace", "read_trace", "scale_rate", "with_class"]
+__all__ = ["FORMATS", "TraceRequest", "open_trace", "read_trace", "scale_rate", "trace_file", "with_class"]

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.errors import QueueFullError
 from cluster.plural import counted
-from loadtest.plan.report import _said
+from loadtest.plan.report import said
 from loadtest.plan.what_if import WhatIf
 
 
@@ -31,5 +31,5 @@ def test_messages_count_so() -> None:
 
 
 def test_a_what_if_that_cannot_be_has_no_number_of_accelerators() -> None:
-    assert "h200: infeasible: too small (on paper)" == _said(WhatIf("h200", None, None, "too small"))
-    assert "h200: 1 GPU, 2.00/h: 1 replica (on paper)" == _said(WhatIf("h200", 1, 2.0, "1 replica"))
+    assert "h200: infeasible: too small (on paper)" == said(WhatIf("h200", None, None, "too small"))
+    assert "h200: 1 GPU, 2.00/h: 1 replica (on paper)" == said(WhatIf("h200", 1, 2.0, "1 replica"))

@@ -44,8 +44,8 @@ def commands(program: str) -> list[list[str]]:
     found = []
     for block in blocks("console"):
         for line in block.replace("\\\n", " ").splitlines():
-            # What a shell gives the program on its standard input is no argument.
-            for call in line.removeprefix("$ ").partition("<<<")[0].split(" && "):
+            # What a shell connects with the program's standard input and output is no argument.
+            for call in line.removeprefix("$ ").partition("<<<")[0].partition(" > ")[0].split(" && "):
                 words = shlex.split(call, comments=True)
                 if words and Path(words[0]).name == program:
                     found.append(words[1:])

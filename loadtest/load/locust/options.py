@@ -15,6 +15,7 @@ from cluster.terminal.values import MOST_TIME
 from loadtest.load.driver.target import Target, split_routers
 from loadtest.load.schedule.arrivals import PATTERNS, Pattern
 from loadtest.load.schedule.scenario import SCENARIOS, Scenario, find_scenario, scenario_fields, scenario_from
+from loadtest.traces import trace_file
 
 DEFAULT_SCENARIO = "chat"
 DEFAULT_USER_RATE = 0.2
@@ -26,15 +27,16 @@ HURRY = signal.SIGUSR1
 _FIELDS = (
     ("arrivals", str, f"pattern, such as poisson or gamma:cv=3; one of {', '.join(PATTERNS)}"),
     ("seed", int, "seed of all random draws"),
-    ("trace", str, "replay this recorded load: Azure, BurstGPT, Mooncake, CSV or JSONL"),
+    ("trace", str, "replay this recorded load: Azure, BurstGPT, Mooncake, CSV or JSONL, or `sample`"),
     ("scale-rate", float, "speed the trace up by this factor"),
-    ("lengths", str, "draw lengths from this trace, or CSV with num_prefill_tokens and num_decode_tokens"),
+    ("lengths", str, "draw lengths from this trace, `sample`, or CSV with num_prefill_tokens and num_decode_tokens"),
     ("prompt-tokens", int, "length of all prompts; goes with --output-tokens"),
     ("output-tokens", int, "length of all outputs"),
     ("slo-ttft", float, "SLO of a request: seconds to its first token"),
     ("slo-itl", float, "SLO of a request: seconds, 95th percentile of its own gaps between tokens"),
     ("warmup", float, "do not count requests of the first seconds"),
 )
+_FILES = ("trace", "lengths")
 _RENAMED = {"slo_ttft": "slo_ttft_s", "slo_itl": "slo_itl_s", "warmup": "warmup_s", "duration": "duration_s"}
 
 
@@ -85,7 +87,7 @@ def scenario_of(options: argparse.Namespace, duration_s: float | None = None) ->
         name = flag.replace("-", "_")
         value = getattr(options, name)
         if value is not None and value != "":
-            fields[_RENAMED.get(name, name)] = _number(flag, value, kind)
+            fields[_RENAMED.get(name, name)] = trace_file(value) if name in _FILES else _number(flag, value, kind)
     _check_trace(options, replays=bool(fields.get("trace")))
     if duration_s is not None:
         fields["duration_s"] = duration_s

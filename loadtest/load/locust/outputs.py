@@ -19,6 +19,7 @@ from loadtest.load.locust.session import LoadTest
 from loadtest.load.results.record import point
 from loadtest.load.results.tally import TIMES, Tally
 from loadtest.load.schedule.scenario import scenario_fields
+from loadtest.report.origin import origin
 
 _FAILURES = 20
 PERCENTS = (50, 90, 95, 99)
@@ -35,7 +36,10 @@ def row(kind: str, tally: Tally, seconds: float) -> dict[str, Any]:
     """Return one line of the summary."""
     errors = "; ".join(f"{reason} {count}" for reason, count in sorted(tally.errors.items()))
     times = {
-        f"{name}_p{percent}_ms": _ms(tally.times[name].percentile(percent)) for name in TIMES for percent in PERCENTS
+        # As Locust counts them, because its own figures of the same requests are beside these.
+        f"{name}_p{percent}_ms": _ms(tally.times[name].percentile(percent, upper=True))
+        for name in TIMES
+        for percent in PERCENTS
     }
     return {
         "kind": kind,
@@ -51,10 +55,11 @@ def row(kind: str, tally: Tally, seconds: float) -> dict[str, Any]:
 
 
 def rows(load: LoadTest) -> list[dict[str, Any]]:
-    """Return a line per kind, and one for all."""
+    """Return a line per kind, and one for all where there are several kinds, or none yet."""
     seconds = max(load.counted_s, 1e-3)
     kinds = sorted(load.record.kinds.items())
-    return [row(kind, tally, seconds) for kind, tally in [*kinds, ("all", load.record.total())]]
+    whole = [("all", load.record.total())] if len(kinds) != 1 else []
+    return [row(kind, tally, seconds) for kind, tally in [*kinds, *whole]]
 
 
 def figures(load: LoadTest) -> dict[str, Any]:
@@ -63,12 +68,31 @@ def figures(load: LoadTest) -> dict[str, Any]:
     host = load.environment.host or ""
     return {
         "target": host,
-        "scenario": scenario,
+        "scenario": scenario if load.planned else _of_users(load, scenario),
         "open_loop": "planned" if load.planned else "users",
+        "users": {} if load.planned else load.users(),
+        "user_rate": None if load.planned else load.user_rate,
+        "slos": _slos(load),
         "processes": load.shards,
+        "origin": origin("locust"),
         "failures": _failures(load),
         **load.record.as_json(max(load.counted_s, 1e-3)),
     }
+
+
+def _of_users(load: LoadTest, scenario: dict[str, Any]) -> dict[str, Any]:
+    """Return what the users send instead of what a scenario would have sent."""
+    own = {name: value for name, value in scenario.items() if name not in ("arrivals", "mix", "text", "duration_s")}
+    rate = sum(load.users().values()) * (load.user_rate or 0.0)
+    return {**own, "name": "users", "rate": rate, "mix": load.kinds_of_users()}
+
+
+def _slos(load: LoadTest) -> dict[str, dict[str, float | None]]:
+    """Return the SLO of each kind of request that ended."""
+    if load.scenario is None:
+        return {}
+    kinds = {kind: load.scenario.kind(kind).slo for kind in sorted(load.record.kinds)}
+    return {kind: {"ttft_s": slo.ttft_p99_s, "itl_s": slo.itl_p95_s} for kind, slo in kinds.items()}
 
 
 def _failures(load: LoadTest) -> list[dict[str, Any]]:

@@ -68,6 +68,7 @@ class LoadTest:
         self._plan: Iterator[PlannedRequest] | None = None
         self._open = False
         self._users = itertools.count()
+        self._ran: dict[str, int] = {}
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,27 @@ class LoadTest:
         """Whether the load comes from a scenario, and not from users."""
         options = self.environment.parsed_options
         return bool(options.scenario or options.rate or options.trace)
+
+    @property
+    def user_rate(self) -> float:
+        """Requests per second of each user.
+
+        Raises:
+            ValueError: the flag is no number.
+        """
+        asked = self.environment.parsed_options.user_rate
+        return float(DEFAULT_USER_RATE if asked in (None, "") else asked)
+
+    def users(self) -> dict[str, int]:
+        """Return the number of users of each class that run, or that ran last."""
+        wanted = getattr(self.environment.runner, "target_user_classes_count", {})
+        self._ran = {name: count for name, count in wanted.items() if count} or self._ran
+        return self._ran
+
+    def kinds_of_users(self) -> dict[str, float]:
+        """Return the number of users by the kind of request that they send."""
+        kinds = {user.__name__: user.kind for user in self.environment.user_classes}
+        return {kinds[name]: float(count) for name, count in self.users().items() if name in kinds}
 
     def length_s(self) -> float | None:
         """Return the seconds that a planned load lasts; None where the load comes from users.
@@ -207,8 +229,7 @@ class LoadTest:
         if self.scenario is None or self.starts_at is None or self.planned:
             return None
         try:
-            asked = self.environment.parsed_options.user_rate
-            rate = float(DEFAULT_USER_RATE if asked in (None, "") else asked)
+            rate = self.user_rate
             began = max(0.0, time.monotonic() - self.starts_at)
             mine = plan_of_user(self.scenario, kind, rate, f"{self.shard}/{next(self._users)}")
         except (PenstockError, ValueError) as error:

@@ -46,18 +46,38 @@ class Histogram:
         """Exact mean; None where nothing was counted."""
         return self.total / self.count if self.count else None
 
-    def percentile(self, percent: float) -> float | None:
-        """Return the value that `percent` (0 to 100) of the values do not exceed; None where nothing was counted."""
+    def percentile(self, percent: float, *, upper: bool = False) -> float | None:
+        """Return the value that `percent` (0 to 100) of the values do not exceed; None where nothing was counted.
+
+        Where two neighbours are such values, as the middle two of six are a median, return the lower one, or with
+        `upper` the upper one, as Locust does.
+        """
         if not self.count:
             return None
-        rank = max(1, math.ceil(self.count * percent / 100 - 1e-9))
+        exact = self.count * percent / 100
+        rank = min(self.count, math.floor(exact + 1e-9) + 1) if upper else max(1, math.ceil(exact - 1e-9))
         seen = 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
             if seen >= rank:
-                middle = LEAST * GROWTH ** (bucket - 0.5) if bucket else 0.0
-                return min(middle, self.largest)
+                return self._middle(bucket)
         return self.largest
+
+    def curve(self, most: int = 80) -> list[tuple[float, float]]:
+        """Return the distribution: values, rising, and the part of all values up to each; about `most` pairs."""
+        pairs: list[tuple[float, float]] = []
+        seen, last = 0, 0.0
+        for bucket in sorted(self.buckets):
+            before, seen = seen, seen + self.buckets[bucket]
+            if not pairs:
+                pairs.append((self._middle(bucket), before / self.count))
+            if seen / self.count - last >= 1 / most or seen == self.count:
+                last = seen / self.count
+                pairs.append((self._middle(bucket), last))
+        return pairs
+
+    def _middle(self, bucket: int) -> float:
+        return min(LEAST * GROWTH ** (bucket - 0.5) if bucket else 0.0, self.largest)
 
     def summary(self) -> dict[str, float | None]:
         """Return the usual figures, in the unit of the values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from loadtest.load.results.tally import Generator, Tally, Window
@@ -10,6 +11,10 @@ LAG_BOUND_S = 0.05
 """Bound of the generator's 99th percentile of lag in seconds. Above it, the lag is visible in latencies."""
 BUSY_BOUND = 0.9
 """Bound of a driver's part of one core. Above it, the driver had no spare time."""
+DISTRIBUTIONS = ("ttft", "itl")
+"""Times whose whole distribution a report shows."""
+_BINS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
+_MOST_BINS, _LEAST_BINS, _PER_BIN = 120, 12, 5
 
 
 class RunRecord:
@@ -77,7 +82,42 @@ class RunRecord:
                 "why": why,
             },
             "timeline": [point(self.seconds[second]) for second in sorted(self.seconds)],
+            "course": course(self.seconds),
+            "distributions": {
+                kind: {f"{name}_s": tally.times[name].curve() for name in DISTRIBUTIONS}
+                for kind, tally in {**dict(sorted(self.kinds.items())), "all": total}.items()
+            },
         }
+
+
+def course(seconds: Mapping[int, Window]) -> list[dict[str, Any]]:
+    """Return a timeline in bins that are wide enough for a few requests each, so that a chart shows a course.
+
+    Counts and tokens are per second. Percentiles are of the bin's own requests.
+    """
+    if not seconds:
+        return []
+    whole = max(seconds) + 1
+    width = _bin_width(whole, sum(each.total().ended for each in seconds.values()))
+    bins = []
+    for start in range(0, whole, width):
+        inside = [seconds[second] for second in range(start, min(start + width, whole)) if second in seconds]
+        merged = Window(start)
+        for each in inside:
+            merged.merge(each)
+        covered = min(width, whole - start)
+        per_s = {name: value / covered for name, value in point(merged).items() if name in _RATES}
+        running = merged.running / max(1, len(inside))
+        bins.append({**point(merged), **per_s, "running": running, "seconds": covered})
+    return bins
+
+
+def _bin_width(whole: int, ended: int) -> int:
+    wanted = min(max(whole / _MOST_BINS, _PER_BIN * whole / max(1, ended)), whole / _LEAST_BINS)
+    return next((each for each in _BINS_S if each >= wanted), _BINS_S[-1])
+
+
+_RATES = ("ended", "completed", "good", "failed", "output_tokens", "messages", "generator_cpu_s")
 
 
 def point(window: Window) -> dict[str, Any]:

@@ -14,18 +14,21 @@ from rich.markup import escape
 
 from cluster.errors import SettingsError
 from cluster.terminal.console import messages, screen
+from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import GPUS, load_gpu
 from loadtest.plan.engine.precision import canonical
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.prices import check_prices, prices_of
 from loadtest.plan.profiled import engine_of, for_load
-from loadtest.plan.report import Plan, show, write_html
+from loadtest.plan.report import Plan, show
 from loadtest.plan.review import Book, EngineGroup
 from loadtest.plan.search import PARALLEL, Rejected, SimulatedCandidate, engines, plan
-from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
+from loadtest.plan.traffic import USUAL, Load, load_of_lengths, recorded_load, steady_load, usual_within
 from loadtest.plan.what_if import Choices, Listed, WhatIf, autoscaled, ways_out, what_ifs
-from loadtest.profile.stored import read_profile
+from loadtest.profile.stored import Profile, read_profile
+from loadtest.report.origin import origin
+from loadtest.traces import trace_file
 
 COMPARED = ("h100", "h200", "b200", "l40s")
 """What-ifs look at these accelerators too."""
@@ -71,10 +74,18 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     """
     if options.html and not Path(options.html).absolute().parent.is_dir():
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
-    load = _load(options)
+    profile = read_profile(Path(options.profile)) if options.profile else None
+    load = _load(options, profile)
     promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
-    offer = _from_profile(options, load) if options.profile else _from_model(options)
-    with messages().status("sizing") as status:
+    offer = _from_profile(options, profile, load) if profile is not None else _from_model(options)
+    console = messages()
+    with console.status("sizing") as status:
+        lines = ProgressLines(console)
+
+        def tell(text: str) -> None:
+            status.update(escape(text))
+            lines(text)
+
         best, rest, lost = plan(
             [_with_history(each, book) for each in offer.engines],
             load,
@@ -82,23 +93,24 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
             simulated=options.simulate,
             draws=options.draws,
             seed=options.seed,
-            tell=lambda text: status.update(escape(text)),
+            tell=tell,
         )
-    changes = offer.model.what_ifs(best, load, promise) if offer.model else []
-    if best and load.trace:
-        changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
+        tell("what if")
+        changes = offer.model.what_ifs(best, load, promise) if offer.model else []
+        if best and load.trace:
+            tell("the load with the autoscaler")
+            changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
     name = offer.engines[0].model if offer.engines else str(options.model)
-    found = Plan(name, load, promise, best, rest, [*offer.rejected, *lost], changes)
+    found = Plan(name, load, promise, best, rest, [*offer.rejected, *lost], changes, options.currency)
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
     _print(found, ids, options)
     return 0 if found.feasible else INFEASIBLE
 
 
-def _from_profile(options: argparse.Namespace, load: Load) -> _Offer:
+def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> _Offer:
     for flag in ("model", "precision", "tp"):
         if getattr(options, flag):
             raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
-    profile = read_profile(Path(options.profile))
     prices = prices_of(options.price, profile.hardware)
     check_prices(prices, [profile.hardware])
     return _Offer([for_load(engine_of(profile, prices), profile, load)])
@@ -125,15 +137,18 @@ def _from_model(options: argparse.Namespace) -> _Offer:
     return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer))
 
 
-def _load(options: argparse.Namespace) -> Load:
+def _load(options: argparse.Namespace, profile: Profile | None) -> Load:
     _check_load(options)
     if options.trace:
-        return recorded_load(Path(options.trace), options.limit, options.scale_rate, tell=_note_line)
+        return recorded_load(Path(trace_file(options.trace)), options.limit, options.scale_rate, tell=_note_line)
     if not options.rate:
         raise SettingsError("one of rate and trace must be given")
     if options.lengths:
-        return load_of_lengths(options.rate, Path(options.lengths))
-    return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
+        return load_of_lengths(options.rate, Path(trace_file(options.lengths)))
+    usual = USUAL if profile is None else usual_within(min(profile.context, profile.kv_tokens), options.spread)
+    prompt = usual.prompt_tokens if options.prompt_tokens is None else options.prompt_tokens
+    output = usual.output_tokens if options.output_tokens is None else options.output_tokens
+    return steady_load(options.rate, prompt, output, options.spread)
 
 
 def _check_load(options: argparse.Namespace) -> None:
@@ -170,7 +185,9 @@ def _note(book: Book, best: SimulatedCandidate, load: Load) -> str:
 
 def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None:
     if options.html:
-        write_html(Path(options.html), found)
+        from loadtest.plan.page import write_html
+
+        write_html(Path(options.html), found, origin())
     if options.json:
         sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
         return

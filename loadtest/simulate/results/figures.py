@@ -8,12 +8,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from loadtest.report.charts import Curve
 from loadtest.simulate.pool.outcome import Outcome, RequestEnd, SimulatedRun
 from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
 Slos: TypeAlias = Mapping[RequestClass, Slo]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 _WORST_S = 300.0
+_CURVE = 80
+"""Number of steps of a distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Figures:
     cpu_s: float
     classes: Mapping[str, Mapping[str, Any]]
     """Requests, completed and rejected ones, attainment, TTFT and output tokens per class. Empty with one class."""
+    distributions: Mapping[str, Curve]
+    """Distributions of TTFT and of all gaps between tokens: seconds, and the part of all values up to each."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the data of `--json`."""
@@ -70,13 +76,14 @@ def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
     done = [each for each in run.outcomes if each.end is RequestEnd.COMPLETED]
     members = [*run.fleet.gone, *run.fleet.members.values()]
     classes = sorted({each.request_class for each in run.outcomes})
+    ttft, gaps = np.sort([each.ttft_s for each in done]), _gaps(run)
     return Figures(
         requests=len(run.outcomes),
         completed=len(done),
         rejected=sum(each.end is RequestEnd.REJECTED for each in run.outcomes),
         unfinished=sum(each.end is RequestEnd.UNFINISHED for each in run.outcomes),
         ttft_s=spread([each.ttft_s for each in done]),
-        itl_s=_gaps(run),
+        itl_s=_spread_of(*gaps),
         e2e_s=spread([each.e2e_s for each in done]),
         queue_s=spread([each.queue_s for each in done]),
         attainment=_attainment(run.outcomes, slos),
@@ -91,6 +98,7 @@ def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
         wall_s=run.wall_s,
         cpu_s=run.cpu_s,
         classes={each.name.lower(): _of_class(run.outcomes, each, slos) for each in classes if len(classes) > 1},
+        distributions={"ttft_s": _curve(ttft, np.arange(1, len(ttft) + 1)), "itl_s": _curve(*gaps)},
     )
 
 
@@ -102,7 +110,8 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), float(p50), float(p95), float(p99))
 
 
-def _gaps(run: SimulatedRun) -> Spread:
+def _gaps(run: SimulatedRun) -> tuple[Array, Array]:
+    """Return the gaps between tokens, rising, and how many gaps are up to each."""
     members = [*run.fleet.gone, *run.fleet.members.values()]
     logs = [member.replica.log for member in members]
     pauses = [np.asarray(member.replica.pauses) for member in members]
@@ -110,12 +119,24 @@ def _gaps(run: SimulatedRun) -> Spread:
     ones = [np.ones(len(each)) for each in pauses]
     weights = np.concatenate([*(np.asarray(log.decoded, dtype=float) for log in logs), *ones] or [np.zeros(0)])
     seconds, weights = seconds[weights > 0], weights[weights > 0]
+    order = np.argsort(seconds)
+    return seconds[order], np.cumsum(weights[order])
+
+
+def _spread_of(seconds: Array, counted: Array) -> Spread:
     if not len(seconds):
         return Spread()
-    order = np.argsort(seconds)
-    seconds, counted = seconds[order], np.cumsum(weights[order])
     p50, p95, p99 = (float(seconds[np.searchsorted(counted, part * counted[-1])]) for part in (0.5, 0.95, 0.99))
-    return Spread(float(seconds @ weights[order] / counted[-1]), p50, p95, p99)
+    mean = float(seconds @ np.diff(counted, prepend=0.0) / counted[-1])
+    return Spread(mean, p50, p95, p99)
+
+
+def _curve(seconds: Array, counted: Array) -> Curve:
+    if not len(seconds):
+        return ()
+    wanted = np.linspace(0.0, 1.0, _CURVE + 1) * counted[-1]
+    at = np.unique(np.minimum(np.searchsorted(counted, wanted), len(seconds) - 1))
+    return [(float(seconds[each]), float(counted[each] / counted[-1])) for each in at]
 
 
 def _attainment(outcomes: Sequence[Outcome], slos: Slos) -> float:

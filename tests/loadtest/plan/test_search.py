@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
 from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
+from loadtest.plan.page import write_html
 from loadtest.plan.prices import prices_of
-from loadtest.plan.report import Plan, show, write_html
+from loadtest.plan.report import Plan, money, notes, show, slo_words
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
-from loadtest.report.svg import Mark, frontier
+from loadtest.report.origin import origin
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.traces import TraceRequest
 
@@ -182,11 +184,6 @@ def test_a_load_out_of_range_is_refused(values: tuple[float, float, float, float
         steady_load(*values)
 
 
-def test_the_pareto_frontier_has_what_nothing_beats() -> None:
-    marks = [Mark(name, x, y, y, y) for name, x, y in (("a", 1, 9), ("b", 2, 5), ("c", 3, 6), ("d", 4, 1))]
-    assert ["a", "b", "d"] == [mark.name for mark in frontier(marks)]
-
-
 @pytest.fixture(scope="module")
 def planned() -> Plan:
     options = [engine(), engine(gpu="other", price=9.0), engine(gpu="slow", steps=StepPrior(StepModel(1, 0, 0), 0.0))]
@@ -253,13 +250,33 @@ def test_cost_per_million_tokens_is_money_over_tokens(planned: Plan) -> None:
     assert hourly / (4.0 * 3600 * 120) * 1e6 == pytest.approx(best.per_million_tokens(LOAD))
 
 
-def test_a_plan_is_json_and_a_page_without_links(planned: Plan, tmp_path: Path) -> None:
+def page_of(found: Plan, folder: Path) -> str:
+    write_html(folder / "plan.html", found, origin("penstock", ["plan"]))
+    return " ".join((folder / "plan.html").read_text().split())
+
+
+def test_a_plan_is_json_and_a_page_that_shows_what_the_terminal_shows(planned: Plan, tmp_path: Path) -> None:
     data = json.loads(json.dumps(planned.as_json()))
     assert {"low", "middle", "high"} == data["candidates"][0]["predicted"]["ttft_p99_s"].keys()
-    write_html(tmp_path / "plan.html", planned)
-    page = (tmp_path / "plan.html").read_text()
-    assert "<svg" in page
+    page = page_of(replace(planned, currency="USD"), tmp_path)
+    assert 3 == page.count('<svg viewBox="0 0 420')
     assert "http" not in page
+    (best,) = planned.planned
+    assert "Keeps the SLO" in page
+    assert slo_words(planned.promise) in page
+    assert f">{100 * best.ranges.attainment.low:.1f} %<" in page
+    assert f"{money(best.per_million_tokens(LOAD), 'USD')}<" in page
+    assert f"{money(best.candidate.hourly, 'USD')}<" in page
+    for text in notes(planned):
+        assert text in unescape(page)
+    assert "penstock plan" in page
+
+
+def test_an_infeasible_plan_has_a_page_that_says_so(tmp_path: Path) -> None:
+    best, rest, lost = plan([engine()], LOAD, Promise(1.0, 0.001))
+    page = page_of(Plan("toy", LOAD, Promise(1.0, 0.001), best, rest, lost, []), tmp_path)
+    assert "Infeasible" in page
+    assert lost[0].why in unescape(page)
 
 
 def test_a_plan_loses_nothing_on_a_narrow_screen_and_its_names_are_no_markup(planned: Plan) -> None:

@@ -220,3 +220,23 @@ def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys
     assert 2 == main(["plan", "--profile", str(file), "--state-dir", str(tmp_path), *flags, "--price", "h200=3"])
     assert f"price: h200 is not looked at, only {found.hardware}" in capsys.readouterr().err
     assert "p1" == json.loads((tmp_path / "plans.jsonl").read_text())["id"]
+
+
+def test_a_plan_without_lengths_fits_the_profiles_context(
+    found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = replace(found, context=2048, kv_tokens=max(found.kv_tokens, 4096)).save(tmp_path)
+    words = ["plan", "--profile", str(file), "--state-dir", str(tmp_path), "--rate", "1", "--draws", "1", "--json"]
+    assert main(words) in (0, 3)
+    plan = json.loads(capsys.readouterr().out)
+    assert [] == plan["rejected"]
+    prompt, output = plan["load"]["prompt_tokens"], plan["load"]["output_tokens"]
+    assert 400 < prompt < 1000
+    assert prompt / output == pytest.approx(4, rel=0.02)
+
+
+def test_an_own_length_is_not_made_to_fit(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = replace(found, context=2048).save(tmp_path)
+    words = ["plan", "--profile", str(file), "--state-dir", str(tmp_path), "--rate", "1", "--prompt-tokens", "3000"]
+    assert 3 == main([*words, "--json"])
+    assert "and the context is 2,048" in json.loads(capsys.readouterr().out)["rejected"][0]["why"]

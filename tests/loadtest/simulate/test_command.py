@@ -65,7 +65,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path: Path, capsys: pytest.
     status, out, _ = run(capsys, "--trace", path)
 
     assert status == 0
-    assert "t.csv: 1 at once, policy static" in out
+    assert "t.csv: 1 at once, policy penstock" in out
 
 
 @pytest.mark.parametrize("flags", [("static",), ("hpa", "--metric", "queue"), ("ray", "--target", "3")])
@@ -79,9 +79,11 @@ def test_the_table_and_the_page_show_a_run(
     assert "200: 200 completed, 0 rejected" in out
     assert "(TTFT within 2 s, own ITL p95 within 0.1 s)" in " ".join(out.split())
     text = page.read_text()
-    assert text.count("<svg") == text.count("</svg>") == 8
+    assert 10 == text.count("<figure>") == text.count('<svg viewBox="0 0 420')
     assert "nan" not in text
     assert "http" not in text
+    assert f"Policy {flags[0]}" in text
+    assert "SLO 2 s" in text
 
 
 @pytest.mark.slow
@@ -112,7 +114,7 @@ def test_a_run_of_less_than_a_second_has_a_picture_and_a_page(
     assert (0, "", 2) == (status, err, json.loads(out)["completed"])
     assert json.loads(out)["virtual_s"] < 1
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
-    assert 8 == page.read_text().count("<svg")
+    assert 10 == page.read_text().count("<figure>")
 
 
 @pytest.mark.slow
@@ -173,7 +175,7 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
             ("--trace", "{trace}", "--target", "1"),
-            "target is for the policies hpa, ray, dynamo and wva, not for static",
+            "target is for the policies hpa, ray, dynamo and wva, not for penstock",
         ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
         (
@@ -181,14 +183,17 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             "replicas must be 0 to max_replicas = 4, got 9",
         ),
         (
-            ("--trace", "{trace}", "--replicas", "4", "--max-replicas", "2"),
+            ("--trace", "{trace}", "--policy", "static", "--replicas", "4", "--max-replicas", "2"),
             "max-replicas must be at least replicas = 4 with policy static, which keeps that number, got 2",
         ),
         (
             ("--trace", "{trace}", "--policy", "penstock-fast", "--min-replicas", "2"),
             "min-replicas must be at most replicas = 1 with policy penstock-fast, which keeps that number, got 2",
         ),
-        (("--trace", "{trace}", "--replicas", "0"), "replicas must be at least 1 with policy static"),
+        (
+            ("--trace", "{trace}", "--policy", "static", "--replicas", "0"),
+            "replicas must be at least 1 with policy static",
+        ),
         (
             ("--trace", "{trace}", "--policy", "hpa", "--min-replicas", "0"),
             "min-replicas must be at least 1 with policy hpa, which starts nothing from 0 replicas, got 0",
@@ -235,10 +240,40 @@ def test_few_requests_are_not_shown_as_none(tmp_path: Path, capsys: pytest.Captu
     assert "1.00 h at 0.00056 requests/s" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("flag", ["--trace", "--html", "--png"])
+@pytest.mark.parametrize("flag", ["--trace", "--html", "--png", "--compare"])
 def test_what_a_validation_does_not_do_is_refused(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = run(capsys, "--validate", tmp_path, flag, tmp_path / "x")
     assert (2, "") == (status, out)
     assert f"penstock: {flag[2:]} does not go together with validate, got {tmp_path / 'x'}\n" == err
+
+
+def test_the_sample_is_a_trace_that_ships_with_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--trace", "sample", "--limit", "50", "--json")
+    assert (0, 50) == (status, json.loads(out)["completed"])
+
+
+def test_two_policies_are_compared_on_one_page(trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, before, _ = run(capsys, "--trace", trace, "--policy", "static", "--json")
+    other, page = tmp_path / "before.json", tmp_path / "run.html"
+    other.write_text(before)
+    status, _, err = run(capsys, "--trace", trace, "--html", page, "--compare", other)
+    assert (0, "") == (status, err)
+    text = page.read_text()
+    assert "Compared with before" in text
+    assert 12 == text.count("<figure>")
+    assert f"{json.loads(before)['replica_hours']:,.2f}" in text
+
+
+def test_what_is_no_report_of_a_simulation_is_named(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = tmp_path / "x.json"
+    other.write_text('{"requests": 3}')
+    status, _, err = run(capsys, "--trace", trace, "--html", tmp_path / "p.html", "--compare", other)
+    assert 2 == status
+    assert "x.json must be the JSON of a simulation; it has no attainment, " in " ".join(err.split())
+    status, _, err = run(capsys, "--trace", trace, "--compare", other)
+    assert 2 == status
+    assert "compare is a part of the page, so html must be given with it" in err

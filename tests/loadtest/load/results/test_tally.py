@@ -115,3 +115,23 @@ def test_messages_arrive_whole_however_the_bytes_are_cut() -> None:
         messages = Unframer()
         found = [each for at in range(0, len(data), size) for each in messages.feed(data[at : at + size])]
         assert sent == found
+
+
+def test_of_two_medians_the_upper_one_is_the_one_that_locust_shows() -> None:
+    six = counted([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert (pytest.approx(0.3, rel=0.01), pytest.approx(0.4, rel=0.01)) == (
+        six.percentile(50),
+        six.percentile(50, upper=True),
+    )
+    assert six.percentile(100) == six.percentile(100, upper=True)
+
+
+def test_a_distribution_rises_to_one_and_agrees_with_the_percentiles() -> None:
+    many = counted([number / 1000 for number in range(1, 2001)])
+    curve = many.curve(50)
+    assert 35 < len(curve) < 60
+    assert curve == sorted(curve)
+    assert 1.0 == curve[-1][1]
+    for value, part in curve[1:]:
+        assert pytest.approx(value, rel=0.03) == many.percentile(100 * part)
+    assert [] == Histogram().curve()

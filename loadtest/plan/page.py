@@ -1,0 +1,125 @@
+"""A plan as one self-contained HTML page. It has all that the terminal shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cluster.plural import counted
+from loadtest.plan.report import Plan, money, notes, said, slo_words, span
+from loadtest.plan.search import SimulatedCandidate, priced
+from loadtest.plan.trial import Range
+from loadtest.report.charts import RangeChart, RangeRow, Rule
+from loadtest.report.document import Document, Grid, Part, Tile, Verdict, render
+from loadtest.report.origin import shown_origin
+from loadtest.report.units import shown_bound
+
+_HEAD = (
+    "replicas", "GPUs", "batch", "TTFT p99, ms", "ITL p95, ms", "tokens/s", "SLO met, at worst", "cost per hour",
+    "per M tokens", "bound by",
+)  # fmt: skip
+
+
+def write_html(path: Path, plan: Plan, origin: Mapping[str, str]) -> None:
+    """Write the page.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    parts = [
+        Part("Candidates, the best first", notes(plan), charts=_charts(plan), grid=_grid(plan)),
+        Part("What if", items=[said(what, plan.currency) for what in plan.what_ifs]),
+        Part("Cannot be", items=[f"{lost.name}: {lost.why}" for lost in plan.rejected]),
+    ]
+    document = Document(
+        plan.model,
+        "Capacity plan",
+        _verdict(plan),
+        [f"Load: {plan.load.name}.", f"SLO: {slo_words(plan.promise)} of requests."],
+        tiles=_tiles(plan),
+        parts=[part for part in parts if part.items or part.charts],
+        origin=shown_origin(origin),
+    )
+    path.write_text(render(document), encoding="utf-8")
+
+
+def _verdict(plan: Plan) -> Verdict:
+    if not plan.feasible:
+        return Verdict(False, "Infeasible", "Nothing that was looked at keeps this SLO.")
+    best = plan.planned[0]
+    cost = "" if best.candidate.hourly is None else f", {money(best.candidate.hourly, plan.currency)} per hour"
+    gpus = counted(best.candidate.gpus, "GPU")
+    replicas = counted(best.candidate.replicas, "replica")
+    return Verdict(True, "Keeps the SLO", f"{replicas} of {best.engine.name}: {gpus}{cost}.")
+
+
+def _tiles(plan: Plan) -> list[Tile]:
+    if not plan.planned:
+        return []
+    best, load = plan.planned[0], plan.load
+    ranges, candidate = best.ranges, best.candidate
+    worst = ranges.attainment.low
+    made = [
+        Tile("GPUs", str(candidate.gpus), _name(best)),
+        Tile("SLO met, at worst", f"{worst:.1%}".replace("%", " %"), bad=worst < plan.promise.attainment),
+        Tile("TTFT p99", f"{span(ranges.ttft_p99_s, 1e3)} ms", f"SLO {shown_bound(plan.promise.ttft_p99_s)}"),
+        Tile("ITL p95", f"{span(ranges.itl_p95_s, 1e3)} ms", f"SLO {shown_bound(plan.promise.itl_p95_s)}"),
+        Tile("Throughput", f"{span(ranges.tokens_per_s, 1)} tokens/s"),
+    ]
+    if candidate.hourly is not None:
+        per_million = money(best.per_million_tokens(load), plan.currency)
+        made.insert(1, Tile("Cost per hour", money(candidate.hourly, plan.currency), f"{per_million} per M tokens"))
+    return made
+
+
+def _grid(plan: Plan) -> Grid:
+    rows, bad = [], set()
+    for at, each in enumerate(plan.planned):
+        ranges, candidate = each.ranges, each.candidate
+        rows.append(
+            (
+                _name(each),
+                str(candidate.gpus),
+                f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
+                span(ranges.ttft_p99_s, 1e3),
+                span(ranges.itl_p95_s, 1e3),
+                span(ranges.tokens_per_s, 1),
+                f"{ranges.attainment.low:.1%}".replace("%", " %"),
+                money(candidate.hourly, plan.currency),
+                money(each.per_million_tokens(plan.load), plan.currency),
+                each.binding,
+            )
+        )
+        if ranges.attainment.low < plan.promise.attainment:
+            bad.add((at, 6))
+        if not each.holds:
+            bad.add((at, 9))
+    return Grid(_HEAD, rows, (9,), frozenset(bad))
+
+
+def _charts(plan: Plan) -> list[RangeChart]:
+    by_cost = priced(each.candidate for each in plan.planned)
+
+    def ranges(title: str, unit: str, of: Callable[[SimulatedCandidate], Range], bound_s: float) -> RangeChart:
+        rows = [
+            RangeRow(_name(each), 1e3 * of(each).low, 1e3 * of(each).middle, 1e3 * of(each).high)
+            for each in plan.planned
+            if math.isfinite(of(each).high)
+        ]
+        return RangeChart(title, unit, rows, [Rule(f"SLO {shown_bound(bound_s)}", 1e3 * bound_s)])
+
+    costs = [(each, each.candidate.rank(by_cost=by_cost)[0]) for each in plan.planned]
+    unit = f"{plan.currency} per hour".strip() if by_cost else "GPUs"
+    if not costs:
+        return []
+    sizes = [RangeRow(_name(each), cost, cost, cost) for each, cost in costs]
+    return [
+        RangeChart("Cost" if by_cost else "Size", unit, sizes),
+        ranges("TTFT p99", "ms", lambda each: each.ranges.ttft_p99_s, plan.promise.ttft_p99_s),
+        ranges("ITL p95", "ms", lambda each: each.ranges.itl_p95_s, plan.promise.itl_p95_s),
+    ]
+
+
+def _name(each: SimulatedCandidate) -> str:
+    return f"{each.candidate.replicas} of {each.engine.name}{', KV starved' if each.engine.starved else ''}"
