@@ -102,7 +102,7 @@ def verdict_of(figures: Mapping[str, Any], bounds: Sequence[tuple[str, bool]]) -
     if bounds:
         broken = [text for text, held in bounds if not held]
         every = counted(len(bounds), "bound")
-        text = f"{len(broken)} of {every} broken." if broken else f"{every} of {len(bounds)} held."
+        text = f"{len(broken)} of {every} broken." if broken else f"All {every} hold."
         if len(bounds) == 1:
             text = ""
         return Verdict(not broken, "Broken" if broken else "Held", text, list(bounds))
