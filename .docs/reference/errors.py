@@ -27,8 +27,9 @@ WITHOUT = """## Errors without a reason
 - gRPC itself answers some calls before Penstock sees them: `UNIMPLEMENTED` for an unknown method, `RESOURCE_EXHAUSTED`
 for a message above `router.max_message_bytes`.
 - A lost connection is `UNAVAILABLE`, a deadline that the client's own gRPC library notices `DEADLINE_EXCEEDED`.
-- `PROTOCOL` comes from the Python client alone: an answer broke the protocol. Something between client and router
-changed it, or their releases do not fit."""
+- The Python client has two words of its own. `UNREACHABLE`: no router answered; the message says what to try.
+`PROTOCOL`: an answer broke the protocol; something between client and router changed it, or their releases do not
+fit."""
 
 
 def render() -> str:
