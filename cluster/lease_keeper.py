@@ -58,6 +58,8 @@ class LeaseKeeper(Generic[Reply]):
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-lease", daemon=True)
         self._renewed_at = float("-inf")
+        self._last_failure = ""
+        """Text of the newest failure that was logged with its traceback; empty after a success."""
         self._asked_at: float | None = None
         """Time at which the owner's loop was asked for a sign of life, in monotonic seconds; None when it owes none."""
         self.longest_lag_s = 0.0
@@ -143,10 +145,21 @@ class LeaseKeeper(Generic[Reply]):
         except QueueUnavailableError as error:
             _LOG.warning("lease.not_renewed", extra={"lease": self._name, "error": str(error)})
             return
-        except Exception:  # noqa: BLE001 - logged, and the next one is tried
+        except Exception as error:  # noqa: BLE001 - logged, and the next one is tried
             # Continue after any error: without this thread the process would count as dead for ever.
-            _LOG.exception("lease.beat_failed", extra={"lease": self._name})
+            self._log_failure(error)
             return
         self._renewed_at = began
+        self._last_failure = ""
         if self._owner_loop is not None and not self._owner_loop.is_closed():
             self._owner_loop.call_soon_threadsafe(self._on_reply, reply)
+
+    def _log_failure(self, error: Exception) -> None:
+        """Log a failure. One that is as the last one gets a line without its traceback, since there may be one every
+        second.
+        """
+        text = f"{type(error).__name__}: {error}"
+        again = text == self._last_failure
+        self._last_failure = text
+        fields = {"lease": self._name, "error": text}
+        _LOG.error("lease.beat_failed", extra=fields, exc_info=None if again else error)

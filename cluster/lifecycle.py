@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import stat
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -101,12 +103,28 @@ async def slept_awake(seconds: float) -> bool:
 
 @contextmanager
 def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` on SIGINT and SIGTERM while the block runs; it should only set a flag."""
+    """Call `callback` on SIGINT, SIGTERM and SIGHUP while the block runs; it should only set a flag. A SIGHUP that the
+    parent had ignored, as `nohup` does, stays ignored.
+    """
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    for number in numbers:
         loop.add_signal_handler(number, callback)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, _hang_up, callback)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def _hang_up(callback: Callable[[], None]) -> None:
+    """Give up the terminal, which is gone: a write to it would fail in the middle of a drain."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for output in (1, 2):
+        if stat.S_ISCHR(os.fstat(output).st_mode):
+            os.dup2(nowhere, output)
+    os.close(nowhere)
+    callback()

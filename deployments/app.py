@@ -16,6 +16,7 @@ from cluster.gc_tuning import settle_heap
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.ray_serve.config import DEPLOYMENT
+from cluster.ray_serve.start_report import VARIABLE, Failure, StartReport, report_base
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
@@ -37,13 +38,16 @@ class ReplicaHost:
         settings = read_settings(settings_file, tree)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         self._replica: Replica | None = None
+        report = open_report(settings_file, pool)
         try:
             replica = make_replica(settings, pool)
             await replica.start()
         except Exception as error:
+            report.fail(Failure(str(error) or type(error).__name__, getattr(error, "final", False)))
             # Serve retries by itself without end. The autoscaler should know that the starts fail.
             await note_failed_start(settings, pool, error)
             raise
+        report.clear()
         self._replica = replica
         settle_heap()
 
@@ -90,6 +94,21 @@ def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Set
     return load_settings(flags=tree)
 
 
+def open_report(settings_file: str, pool: str) -> StartReport:
+    """Open the report of this actor's start, also for the engine's processes."""
+    if (base := report_base(settings_file, pool, _unique_id() if settings_file else "")) is None:
+        return StartReport(None)
+    os.environ[VARIABLE] = str(base)
+    report = StartReport(base)
+    report.clear()
+    report.stage("starting the replica")
+    return report
+
+
+def _unique_id() -> str:
+    return str(serve.get_replica_context().replica_id.unique_id)
+
+
 def make_replica(settings: Settings, pool: str) -> Replica:
     """Make the replica of this actor. Call `start` on it next.
 
@@ -98,7 +117,7 @@ def make_replica(settings: Settings, pool: str) -> Replica:
     """
     context = serve.get_replica_context()
     plan = ReplicaPlan(
-        replica_id=replica_name(pool, context.replica_id.unique_id),
+        replica_id=replica_name(pool, _unique_id()),
         pool=pool,
         pool_settings=settings.pools[pool],
         queue_settings=settings.queue,

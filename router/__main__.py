@@ -18,6 +18,7 @@ from router import polling  # noqa: F401 - before anything that imports gRPC
 from cluster.errors import SetupError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
+from cluster.redis.check import warn_or_refuse
 from cluster.settings import Settings
 from cluster.settings.load import read_settings
 from cluster.telemetry import configure_logging
@@ -65,11 +66,12 @@ def _run_loop(run: object) -> None:
 async def _run(
     settings: Settings, port: int | None, metrics_port: int | None, shared_port: bool, ready_file: Path | None
 ) -> None:
-    if not settings.redis.url:
+    redis = settings.redis
+    if not redis.url:
         raise SetupError("redis.url must be set for a router process; `penstock up` starts an embedded server")
-    secret = ClusterSecret.create_file(
-        settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
-    )
+    secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")
+    first = next(iter(settings.pools))
+    await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
     queues = redis_factory(settings)
     router = build_router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
     stop = asyncio.Event()

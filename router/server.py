@@ -120,7 +120,7 @@ def build_router(
     pools = {
         name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
     }
-    catalog = Catalog(pools, settings.cluster.state_dir.expanduser() / "router-cache", own.limits)
+    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
     admission = Admission(
         catalog,
         secret,

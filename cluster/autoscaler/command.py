@@ -36,12 +36,13 @@ def run_autoscaler(options: argparse.Namespace) -> int:
     Raises:
         SetupError: settings are missing.
     """
+    from cluster.ray_serve.client import default_token_file
     from cluster.settings.load import read_settings
     from cluster.telemetry import configure_logging
 
     settings = read_settings(options.settings_json, options.settings)
     configure_logging(settings.cluster.log_level, settings.cluster.log_format)
-    token_file = options.token_file or settings.autoscaler.token_file or Path("~/.ray/auth_token").expanduser()
+    token_file = options.token_file or settings.autoscaler.token_file or default_token_file()
     asyncio.run(_run(settings, options, token_file))
     return 0
 
@@ -55,6 +56,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.queue.redis.queue import RedisQueue
     from cluster.queue.settings import limits_from
     from cluster.ray_serve.client import ServeApi
+    from cluster.redis.check import warn_or_refuse
     from cluster.trust.secret import ClusterSecret
 
     redis, address = settings.redis, options.ray_address or settings.cluster.ray_address
@@ -64,14 +66,14 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
         raise SettingsError("cluster.ray_address: must be set for an autoscaler, such as http://127.0.0.1:8265")
     if not scaled_pools(settings):
         raise SettingsError("pools: none has autoscale.mode advisory or active, so there is nothing to do")
+    first = next(iter(settings.pools))
+    await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
     limits = limits_from(settings.queue)
     stores = AutoscalerStores(
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
     )
-    secret = ClusterSecret.create_file(
-        settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
-    )
+    secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")
     serve = ServeApi(address, token_file, settings.autoscaler.patience_s)
     autoscaler = Autoscaler(settings, secret, stores, ServeActuator(serve))
     stop = asyncio.Event()

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import shutil
 import socket
+import time
 from pathlib import Path
 
+from redis.exceptions import BusyLoadingError
+
 from cluster.addresses import family_of, listening_host
-from cluster.errors import SettingsError
+from cluster.bootstrap.models import check_hub, check_model, hub_models
+from cluster.bootstrap.ready import POLL_S, Progress
+from cluster.bootstrap.redis_server import LOAD_TIMEOUT_S, find_server
+from cluster.errors import BootstrapError, QueueUnavailableError, SettingsError
+from cluster.redis.check import check_redis
 from cluster.redis.connections import ConnectionSource
-from cluster.settings import PoolSettings, Settings
+from cluster.settings import RedisSettings, Settings
 from cluster.trust.file_watch import read_bytes
 from cluster.trust.tls import TlsFiles
 
-_FOLDERS = ("/", "./", "../", "~")
-"""Beginnings of a model's name that mean a folder, not a name on a hub."""
+LEAST_FREE = 64 << 20
+"""Least bytes that the state folder's disk must have free."""
 
 
 def check_ahead(settings: Settings) -> None:
@@ -40,14 +49,53 @@ def check_ahead(settings: Settings) -> None:
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
 
 
-def check_model(name: str, pool: PoolSettings) -> None:
-    """Check that a pool's model exists if it is a folder. A missing one would be looked up on a hub, several times.
+def check_embedded(folder: Path, binary: str) -> None:
+    """Check that the embedded Redis has a program, and can write its file in the state folder.
 
     Raises:
-        SettingsError: the folder does not exist.
+        BootstrapError: there is no such program, the folder can't be made, or its disk is full.
     """
-    if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
-        raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+    if binary and shutil.which(binary) is None:
+        raise BootstrapError("redis", f"redis.server_binary: {binary} can't be run: there is no such program")
+    if not binary:
+        find_server()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise BootstrapError("redis", f"the state folder {folder} cannot be used: {error.strerror}") from error
+    if free < LEAST_FREE:
+        needed = f"{LEAST_FREE >> 20} MiB are needed; free some, or give another --state-dir"
+        raise BootstrapError("redis", f"the disk of the state folder {folder} has {free >> 20} MiB free: {needed}")
+
+
+async def check_given(redis: RedisSettings, pool: str, progress: Progress) -> tuple[str, ...]:
+    """Check the Redis of the settings; wait while it reads its data. Return what its operator should know.
+
+    Raises:
+        SettingsError: it can't be used.
+    """
+    until = time.monotonic() + LOAD_TIMEOUT_S
+    while True:
+        try:
+            return (await check_redis(redis.url, pool, redis.timeout_s, allow_eviction=redis.allow_eviction)).warnings
+        except QueueUnavailableError as error:
+            if not isinstance(error.__cause__, BusyLoadingError) or time.monotonic() > until:
+                raise SettingsError(str(error)) from error
+            progress("redis", "reading its data")
+            await asyncio.sleep(POLL_S)
+
+
+async def check_hubs(settings: Settings, progress: Progress) -> None:
+    """Check that models from a hub can be had.
+
+    Raises:
+        SettingsError: one can't.
+    """
+    for name, model in hub_models(settings):
+        progress(f"model {model}", "looking it up")
+        await asyncio.to_thread(check_hub, name, model)
+        progress(f"model {model}", "ready")
 
 
 def _taken(host: str, port: int) -> bool:

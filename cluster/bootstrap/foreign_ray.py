@@ -21,7 +21,13 @@ async def join_ray(serve: ServeApi, settings: Settings) -> int:
     Raises:
         BootstrapError: other applications run there, or it does not answer.
     """
-    if foreign := sorted((await serve.status()).keys() - _ours(settings)):
+    try:
+        there = (await serve.status()).keys()
+    except BootstrapError as error:
+        address = settings.cluster.ray_address
+        hint = "cluster.ray_address must be the dashboard of a running Ray cluster, http://host:port"
+        raise BootstrapError("ray serve", f"{address} can't be used: {error.detail}; {hint}") from error
+    if foreign := sorted(there - _ours(settings)):
         raise BootstrapError(
             "ray serve",
             f"runs applications of others, which a deployment would end: {', '.join(foreign)}; "

@@ -11,17 +11,18 @@ import asyncio
 import errno
 import logging
 import os
+import shutil
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cluster.addresses import free_port, host_port
-from cluster.bootstrap.ahead import check_ahead
+from cluster.bootstrap.ahead import check_ahead, check_embedded, check_given, check_hubs
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.foreign_ray import join_ray, leave_ray
+from cluster.bootstrap.local_ray import LocalRay, start_local_ray
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import POLL_S, Progress, unlinked, wait_file
 from cluster.bootstrap.redis_server import EmbeddedRedis
@@ -29,24 +30,14 @@ from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.lifecycle import side_by_side
 from cluster.plural import counted
-from cluster.ray_serve.client import ServeApi
+from cluster.ray_serve.client import ServeApi, default_token_file
 from cluster.ray_serve.config import app_name, serve_config
-from cluster.settings import EngineKind, Settings, access_of
+from cluster.ray_serve.start_report import FOLDER, Failure, failures, stages
+from cluster.settings import Settings, access_of
 from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
 
-RAY_ENVIRONMENT = {
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "PYTHONUNBUFFERED": "1",
-    # Ray starts workers at niceness 15; replicas are the product here, not background work.
-    "RAY_worker_niceness": "0",
-    # Seconds between loops of the Serve controller. Its default of 0.1 takes 3 % of a core from the engines.
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
-}
-RAY_TIMEOUT_S = 120.0
-RAY_ATTEMPTS = 3
 ROUTER_TIMEOUT_S = 60.0
 AUTOSCALER_TIMEOUT_S = 30.0
 ENGINE_TIMEOUT_S = 900.0
@@ -69,7 +60,7 @@ class LocalCluster:
         """`same_port`: all routers share one port, as clients expect; False gives each its own, for tests."""
         self._progress = progress
         self._same_port = same_port
-        self.state_dir = settings.cluster.state_dir.expanduser().resolve()
+        self.state_dir = settings.cluster.folder.resolve()
         self.run_dir = self.state_dir / "run"
         self.settings = settings
         self.redis: EmbeddedRedis | None = None
@@ -80,8 +71,10 @@ class LocalCluster:
         self.autoscaler_port = 0
         """Port of the autoscaler's metrics and health endpoints."""
         self._settings_path = self.run_dir / "settings.json"
-        self._dashboard = ("", Path())
-        """Address of Ray's dashboard, and the file with its token."""
+        self._api = ("", Path())
+        """Address of Serve's API, and the file with its token."""
+        self._ray: LocalRay | None = None
+        """The local Ray; `ray_host` is its process."""
         self._ray_lost = False
         """Whether Ray ended and its replacement is not up."""
         self._guest = False
@@ -111,6 +104,9 @@ class LocalCluster:
             check_ahead(self.settings)
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.run_dir.chmod(0o700)
+            await self._check_redis()
+            if not self.settings.cluster.ray_address:
+                await check_hubs(self.settings, self._progress)
             await side_by_side(self._start_redis(), self._start_ray())
             settings_file = self._write_settings()
             await side_by_side(self._deploy(settings_file), self._start_routers(settings_file))
@@ -129,43 +125,49 @@ class LocalCluster:
         """Address of the first router, host:port."""
         return host_port(self.settings.router.host, self.routers[0].port)
 
+    async def _check_redis(self) -> None:
+        """Try the Redis of the settings before anything else is started, which would take minutes."""
+        redis = self.settings.redis
+        if not redis.url:
+            check_embedded(self.state_dir, redis.server_binary)
+            return
+        self._progress("redis", "checking")
+        for warning in await check_given(redis, next(iter(self.settings.pools)), self._progress):
+            _LOG.warning("redis.risk", extra={"text": warning})
+        self._progress("redis", "ready")
+
     async def _start_redis(self) -> None:
-        url = self.settings.redis.url
-        if not url:
-            self._progress("redis", "starting the embedded server")
-            self.redis = await EmbeddedRedis.start(
-                self.state_dir,
-                self.run_dir / "redis.log",
-                self.settings.redis.server_binary,
-                lambda: self._progress("redis", "reading what it kept"),
-            )
-            url = self.redis.url
-        self.settings = self.settings.model_copy(update={"redis": self.settings.redis.model_copy(update={"url": url})})
+        if self.settings.redis.url:
+            return
+        self._progress("redis", "starting the embedded server")
+        self.redis = await EmbeddedRedis.start(
+            self.state_dir,
+            self.run_dir / "redis.log",
+            self.settings.redis.server_binary,
+            lambda: self._progress("redis", "reading what it kept"),
+        )
+        redis = self.settings.redis.model_copy(update={"url": self.redis.url})
+        self.settings = self.settings.model_copy(update={"redis": redis})
         self._progress("redis", "ready")
 
     async def _start_ray(self) -> None:
         address = self.settings.cluster.ray_address
         self._gpus = 0
         if address:
-            token_file = self.settings.autoscaler.token_file or Path.home() / ".ray" / "auth_token"
-            self._dashboard = address, token_file
-            self.serve = ServeApi(*self._dashboard)
+            self._api = address, self.settings.autoscaler.token_file or default_token_file()
+            self.serve = ServeApi(*self._api)
             self._gpus = await join_ray(self.serve, self.settings)
             return
-        self._progress("ray", "starting a local cluster")
-        for attempt in range(1, RAY_ATTEMPTS + 1):
-            try:
-                fields = await self._start_ray_host()
-                break
-            except BootstrapError:
-                # Ray's own agents must come up within 15 s, which a busy machine can miss; Ray has no setting for it.
-                if attempt == RAY_ATTEMPTS:
-                    raise
-                self._progress("ray", f"it did not come up in its own time; attempt {attempt + 1} of {RAY_ATTEMPTS}")
-        self._dashboard = fields["dashboard"], Path(fields["token_file"])
-        self.serve = ServeApi(*self._dashboard)
-        self._gpus = int(fields["gpus"])
-        self._progress("ray", "ready")
+        self._ray = await start_local_ray(self.settings, self.run_dir, self._progress)
+        self.ray_host = self._ray.process
+        self._api = self._ray.api, self._ray.token_file
+        self.serve = ServeApi(*self._api)
+        self._gpus = self._ray.gpus
+
+    @property
+    def dashboard(self) -> str:
+        """Address of the local Ray's dashboard; empty without one."""
+        return self._ray.dashboard if self._ray is not None else ""
 
     async def look(self) -> None:
         if self.ray_host is not None:
@@ -180,6 +182,7 @@ class LocalCluster:
         await self._stop_autoscaler()
         if old is not None:
             await old.stop_family(0.0)
+        self._remove_ray_folder()
         await self._start_ray()
         await self._deploy(self._settings_path)
         self._ray_lost = False
@@ -196,22 +199,11 @@ class LocalCluster:
     def _wants_autoscaler(self) -> bool:
         return any(pool.autoscale.mode != "off" for pool in self.settings.pools.values())
 
-    async def _start_ray_host(self) -> dict[str, Any]:
-        ready_file = self.run_dir / "ray.json"
-        ready_file.unlink(missing_ok=True)
-        self.ray_host = await ChildProcess.start(
-            "ray",
-            [sys.executable, "-m", "cluster.bootstrap.ray_host", str(ready_file), str(logical_cpus(self.settings))],
-            self.run_dir / "ray.log",
-            RAY_ENVIRONMENT,
-        )
-        try:
-            return await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
-        except BaseException:
-            # Its descendants may outlive it.
-            await self.ray_host.stop_family(10.0)
-            self.ray_host = None
-            raise
+    def _remove_ray_folder(self) -> None:
+        ray, self._ray = self._ray, None
+        if ray is not None:
+            ray.folder.remove()
+            ray.token_file.unlink(missing_ok=True)
 
     async def _start_autoscaler(self) -> None:
         if not self._wants_autoscaler():
@@ -219,7 +211,7 @@ class LocalCluster:
         self._progress("autoscaler", "starting")
         ready_file = self.run_dir / "autoscaler.json"
         ready_file.unlink(missing_ok=True)
-        address, token_file = self._dashboard
+        address, token_file = self._api
         command = [
             *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._settings_path)),
             *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
@@ -257,6 +249,7 @@ class LocalCluster:
         for name, pool in self.settings.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
         self._guest = self.ray_host is None
+        shutil.rmtree(self.run_dir / FOLDER, ignore_errors=True)
         await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
         await side_by_side(*(self._wait_pool(name) for name in self.settings.pools))
 
@@ -267,21 +260,29 @@ class LocalCluster:
         while time.monotonic() - began < ENGINE_TIMEOUT_S:
             self.check()
             app = (await self.serve.status()).get(app_name(name))
+            failed = list(failures(self.run_dir / FOLDER, name))
+            if final := next((each for each in failed if each.final), None):
+                raise self._not_started(name, final.text)
             if app is not None:
                 if app.status == "RUNNING" and app.running >= wanted:
                     self._progress(f"pool {name}", "ready")
                     return
                 if app.status == "DEPLOY_FAILED":
-                    raise BootstrapError(f"pool {name}", self._why_not(app.message))
-                self._progress(f"pool {name}", f"{app.running} of {counted(wanted, 'replica runs', 'replicas run')}")
+                    raise self._not_started(name, failed[0].text if failed else app.message[-2_000:])
+                self._progress(f"pool {name}", self._stage(name, app.running, wanted, failed))
             await asyncio.sleep(POLL_S * 3)
-        raise BootstrapError(f"pool {name}", f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
+        raise self._not_started(name, failed[0].text if failed else f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
 
-    def _why_not(self, message: str) -> str:
-        if self.ray_host is None:
-            return message[-2_000:]
-        cause = self.ray_host.last_error()
-        return f"{message[-2_000:]}{f' Cause: {cause}' if cause else ''} Log: {self.ray_host.log_file}"
+    def _stage(self, name: str, running: int, wanted: int, failed: list[Failure]) -> str:
+        parts = [f"{running} of {counted(wanted, 'replica runs', 'replicas run')}"]
+        parts += stages(self.run_dir / FOLDER, name)
+        if failed:
+            parts.append(f"{counted(len(failed), 'start', 'starts')} failed: {failed[-1].text.splitlines()[0]}")
+        return "; ".join(parts)
+
+    def _not_started(self, name: str, cause: str) -> BootstrapError:
+        log = f"; log: {self.ray_host.log_file}" if self.ray_host is not None else ""
+        return BootstrapError(f"pool {name}", f"{cause}{log}")
 
     async def _start_routers(self, settings_file: Path) -> None:
         count = self.settings.router.processes
@@ -342,7 +343,10 @@ class LocalCluster:
                 if time.monotonic() > until:
                     pools = ", ".join(missing)
                     why = f"not linked to all replicas of {pools} within {ROUTER_TIMEOUT_S:.0f} s"
-                    raise BootstrapError(f"router {index}", f"{why}; log: {router.process.log_file}")
+                    worries = router.process.worries()
+                    told = f"; its log says:\n{worries}\n" if worries else "; "
+                    raise BootstrapError(f"router {index}", f"{why}{told}log: {router.process.log_file}")
+                self._progress("links", f"connecting routers and replicas of {', '.join(missing)}")
                 await asyncio.sleep(POLL_S)
         self._progress("links", "ready")
 
@@ -380,6 +384,7 @@ class LocalCluster:
             # Ray's dashboard leaves a fork server behind, so the whole family is stopped.
             await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
+            self._remove_ray_folder()
             self._progress("ray", "stopped")
         elif self._guest and self.serve is not None:
             self._guest = False
@@ -390,15 +395,3 @@ class LocalCluster:
             self._progress("redis", "stopped")
         with suppress(OSError):
             self._settings_path.unlink()
-
-
-def logical_cpus(settings: Settings) -> int:
-    """Return the number of CPUs to announce to Ray. Its accounting is logical: all replicas, and one more of each
-    pool, must fit on any machine.
-    """
-    needed = 2
-    for pool in settings.pools.values():
-        per_replica = 1 if pool.engine is EngineKind.SIM else pool.tensor_parallel_size + 1
-        most = max(pool.replicas, pool.autoscale.max_replicas or 0)
-        needed += per_replica * (most * 2 + 2)
-    return max(needed, os.cpu_count() or 1)

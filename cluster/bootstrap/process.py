@@ -70,9 +70,10 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str] | None = None
+        cls, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str | None] | None = None
     ) -> ChildProcess:
-        """Start a process whose output goes to `log_file`.
+        """Start a process whose output goes to `log_file`. `environ`: changes to this process' environment; None
+        removes a variable.
 
         Raises:
             BootstrapError: the program can't be run.
@@ -80,6 +81,7 @@ class ChildProcess:
         if shutil.which(command[0]) is None:
             raise BootstrapError(name, f"{command[0]} can't be run: there is no such program")
         log_file.parent.mkdir(parents=True, exist_ok=True)
+        changed = {**os.environ, **(environ or {})}
         with log_file.open("ab") as log:
             log_from = log.tell()
             try:
@@ -88,7 +90,7 @@ class ChildProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **(environ or {})},
+                    env={variable: value for variable, value in changed.items() if value is not None},
                     # Ctrl-C reaches the parent only, which then ends its children in order.
                     start_new_session=True,
                 )
@@ -159,6 +161,13 @@ class ChildProcess:
             "log_file": str(self.log_file),
             **({"log": f"\n{words}"} if words else {}),
         }
+
+    def worries(self) -> str:
+        """Return lines of the log that tell what goes wrong in a process that runs; empty without any."""
+        try:
+            return last_words(self._log())
+        except OSError:
+            return ""
 
     def last_error(self) -> str:
         """Return the newest exception in the log, as one line; empty if there is none."""

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.socket_dir import SocketDir
+from cluster.bootstrap.socket_dir import REDIS, SocketDir
 from cluster.errors import BootstrapError
 
 START_TIMEOUT_S = 20.0
@@ -58,7 +58,7 @@ class EmbeddedRedis:
         program = binary or find_server()
         if (data / PARTS).exists():
             await _check_reads_parts(program, data)
-        socket_dir = SocketDir()
+        socket_dir = SocketDir(REDIS, "redis.sock")
         command = [
             program,
             *("--port", "0", "--unixsocket", str(socket_dir.path / "redis.sock"), "--unixsocketperm", "700"),

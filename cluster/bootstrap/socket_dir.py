@@ -1,5 +1,5 @@
-"""Folder for a socket, in the system's folder for temporary files. Paths of sockets are limited to about 100 bytes,
-which a path in a state folder may exceed. Folders whose owner was killed are removed at the next start.
+"""Folders for sockets and temporary files of a cluster's parts, with short paths: those of sockets are limited, and a
+path in a state folder may exceed that. Folders whose owner was killed are removed at the next start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-PREFIX = "penstock-redis-"
+from cluster.errors import BootstrapError
+from cluster.short_folders import short_folder
+
+REDIS = "penstock-redis-"
+"""Prefix of the folder of the embedded Redis."""
+RAY = "penstock-ray-"
+"""Prefix of the folder of the local Ray: its session, and the temporary files of all its processes."""
+_RANDOM = 8
+"""Characters that `mkdtemp` adds to a prefix."""
 _OWNER = "owner"
 """Name of the file that is locked while the folder's owner lives."""
 
@@ -19,10 +27,23 @@ _OWNER = "owner"
 class SocketDir:
     """Folder that only this user can enter."""
 
-    def __init__(self) -> None:
-        """Create the folder, and remove those of dead owners."""
-        _remove_left()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    def __init__(self, prefix: str, longest: str) -> None:
+        """Create the folder, and remove those of dead owners.
+
+        Args:
+            prefix: REDIS or RAY.
+            longest: longest path of a socket in the folder.
+
+        Raises:
+            BootstrapError: no folder has a path that is short enough, or none can be written.
+        """
+        component = prefix.split("-")[1]
+        try:
+            base = short_folder(len(f"/{prefix}/{longest}") + _RANDOM)
+            _remove_left(base, prefix)
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        except OSError as error:
+            raise BootstrapError(component, f"no folder for its sockets: {error}") from error
         # The file gets its name only once it is locked, so that no process takes the folder for one of a dead owner.
         self._lock = os.open(self.path / f".{_OWNER}", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -36,8 +57,8 @@ class SocketDir:
             self._lock = -1
 
 
-def _remove_left() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def _remove_left(base: Path, prefix: str) -> None:
+    for folder in base.glob(f"{prefix}*"):
         # Skip folders that are unreadable, have no owner file, or are in use.
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.getuid():

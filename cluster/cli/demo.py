@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
+from cluster.lifecycle import stop_signals
 from cluster.settings import Settings, load_settings
 from cluster.terminal.console import screen
 from cluster.terminal.progress import StepDisplay
@@ -34,12 +37,15 @@ def run_demo(options: argparse.Namespace) -> int:
             "pools": {MODEL: {"engine": options.engine}},
         }
         settings = load_settings(Path(options.settings) if options.settings else None, flags)
-        with claimed(settings.cluster.state_dir.expanduser()):
-            return asyncio.run(_demo(settings, options.prompt, screen()))
+        with claimed(settings.cluster.folder):
+            try:
+                return asyncio.run(_demo(settings, options.prompt, screen()))
+            except asyncio.CancelledError:
+                return 130
 
 
 async def _demo(settings: Settings, prompt: str, console: Console) -> int:
-    with StepDisplay(console) as display:
+    with stop_signals(_cancel_once()), StepDisplay(console) as display:
         async with LocalCluster(settings, display) as cluster:
             console.rule("[bold]chat")
             console.print(f"[bold]{escape(prompt)}[/]", highlight=False)
@@ -48,6 +54,17 @@ async def _demo(settings: Settings, prompt: str, console: Console) -> int:
             console.rule()
     console.print("everything is stopped")
     return 0
+
+
+def _cancel_once() -> Callable[[], None]:
+    """Return a function that cancels this task at its first call; a second Ctrl-C must not cut the stop short."""
+    task, calls = asyncio.current_task(), itertools.count()
+
+    def cancel() -> None:
+        if task is not None and next(calls) == 0:
+            task.cancel()
+
+    return cancel
 
 
 def ask(target: str, prompt: str, console: Console) -> None:

@@ -30,8 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run_down(options: argparse.Namespace) -> int:
     """Ask a running `penstock up` to stop, and wait until it has; DOWN_TIMEOUT_S seconds at most."""
     console = screen()
-    path = Path(options.state_dir) if options.state_dir else settings_from(options).cluster.state_dir
-    path = path.expanduser()
+    path = Path(options.state_dir).expanduser() if options.state_dir else settings_from(options).cluster.folder
     if not is_held(path):
         console.print(f"no cluster runs in {escape(str(path))}", highlight=False, soft_wrap=True)
         return 0

@@ -23,9 +23,9 @@ from cluster.terminal.progress import StepDisplay
 
 
 def run_up(options: argparse.Namespace) -> int:
-    """Start a cluster, wait for Ctrl-C or SIGTERM, then stop it in order."""
+    """Start a cluster, wait for Ctrl-C, SIGTERM or the end of the terminal, then stop it in order."""
     settings = settings_from(options)
-    with claimed(settings.cluster.state_dir.expanduser()):
+    with claimed(settings.cluster.folder):
         # For warnings about processes that end and are restarted.
         configure_logging("warning", "text")
         return asyncio.run(_up(settings, screen()))
@@ -71,6 +71,8 @@ def _show(cluster: LocalCluster, console: Console) -> None:
     # By default they are any free ports, which are printed only here.
     ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
     console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
+    if cluster.dashboard:
+        console.print(escape(f"Ray's dashboard: {cluster.dashboard}"), highlight=False, soft_wrap=True)
     if cluster.autoscaler_port:
         port = host_port(cluster.settings.autoscaler.host, cluster.autoscaler_port)
         console.print(escape(f"autoscaler's metrics: {port}"), highlight=False, soft_wrap=True)

@@ -157,6 +157,11 @@ class EngineStartError(EngineError):
     reason = "ENGINE_START"
     remedy = "Correct what the message names: most often memory, the model's path, or a setting of `pools.NAME.vllm`."
 
+    def __init__(self, detail: str, *, final: bool = False) -> None:
+        """`final`: whether another start with the same settings would fail the same way."""
+        self.final = final
+        super().__init__(detail)
+
 
 class EngineDeadError(EngineError):
     """An engine process that died; only a new replica helps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -127,6 +128,11 @@ class ServeApi:
         if not token.isprintable():
             raise BootstrapError("ray serve", f"{self._token_file} must hold its token in one line")
         return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def default_token_file() -> Path:
+    """Return the file in which Ray keeps its token. Without a known home folder it does not exist."""
+    return Path(os.path.expanduser("~/.ray/auth_token"))
 
 
 def _detail(error: urllib.error.HTTPError) -> str:

@@ -111,6 +111,9 @@ _STATE = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAG
 """Codes with which Redis refuses a command inside a script. redis-py has a class for some of them, but Redis 6.2 puts
 them into the text of a script's failure."""
 
+_DENIED = re.compile(r"\b(NOPERM|ACL failure)\b|can't run this command|can't access at least one|can't publish to")
+"""Text with which Redis refuses a command that its user may not use, inside a script or outside."""
+
 _DEMOTED = re.compile(
     r"Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: @user_script: ?\d+: "
     r"-(READONLY|MASTERDOWN|CLUSTERDOWN)\b"
@@ -132,6 +135,10 @@ def translate(error: exceptions.ResponseError) -> PenstockError:
     """Wrap an error that Redis answered: QueueUnavailableError for a state of Redis (read-only, out of memory, no
     access, no room for its file), PenstockError for a failure of a script itself, which is a bug.
     """
+    if isinstance(error, exceptions.NoPermissionError) or _DENIED.search(str(error)):
+        return QueueUnavailableError(
+            f"the queue refused: Redis' user lacks a right that Penstock needs; a router that starts names it: {error}"
+        )
     if type(error) is exceptions.ResponseError and "user_script" in str(error) and not _STATE.search(str(error)):
         return PenstockError(f"queue script failed: {error}")
     if isinstance(error, exceptions.MovedError):

@@ -53,8 +53,8 @@ class VllmSettings(Section):
     kv_cache_dtype: str = "auto"
     """Data type of the KV cache: "auto", or one of vLLM's, such as "fp8", which needs less memory."""
     kv_cache_memory_mb: int | None = Field(default=None, ge=8)
-    """Size of the KV cache per rank, in MiB. Default: 256 on a CPU, where vLLM would take nearly all memory; on a GPU
-    vLLM's own choice."""
+    """Size of the KV cache per rank, in MiB. Default: 256 on a CPU, 64 for the demo model there, where vLLM would take
+    nearly all memory; on a GPU vLLM's own choice."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Part of a GPU's memory that vLLM may use for weights, activations and KV cache. Not used on a CPU."""
     block_size: int | None = Field(default=None, ge=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from cluster.addresses import bare_host
 
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+FilePath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)).absolute())]
 """A path, stored as absolute. A relative one starts at the folder of the process that loads the settings; processes
 that it starts run in other folders."""
 Host = Annotated[str, AfterValidator(bare_host)]

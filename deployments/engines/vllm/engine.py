@@ -84,7 +84,7 @@ class VllmEngine:
         except EngineStartError:
             raise
         except Exception as error:
-            raise EngineStartError(f"vLLM did not start: {error}") from error
+            raise launch.failed(error) from error
         self._launched, frontend = launched, launched.frontend
         self._release = SlotRelease(frontend, self._slot_free)
         try:

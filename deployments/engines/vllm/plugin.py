@@ -1,4 +1,6 @@
-"""First work of every engine process: it ties its life to that of its replica, and on a CPU it stops to spin."""
+"""First work of every engine process: it ties its life to that of its replica, reports how far its start is, and on a
+CPU it stops to spin.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import multiprocessing
 import os
 import signal
 import time
+
+from deployments.engines.vllm import stages
 
 REPLICA_PID_VARIABLE = "PENSTOCK_REPLICA_PID"
 """Variable that a replica sets before it starts its engine. Without it no process is tied to a replica."""
@@ -35,6 +39,7 @@ def register() -> None:
     multiprocessing parent and is left alone.
     """
     _allow_amx()
+    stages.listen()
     if nap_us := os.environ.get(NAP_VARIABLE):
         _nap_between_looks(float(nap_us) / 1e6)
     if not os.environ.get(REPLICA_PID_VARIABLE):

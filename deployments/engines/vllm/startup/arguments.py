@@ -11,6 +11,8 @@ from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
 CPU_BLOCK_SIZE = 32
 """Tokens per KV block. vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
 CPU_KV_CACHE_MB = 256
+DEMO_KV_CACHE_MB = 64
+"""The same for the demo model, where it is room for 20,000 tokens."""
 CPU_MAX_BATCHED_TOKENS = 2048
 """Smallest token budget on a CPU."""
 
@@ -48,7 +50,7 @@ def engine_arguments(
         "generation_config": "auto",
         "disable_log_stats": True,
     }
-    arguments |= _cache(own, on_cpu)
+    arguments |= _cache(pool, on_cpu)
     if on_cpu:
         arguments |= _cpu_scheduling(own, context_tokens)
     if own.speculative:
@@ -79,17 +81,22 @@ def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequen
     return "|".join(",".join(str(core) for core in group) for group in groups)
 
 
-def _cache(own: VllmSettings, on_cpu: bool) -> dict[str, Any]:
+def _cache(pool: PoolSettings, on_cpu: bool) -> dict[str, Any]:
+    own = pool.vllm
     cache: dict[str, Any] = {}
     if not on_cpu:
         cache["gpu_memory_utilization"] = own.gpu_memory_utilization
-    kv_cache_mb = own.kv_cache_memory_mb or (CPU_KV_CACHE_MB if on_cpu else None)
+    kv_cache_mb = own.kv_cache_memory_mb or (_cpu_kv_cache_mb(pool) if on_cpu else None)
     if kv_cache_mb is not None:
         cache["kv_cache_memory_bytes"] = kv_cache_mb << 20
     block_size = own.block_size or (CPU_BLOCK_SIZE if on_cpu else None)
     if block_size is not None:
         cache["block_size"] = block_size
     return cache
+
+
+def _cpu_kv_cache_mb(pool: PoolSettings) -> int:
+    return DEMO_KV_CACHE_MB if pool.model == "demo" else CPU_KV_CACHE_MB
 
 
 def _cpu_scheduling(own: VllmSettings, context_tokens: int | None) -> dict[str, Any]:

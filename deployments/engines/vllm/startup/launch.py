@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineStartError
 from cluster.models import GenerationSpec, ModelInfo, Windows
+from cluster.ray_serve.start_report import StartReport
 from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
@@ -30,6 +31,13 @@ log = logging.getLogger(__name__)
 _SCHEDULERS = "deployments.engines.vllm.scheduler"
 _RESUME_PENALTIES = "deployments.engines.vllm.resume_penalties:ResumePenalties"
 """Name by which vLLM loads the logits processor."""
+_FINAL = frozenset(
+    {
+        *("ValueError", "ValidationError", "TypeError", "KeyError", "AttributeError", "NotImplementedError"),
+        *("ImportError", "ModuleNotFoundError", "FileNotFoundError", "SafetensorError"),
+    }
+)
+"""Errors of settings, of a model's files or of the installation. Another start can't mend them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,15 @@ class Launched:
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
     """Start the engine's processes. Blocks until the model is loaded."""
+    report = StartReport.of_process()
+    report.stage("loading vLLM")
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
 
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
+    report.stage("reading the model's configuration")
     processes.reap_orphans()
     adapters = _adapter_folders(pool)
     on_cpu = current_platform.is_cpu()
@@ -86,7 +97,9 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         penalties = _resume_of_penalties(config)
         if penalties is Resumes.PROCESSOR:
             config.model_config.logits_processors = [_RESUME_PENALTIES]
+        report.stage("starting engine processes")
         frontend = Frontend(config, events)
+    report.stage("testing the engine")
     log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **environment})
     return Launched(
         frontend=frontend,
@@ -100,6 +113,15 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         },
         sockets=folder,
     )
+
+
+def failed(error: Exception) -> EngineStartError:
+    """Describe why `launch` failed: the first error of an engine process if there is one, because vLLM's own error only
+    says that there was one.
+    """
+    cause = StartReport.of_process().first_cause() or f"{type(error).__name__}: {error}"
+    kind = cause.partition(":")[0]
+    return EngineStartError(f"vLLM did not start: {cause}", final=kind in _FINAL)
 
 
 async def load_adapters(launched: Launched) -> None:
@@ -185,7 +207,9 @@ def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
     folders = {name: Path(get_adapter_absolute_path(path)) for name, path in pool.vllm.lora_modules.items()}
     for name, folder in folders.items():
         if not (folder / "adapter_config.json").is_file():
-            raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}")
+            raise EngineStartError(
+                f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}", final=True
+            )
     return folders
 
 
@@ -202,7 +226,7 @@ def _check_adapters(adapters: Mapping[str, Path], config: Any) -> None:
 
 
 def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartError:
-    return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}")
+    return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}", final=True)
 
 
 def _folder_of(model: str) -> Path:

@@ -32,8 +32,10 @@ def test_guard_can_be_switched_off() -> None:
 
 def test_cpu_takes_little_memory_and_starts_fast() -> None:
     found = arguments(True)
-    assert (found["kv_cache_memory_bytes"], found["block_size"], found["enforce_eager"]) == (256 << 20, 32, True)
+    assert (found["kv_cache_memory_bytes"], found["block_size"], found["enforce_eager"]) == (64 << 20, 32, True)
     assert arguments(True, kv_cache_memory_mb=8)["kv_cache_memory_bytes"] == 8 << 20
+    other = engine_arguments(PoolSettings(model="/models/other"), "/models/other", on_cpu=True)
+    assert other["kv_cache_memory_bytes"] == 256 << 20
 
 
 def test_gpu_keeps_vllm_defaults() -> None:
