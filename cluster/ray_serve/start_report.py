@@ -50,8 +50,11 @@ class StartReport:
 
     def cause(self, text: str) -> None:
         """Note the first error; later ones follow from it and are dropped."""
-        if self._base is not None:
-            with suppress(OSError), self._file(".cause").open("x", encoding="utf-8") as file:
+        if self._base is None:
+            return
+        with suppress(OSError):
+            self._base.parent.mkdir(parents=True, exist_ok=True)
+            with self._file(".cause").open("x", encoding="utf-8") as file:
                 file.write(text[:_LONGEST])
 
     def first_cause(self) -> str:

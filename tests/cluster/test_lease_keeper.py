@@ -89,3 +89,20 @@ async def test_a_heartbeat_that_goes_wrong_in_a_way_nobody_thought_of_is_not_the
     assert keeper.held
     assert "lease.beat_failed" in caplog.messages
     await keeper.stop()
+
+
+async def test_a_failure_that_repeats_is_told_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    beats = Beats()
+
+    async def stumble() -> int:
+        await beats.beat()
+        raise RuntimeError("first" if len(beats.at) < 4 else "second")
+
+    keeper = LeaseKeeper("test", stumble, beats.on_reply, beats.close, period_s=PERIOD_S, lease_s=LEASE_S)
+    await keeper.start()
+    await until(lambda: len(beats.at) >= 6)
+    await keeper.stop()
+    told = [record for record in caplog.records if record.message == "lease.beat_failed"]
+    assert len(told) >= 5
+    assert {"RuntimeError: first", "RuntimeError: second"} == {vars(record)["error"] for record in told}
+    assert 2 == len([record for record in told if record.exc_info])

@@ -18,7 +18,8 @@ from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
-from cluster.ray_serve.client import ServeApi
+from cluster.ray_serve.client import AppStatus, ServeApi
+from cluster.ray_serve.start_report import Failure, StartReport, report_base
 from cluster.settings import load_settings
 from tests.support.waiting import until
 
@@ -143,6 +144,61 @@ async def test_routers_without_links_are_named_with_the_pool(
     cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
     with pytest.raises(BootstrapError, match=r"router 0 .*not linked to all replicas of demo within .*router-0\.log"):
         await cluster._wait_linked()
+
+
+async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "ROUTER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(local, "unlinked", lambda _port, _host, wanted: list(wanted))
+    complains = "print('the queue refused: MISCONF no space left', flush=True); import time; time.sleep(600)"
+    process = await ChildProcess.start("router 0", (sys.executable, "-c", complains), cluster.run_dir / "router-0.log")
+    await until(lambda: process.worries() != "")
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    with pytest.raises(BootstrapError, match=r"not linked .*its log says:\nthe queue refused: MISCONF no space left"):
+        await cluster._wait_linked()
+
+
+class Serve:
+    """Answers as Serve does while replicas start."""
+
+    def __init__(self, *apps: AppStatus) -> None:
+        self.apps = list(apps)
+
+    async def status(self) -> dict[str, AppStatus]:
+        return {"penstock-demo": self.apps.pop(0) if len(self.apps) > 1 else self.apps[0]}
+
+
+STARTS = AppStatus("DEPLOYING", "", 0, 1)
+RUNS = AppStatus("RUNNING", "", 1, 1)
+
+
+def failure(cluster: StandIns, replica: str, text: str, *, final: bool) -> None:
+    base = report_base(str(cluster.run_dir / "settings.json"), "demo", replica)
+    StartReport(base).fail(Failure(text, final))
+
+
+async def test_a_start_that_can_only_fail_again_ends_at_once_and_is_quoted_whole(cluster: StandIns) -> None:
+    cluster.serve = Serve(STARTS)  # type: ignore[assignment]
+    failure(cluster, "a", "1 validation error for ModelConfig\n  Value error: no `model_type`", final=True)
+    with pytest.raises(BootstrapError, match=r"pool demo .*1 validation error .*\n.*no `model_type`; log: .*ray.log"):
+        await cluster._wait_pool("demo")
+
+
+async def test_a_start_that_failed_once_is_shown_and_its_next_one_counts(cluster: StandIns) -> None:
+    said: list[str] = []
+    cluster._progress = lambda _step, text: said.append(text)
+    cluster.serve = Serve(STARTS, STARTS, RUNS)  # type: ignore[assignment]
+    failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
+    StartReport(report_base(str(cluster.run_dir / "settings.json"), "demo", "b")).stage("loading the weights")
+    await cluster._wait_pool("demo")
+    assert "0 of 1 replica runs; loading the weights; 1 start failed: RuntimeError: out of memory" == said[0]
+    assert "ready" == said[-1]
+
+
+async def test_serve_that_gave_up_is_explained_by_the_first_failure(cluster: StandIns) -> None:
+    cluster.serve = Serve(AppStatus("DEPLOY_FAILED", "The deployment failed to start 3 times", 0, 1))  # type: ignore[assignment]
+    failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
+    with pytest.raises(BootstrapError, match=r"RuntimeError: out of memory\n at line 1; log:"):
+        await cluster._wait_pool("demo")
 
 
 ROUTER = """

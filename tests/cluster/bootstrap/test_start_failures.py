@@ -349,3 +349,49 @@ def test_a_start_that_fails_names_its_cause_at_once_and_leaves_nothing(
     assert not (state / "run" / "ray.log").exists(), "Ray was started"
     assert not (state / "run" / "settings.json").exists()
     assert not state.exists() or not is_held(state)
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_what_vllm_says_of_a_models_settings_is_quoted_whole_after_one_start(tmp_path: Path, temporary: Path) -> None:
+    start = model(tmp_path, config_json=json.dumps({"hidden_size": 8}))
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    state, mark = tmp_path / "state", uuid.uuid4().hex
+    flags = ["up", "--engine", "vllm", "--port", "0", "--state-dir", str(state), *start.flags]
+    ended = subprocess.run(
+        [sys.executable, "-c", MAIN, *flags],
+        env={**os.environ, "TMPDIR": str(temporary), MARK: mark},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert 1 == ended.returncode, ended.stderr
+    assert "penstock: pool demo did not start: vLLM did not start: " in ended.stderr
+    assert "model_type" in ended.stderr
+    assert f"log: {state / 'run' / 'ray.log'}" in ended.stderr
+    assert "failed:" not in ended.stdout, "it was tried again"
+    assert "loading vLLM" in ended.stdout
+    until_sync(lambda: marked(mark) == [])
+    assert [] == list(temporary.iterdir())
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "demo", "--engine", "sim"],
+        env={**os.environ, "TMPDIR": str(temporary), MARK: mark},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        while "redis ready" not in demo.stdout.readline():
+            assert demo.poll() is None
+        assert any(temporary.iterdir())
+        demo.terminate()
+        demo.stdout.read()
+    assert 130 == demo.returncode
+    until_sync(lambda: marked(mark) == [])
+    assert [] == list(temporary.iterdir())

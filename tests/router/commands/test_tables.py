@@ -6,13 +6,14 @@ import datetime
 import io
 import re
 import sys
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from cluster.terminal import receipt
+from cluster.terminal import progress, receipt
 from cluster.terminal.console import messages, screen
 from cluster.terminal.progress import StepDisplay
 from cluster.terminal.tables import add_columns, print_table
@@ -23,6 +24,7 @@ from penstock.values.jobs import JobTotals
 from penstock.values.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
 from router.commands import jobs, status, usage
 from router.commands.decisions import show_decisions
+from tests.support.waiting import until_sync
 
 NASTY = "none of [bf16, fp8] in [/models/a] :fire: [red]"
 
@@ -213,6 +215,22 @@ def test_what_is_written_after_the_last_step_goes_to_the_terminal_as_it_is() -> 
         assert own is not sys.stdout
         display("ray", "ready")
         assert own is sys.stdout
+
+
+def test_a_step_that_takes_long_is_told_again_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REMIND_S", 0.2)
+    console = narrow(200)
+    with StepDisplay(console) as display:
+        display("pool demo", "loading the weights")
+        display("pool demo", "loading the weights")
+        assert 1 == text_of(console).count("loading the weights")
+        until_sync(lambda: text_of(console).count("loading the weights") >= 3)
+        display("pool demo", "warming up")
+        assert 1 == text_of(console).count("warming up")
+        display("pool demo", "ready")
+    said = text_of(console)
+    time.sleep(0.5)
+    assert said == text_of(console)
 
 
 def test_no_console_of_a_command_draws_pictures(capsys: pytest.CaptureFixture[str]) -> None:
