@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from types import TracebackType
@@ -57,9 +58,7 @@ class StepDisplay:
         if text in _DONE:
             began = known[1] if known is not None else time.monotonic()
             self._steps.pop(step, None)
-            self._console.print(
-                f"[green]✓[/] {escape(step)} {text} [dim]{time.monotonic() - began:.1f} s[/]", highlight=False
-            )
+            self._print(f"[green]✓[/] {escape(step)} {text} [dim]{time.monotonic() - began:.1f} s[/]")
             if not self._steps:
                 # A running display takes over standard output and ends a line at every flush. That would break an
                 # answer that is streamed meanwhile.
@@ -77,7 +76,15 @@ class StepDisplay:
         self._said[step] = time.monotonic()
         waited = time.monotonic() - began
         after = f" [dim]{waited:.0f} s[/]" if waited >= 1.0 else ""
-        self._console.print(f"  {escape(f'{step}: {text}')}{after}", highlight=False)
+        self._print(f"  {escape(f'{step}: {text}')}{after}")
+
+    def _print(self, line: str) -> None:
+        try:
+            self._console.print(line, highlight=False)
+        except OSError as error:
+            # The terminal is gone. The signal that says so is on its way, and a drain must not end with this error.
+            if error.errno != errno.EIO:
+                raise
 
     def _remind(self) -> None:
         while not self._ended.wait(REMIND_S / 10):

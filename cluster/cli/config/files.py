@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from cluster.bootstrap.ahead import check_model
+from cluster.bootstrap.models import check_model
 from cluster.errors import SettingsError
 from cluster.settings import Settings
 from cluster.trust.file_watch import read_bytes
