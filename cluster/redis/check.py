@@ -29,6 +29,7 @@ PROBES: Mapping[str, str] = {
     # First, because a full Redis refuses only a script whose first write may need memory.
     "HDEL": "H, 'a'",
     "TIME": "",
+    "EXISTS": "S",
     "INFO": "'server'",
     "PUBLISH": "ARGV[1], ''",
     "GET": "S",
@@ -48,6 +49,7 @@ PROBES: Mapping[str, str] = {
     **dict.fromkeys(("ZRANK", "ZSCORE", "ZREM"), "Z, 'a'"),
     "ZREMRANGEBYSCORE": "Z, 0, 0",
     **dict.fromkeys(("LPUSH", "RPUSH"), "L, 'a'"),
+    "LLEN": "L",
     "LRANGE": "L, 0, 0",
     "LTRIM": "L, 0, 0",
     "SADD": "M, 'a'",
