@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from deployments.engines.vllm.startup import sockets
 
 
 def test_folders_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sockets, "short_folder", lambda _rest: tmp_path)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     dead = tmp_path / f"penstock-engine-{gone.pid}-abc"
