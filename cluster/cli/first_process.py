@@ -35,7 +35,8 @@ def split_off(first: int = 1) -> None:
         arrived = signal.sigwaitinfo(waited)
         if arrived.si_signo == signal.SIGCHLD:
             status = _collect(child)
-        elif arrived.si_code != _FROM_KERNEL:
+        # The hang-up of a terminal goes to the leader of its session alone, which is this process.
+        elif arrived.si_code != _FROM_KERNEL or arrived.si_signo == signal.SIGHUP:
             os.kill(child, arrived.si_signo)
     os._exit(status)
 

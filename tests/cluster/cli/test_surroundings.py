@@ -235,7 +235,7 @@ async def test_process_1_collects_orphans_and_ends_as_the_command_does() -> None
     assert "1" != number
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_process_1_passes_signals_on(number: int) -> None:
     def passed() -> int:
         started = in_a_container([sys.executable, "-c", ORPHAN, "wait"])
