@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""Files that decide how a prompt becomes token ids; those that exist are digested and sent to routers."""
+TOKENIZER_FILE, CONFIG_FILE, TEMPLATE_FILE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE, TEMPLATE_FILE)
+"""Files that decide how a prompt becomes token ids. Replicas write them; those that exist are digested and sent to
+routers."""
 
 
 def tokenizer_digest(files: Mapping[str, bytes]) -> str:

@@ -19,7 +19,7 @@ from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
 from router.tokens import Tokenizer, TokenizerStore
 from router.tokens.fair_turns import FairTurns
-from router.validation import Prompt
+from router.validation import Prompt, TokenPrompt
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,25 +63,34 @@ class Catalog:
         Raises:
             NoReplicaError: no replica of the pool has ever been seen, or none can be asked for its tokenizer now.
         """
-        info = self.known(pool)
-        if info is None:
-            raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
+        info = self._require(pool)
         tokenizer = self._tokenizer(pool, info)
         if tokenizer is None:
             tokenizer = await self._load(pool, info)
             self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
         return info, tokenizer
 
-    async def encode(self, tokenizer: Tokenizer, prompt: Prompt, tenant: str) -> Sequence[int]:
-        """Encode a prompt. Tenants take turns with long prompts, because quotas apply only later.
+    async def encode(self, pool: Pool, prompt: Prompt, tenant: str) -> tuple[ModelInfo, Sequence[int]]:
+        """Return the model of a pool, and the token ids of a prompt. Tenants take turns with long prompts, because
+        quotas apply only later.
 
         Raises:
-            InvalidRequestError: as `Tokenizer.encode_prompt`.
+            NoReplicaError: for the reasons of `model`. A prompt of token ids needs no tokenizer.
+            InvalidRequestError: for the reasons of `Tokenizer.encode_prompt`.
         """
+        if isinstance(prompt, TokenPrompt):
+            return self._require(pool), prompt.ids
+        info, tokenizer = await self.model(pool)
         if tokenizer.is_quick(prompt):
-            return await tokenizer.encode_prompt(prompt)
+            return info, await tokenizer.encode_prompt(prompt)
         async with self._fair_turns.turn(tenant):
-            return await tokenizer.encode_prompt(prompt)
+            return info, await tokenizer.encode_prompt(prompt)
+
+    def _require(self, pool: Pool) -> ModelInfo:
+        info = self.known(pool)
+        if info is None:
+            raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
+        return info
 
     def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:
         digest, tokenizer = self._tokenizers.get(pool.name, ("", None))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.control.step_model import StepSample
@@ -37,8 +36,8 @@ class EngineIdentity:
     """Id of weights, hardware, tensor parallel size and dtype. Outputs are comparable only inside one group."""
     tensor_parallel_size: int
     hardware: str
-    tokenizer_files: tuple[Path, ...]
-    """Paths of tokenizer.json, tokenizer_config.json and the separate chat template, if there is one."""
+    tokenizer_files: Mapping[str, bytes] = field(repr=False)
+    """Content of the files that routers need to tokenize, by name."""
     windows: Windows
     """Largest windows. `set_batch_limits` moves `sequences` below its start value."""
     live_batch_limits: bool = True

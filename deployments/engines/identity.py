@@ -13,22 +13,15 @@ from cluster import digests
 
 _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+_TOKEN_MAPS = ("added_tokens.json", "special_tokens_map.json")
+_VOCABULARIES = ("merges.txt", "tekken.json", "vocab.json", "vocab.txt")
+_VOCABULARY_SUFFIXES = (".model", ".tiktoken")
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files below this size are hashed whole. Reading hundreds of gigabytes would double the time of a start."""
 _HEAD_BYTES = 1 << 20
 _SAMPLE_BYTES = 4096
 _SAMPLES = 256
 """Samples taken of a file whose tensors are not known."""
-
-
-def tokenizer_files(folder: Path) -> tuple[Path, ...]:
-    """List the tokenizer and chat template files in a folder."""
-    return tuple(folder / name for name in digests.TOKENIZER_FILES if (folder / name).is_file())
-
-
-def tokenizer_digest(folder: Path) -> str:
-    """Return the digest, in hex, that routers check the tokenizer files against."""
-    return digests.tokenizer_digest({file.name: file.read_bytes() for file in tokenizer_files(folder)})
 
 
 def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> str:
@@ -41,7 +34,7 @@ def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> st
         folder: the model's folder.
         adapters: folder of each LoRA adapter, by the adapter's name.
     """
-    digest = _digest([*_configs(folder), *_weights(folder), *tokenizer_files(folder)])
+    digest = _digest([*_configs(folder), *_weights(folder), *_tokenizer(folder)])
     if not adapters:
         return digest
     parts = [f"{name}\0{_digest([*_configs(each), *_weights(each)])}" for name, each in sorted(adapters.items())]
@@ -70,6 +63,18 @@ def _configs(folder: Path) -> list[Path]:
 
 def _weights(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
+
+
+def _tokenizer(folder: Path) -> list[Path]:
+    """Return the files that the engine makes its tokenizer of: those that count where several say the same."""
+    found = [folder / name for name in digests.TOKENIZER_FILES if (folder / name).is_file()]
+    others = [file for file in sorted(folder.iterdir()) if file.is_file() and file not in found]
+    if not (folder / "tokenizer.json").is_file():
+        found += [file for file in others if file.name in _VOCABULARIES or file.suffix in _VOCABULARY_SUFFIXES]
+    config = folder / "tokenizer_config.json"
+    if not config.is_file() or b'"added_tokens_decoder"' not in config.read_bytes():
+        found += [file for file in others if file.name in _TOKEN_MAPS]
+    return found
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -39,7 +39,7 @@ from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
-from deployments.replica.service import ReplicaServicer
+from deployments.replica.service import ReplicaServicer, require_tokenizer
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from penstock.models import ReplicaState
 from penstock.values.steps import Relief
@@ -139,6 +139,7 @@ class Replica:
         plan = self.plan
         identity = await self._engine.start()
         try:
+            require_tokenizer(identity, f"pool {plan.pool!r}, model {plan.pool_settings.model!r}")
             await first_token(self._engine)
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
             self._running = self._build(identity, metrics)
@@ -189,13 +190,12 @@ class Replica:
         return _Running(identity, table, governor)
 
     async def _serve(self) -> int:
-        files = {path.name: path.read_bytes() for path in self.identity.tokenizer_files}
         servicer = ReplicaServicer(
             self.plan.replica_id,
             self.table,
             self._engine,
             self._secret,
-            (self.identity.model.tokenizer_digest, files),
+            (self.identity.model.tokenizer_digest, self.identity.tokenizer_files),
             self.plan.queue_settings.attach_grace_s,
         )
         self._server = grpc.aio.server(

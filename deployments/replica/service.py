@@ -8,15 +8,34 @@ from typing import Any
 
 import grpc
 
+from cluster.digests import TOKENIZER_FILE
+from cluster.errors import EngineStartError
+from cluster.grpc_options import MAX_INNER_MESSAGE
 from cluster.trust.link_proof import check_caller
 from cluster.trust.secret import ClusterSecret
-from deployments.engines.base import Engine
+from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 
 _LOG = logging.getLogger(__name__)
+
+MAX_TOKENIZER = MAX_INNER_MESSAGE - (64 << 10)
+"""Most bytes of tokenizer files. Routers get them in one message."""
+
+
+def require_tokenizer(identity: EngineIdentity, where: str) -> None:
+    """Check that routers can get the tokenizer. Otherwise every request would fail.
+
+    Raises:
+        EngineStartError: it is missing or too large. `where` begins the error.
+    """
+    if TOKENIZER_FILE not in identity.tokenizer_files:
+        raise EngineStartError(f"{where}: there is no tokenizer")
+    size = sum(map(len, identity.tokenizer_files.values()))
+    if size > MAX_TOKENIZER:
+        raise EngineStartError(f"{where}: the tokenizer's files have {size} bytes, and at most {MAX_TOKENIZER} fit")
 
 
 class ReplicaServicer(pb_grpc.ReplicaServiceServicer):

@@ -83,7 +83,7 @@ class Admission:
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
         try:
-            info, tokenizer = await self._catalog.model(pool)
+            info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
         except NoReplicaError:
             if counted:
                 # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
@@ -92,7 +92,6 @@ class Admission:
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
                 pool.admission.demand.arrived(checked.request_class, *size)
             raise
-        ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
         params, n = resolve(checked, info, len(ids))
         if resume is not None:
             check_received(resume, params.max_tokens)

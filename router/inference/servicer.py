@@ -178,8 +178,8 @@ class InferenceServicer:
         self, request: api.CountTokensRequest, context: CallContext, caller: Caller
     ) -> api.CountTokensResponse:
         checked = check_count(request, self._limits)
-        _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model, caller))
-        ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
+        pool = self._catalog.pool(checked.model, caller)
+        _info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
         return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
 
 

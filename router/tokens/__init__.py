@@ -1,4 +1,4 @@
-"""Prompts to token ids, exactly as the model's own tokenizer and chat template make them."""
+"""Prompts to token ids, with tokenizer and chat template of the replica's engine. No message is lost silently."""
 
 from router.tokens.chat import ChatTemplate
 from router.tokens.store import TokenizerStore

@@ -1,45 +1,46 @@
-"""Conversations rendered with a model's chat template, in the jinja2 dialect that model repositories use."""
+"""Conversations rendered with a model's chat template, so that every message shows."""
 
 from __future__ import annotations
 
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from cluster.digests import CONFIG_FILE, TEMPLATE_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
+from router.tokens.forms import Forms
+from router.tokens.roles import Said, as_said, developer_as_system
+from router.tokens.template import FIELD, Template
 from router.validation import Message
 
-TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_FIELD = "prompt.chat"
+_CONTINUE_FIELD = f"{FIELD}.continue_final_message"
 _MAX_CHARACTERS = LimitSettings().max_rendered_characters
 
 
 class ChatTemplate:
-    """Compiled chat template with the special tokens that it may use. Rendering is synchronous and has no state."""
+    """Chat template with the special tokens that it may use.
+
+    The text is that of `transformers` for the same messages. Two things are changed as in vLLM's server, and only where
+    the template needs it: the role `developer` becomes `system`, and content becomes a list of one text part. A
+    conversation with a message that the template would still drop is refused.
+    """
 
     def __init__(
         self, source: str, special_tokens: Mapping[str, str] | None = None, *, max_characters: int = _MAX_CHARACTERS
     ) -> None:
-        """Compile a template. Its texts may have `max_characters`, so that a template that multiplies its input is
-        stopped.
+        """Compile a template, whose texts may have `max_characters`.
 
         Raises:
             jinja2.TemplateError: the source is no template.
         """
-        self._template = _environment().from_string(source)
-        self._special_tokens = dict(special_tokens or {})
-        self._max_characters = max_characters
+        self._template = Template(source, max_characters)
+        self._variables = {"tools": None, "documents": None, **(special_tokens or {}), "add_generation_prompt": True}
+        self._forms = Forms(self._template, self._variables)
+        # vLLM's own test for the role.
+        self._knows_developer = "'developer'" in source or '"developer"' in source
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], *, max_characters: int = _MAX_CHARACTERS) -> ChatTemplate | None:
@@ -51,15 +52,12 @@ class ChatTemplate:
             ValueError: the configuration is not a JSON object, or the template's file not UTF-8.
             TypeError, RecursionError: the content cannot be a template.
         """
-        config = json.loads(files.get(CONFIG_FILE, b"{}"))
-        if not isinstance(config, dict):
-            raise ValueError(f"{CONFIG_FILE} is not a JSON object")  # noqa: TRY004
+        config = _configuration(files)
         if TEMPLATE_FILE in files:
             source = files[TEMPLATE_FILE].decode()
         else:
             source = _named_default(config.get("chat_template"))
-        tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-        return cls(source, tokens, max_characters=max_characters) if source else None
+        return cls(source, _special_tokens(config), max_characters=max_characters) if source else None
 
     def render(self, messages: Sequence[Message], *, continue_final: bool = False) -> str:
         """Return the prompt text.
@@ -69,88 +67,72 @@ class ChatTemplate:
             continue_final: whether the text ends with the last message's content instead of the header of a new turn.
 
         Raises:
-            InvalidRequestError: the template refuses the conversation, or does not render the message to continue.
+            InvalidRequestError: the template refuses the conversation, or would drop a message of it.
         """
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        said = as_said(messages)
+        if not self._knows_developer:
+            said = developer_as_system(said)
         if not continue_final:
-            return self._render(turns, add_generation_prompt=True)
+            return self._render(said, self._variables)
+        if said[-1].place != len(messages) - 1:
+            raise InvalidRequestError.of(
+                _CONTINUE_FIELD, "the last message has role 'developer', and goes to the beginning as a system message"
+            )
+        return self._continued(said, {**self._variables, "add_generation_prompt": False})
+
+    def _continued(self, said: list[Said], variables: Mapping[str, Any]) -> str:
+        """Render a conversation up to the end of its last content."""
         # A mark that no message can contain shows where the content ends and the template's end-of-turn begins.
         mark = f"<<{secrets.token_hex(16)}>>"
-        content = turns[-1]["content"]
+        content = said[-1].content
         # The space after the mark shows whether the template strips spaces at the end of a message.
-        turns[-1]["content"] = f"{content}{mark} "
-        text, found, rest = self._render(turns, add_generation_prompt=False).rpartition(mark)
+        said[-1] = replace(said[-1], content=f"{content}{mark} ")
+        text, found, rest = self._render(said, variables).rpartition(mark)
         if not found:
-            raise InvalidRequestError.of(
-                f"{_FIELD}.continue_final_message", "the model's chat template does not show the last message"
-            )
+            raise InvalidRequestError.of(_CONTINUE_FIELD, "the model's chat template does not show the last message")
         kept = content.rstrip()
         return text.removesuffix(content[len(kept) :]) if kept and not rest.startswith(" ") else text
 
-    def _render(self, turns: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        pieces: list[str] = []
-        length = 0
-        try:
-            for piece in self._template.generate(
-                messages=turns,
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._special_tokens,
-            ):
-                pieces.append(piece)
-                length += len(piece)
-                if length > self._max_characters:
-                    _refuse(f"its text is longer than {self._max_characters} characters")
-        # Every failure of a template with a client's messages raises one of these.
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-            raise InvalidRequestError.of(_FIELD, _describe(error)) from error
-        except RecursionError as error:
-            raise InvalidRequestError.of(_FIELD, "the model's chat template does not end") from error
-        return "".join(pieces)
+    def _render(self, said: list[Said], variables: Mapping[str, Any]) -> str:
+        form = self._forms.of(said, variables)
+        if form.hidden is not None:
+            raise self._forms.refusal(said[form.hidden])
+        text = self._template.text(form.turns(said), variables)
+        if not form.tried:
+            for message in said:
+                if message.content.strip() not in text:
+                    raise self._forms.refusal(message)
+        return text
 
 
-def _describe(error: Exception) -> str:
-    return f"the model's chat template refuses the conversation: {str(error)[:200]}"
+def splits_special_tokens(files: Mapping[str, bytes]) -> bool:
+    """Return whether the names of special tokens in a text are plain text for the tokenizer.
+
+    Raises:
+        ValueError: the configuration is not a JSON object.
+        RecursionError: it is nested too deep.
+    """
+    return _configuration(files).get("split_special_tokens") is True
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _now
-    return environment
+def _configuration(files: Mapping[str, bytes]) -> dict[str, Any]:
+    config = json.loads(files.get(CONFIG_FILE, b"{}"))
+    if not isinstance(config, dict):
+        raise ValueError(f"{CONFIG_FILE} is not a JSON object")  # noqa: TRY004
+    return config
 
 
-class _GenerationTag(Extension):
-    """The tag `{% generation %}`, which marks the assistant's part for training. It changes nothing here."""
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tokens that templates see as variables: those with a name that ends in `_token`, and named extra ones.
 
-    tags = {"generation"}  # noqa: RUF012  # jinja2 declares it so
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # jinja2's own filter escapes HTML; models have not seen such escapes in training.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+    A token is a text, or an object with its text as `content`.
+    """
+    named = {name: token for name, token in config.items() if name.endswith("_token")}
+    for more in ("extra_special_tokens", "model_specific_special_tokens"):
+        if isinstance(config.get(more), dict):
+            named |= config[more]
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in named.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
 def _named_default(template: Any) -> str:
@@ -159,8 +141,3 @@ def _named_default(template: Any) -> str:
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         return str(named.get("default") or "")
     return str(template or "")
-
-
-def _token_text(token: Any) -> str:
-    """Return a special token's text. Configurations have a string, or an object with a `content`."""
-    return str(token.get("content", "") if isinstance(token, dict) else token)

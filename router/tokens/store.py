@@ -54,8 +54,8 @@ class TokenizerStore:
         self._max_rendered_characters = max_rendered_characters
         self._loaded: dict[str, Tokenizer] = {}
         self._loading: dict[str, asyncio.Task[Tokenizer]] = {}
-        self._unusable: dict[str, float] = {}
-        """Digests whose files could not be loaded, and when they are tried again; monotonic seconds."""
+        self._unusable: dict[str, tuple[float, str]] = {}
+        """Digests whose files could not be loaded, when they are tried again (monotonic seconds), and the reason."""
 
     async def get(self, digest: str, fetch: Fetch) -> Tokenizer:
         """Return the tokenizer of a digest. Callers that ask at the same time share one load.
@@ -68,8 +68,9 @@ class TokenizerStore:
         if (tokenizer := self._loaded.pop(digest, None)) is not None:
             self._loaded[digest] = tokenizer  # To the end: most recently used.
             return tokenizer
-        if time.monotonic() < self._unusable.get(digest, 0.0):
-            raise _unusable()
+        until, why = self._unusable.get(digest, (0.0, ""))
+        if time.monotonic() < until:
+            raise _unusable(why)
         if (task := self._loading.get(digest)) is None:
             task = asyncio.create_task(self._load(digest, fetch), name=f"tokens.load.{digest[:8]}")
             self._loading[digest] = task
@@ -116,9 +117,9 @@ class TokenizerStore:
         except ValueError as error:
             _log.exception("tokens.unusable", extra={"digest": digest})
             now = time.monotonic()
-            self._unusable = {name: until for name, until in self._unusable.items() if now < until}
-            self._unusable[digest] = now + _UNUSABLE_S
-            raise _unusable() from error
+            self._unusable = {name: (until, why) for name, (until, why) in self._unusable.items() if now < until}
+            self._unusable[digest] = now + _UNUSABLE_S, str(error)
+            raise _unusable(str(error)) from error
 
     def _keep(self, digest: str, files: Mapping[str, bytes]) -> None:
         try:
@@ -128,8 +129,8 @@ class TokenizerStore:
             _log.warning("tokens.cache_unwritable", extra={"digest": digest, "error": str(error)})
 
 
-def _unusable() -> UnavailableError:
-    return UnavailableError("the model's tokenizer cannot be loaded", _RETRY_AFTER_S)
+def _unusable(why: str) -> UnavailableError:
+    return UnavailableError(f"the model's tokenizer cannot be loaded: {why[:200]}", _RETRY_AFTER_S)
 
 
 def _verify(digest: str, files: Mapping[str, bytes]) -> None:

@@ -11,12 +11,13 @@ from functools import partial
 import jinja2
 import tokenizers
 
+from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
-from router.tokens.chat import ChatTemplate
+from router.tokens.chat import ChatTemplate, splits_special_tokens
+from router.tokens.template import FIELD
 from router.validation import ChatPrompt, Message, Prompt, TextPrompt
 
-TOKENIZER_FILE = "tokenizer.json"
 INLINE_CHARACTERS = 2_048
 """Longest text that is encoded without a thread: the hop to a thread would cost more than the encoding."""
 INLINE_MESSAGES = 16
@@ -54,11 +55,14 @@ class Tokenizer:
         self._encoder.no_truncation()
         self._encoder.no_padding()
         self._executor = executor
+        self._no_chat = "this model has no chat template; send text or token ids"
         try:
+            self._encoder.encode_special_tokens = splits_special_tokens(files)
             self._chat = ChatTemplate.from_files(files, max_characters=max_rendered_characters)
         # RecursionError comes from deep nesting.
         except (jinja2.TemplateError, ValueError, TypeError, RecursionError) as error:
             _log.warning("tokens.chat_template_broken", extra={"error": str(error)})
+            self._no_chat = f"this model's chat template is broken ({str(error)[:200]}); send text or token ids"
             self._chat = None
 
     @property
@@ -84,7 +88,7 @@ class Tokenizer:
             InvalidRequestError: the model has no chat template, or its template refuses the conversation.
         """
         if self._chat is None:
-            raise InvalidRequestError.of("prompt.chat", "this model has no chat template; send text or token ids")
+            raise InvalidRequestError.of(FIELD, self._no_chat)
         if _is_short(messages):
             return self._encode_chat(self._chat, messages, continue_final)
         return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from deployments.engines.factory import DEMO_MODEL, resolve_model
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import TokenSource
+from deployments.engines.tokenizer_files import of_folder
 
 
 class Golden:
     """Invents requests and knows their output."""
 
     def __init__(self, seed: int = 1) -> None:
-        self._vocabulary = Vocabulary(resolve_model(DEMO_MODEL))
+        self._vocabulary = Vocabulary(of_folder(resolve_model(DEMO_MODEL)))
         self._random = random.Random(seed)
 
     def prompt(self, tokens: int) -> tuple[int, ...]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.clock import Clock, SystemClock
 from cluster.control.step_model import StepSample
+from cluster.digests import tokenizer_digest
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings
-from deployments.engines import identity
+from deployments.engines import identity, tokenizer_files
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.limits import prefill_window
 from deployments.engines.meter import StepMeter
@@ -47,7 +48,7 @@ class SimEngine:
 
     Args:
         pool: the pool's settings.
-        tokenizer_path: a model's folder; None, or one without tokenizer.json, renders tokens as bytes.
+        tokenizer_path: a model's folder; None renders tokens as bytes.
         clock: the time of receipts; steps sleep on the event loop.
         stall_s: `check_health` raises after this many seconds without a step although there is work.
     """
@@ -68,7 +69,9 @@ class SimEngine:
         # A partial block does not count.
         kv_tokens = pool.sim.kv_tokens // pool.sim.block_size * pool.sim.block_size
         self._context = min(pool.sim.max_model_len, kv_tokens)
-        self._vocabulary = Vocabulary(None)
+        self._files: Mapping[str, bytes] = {}
+        """Tokenizer files by name."""
+        self._vocabulary = Vocabulary(self._files)
         self._core = BatchCore(
             CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)
         )
@@ -86,9 +89,15 @@ class SimEngine:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> EngineIdentity:
-        """Wait for the configured cold start time, then step whenever there is work."""
+        """Wait for the configured cold start time, then step whenever there is work.
+
+        Raises:
+            EngineStartError: the folder has no usable tokenizer.
+        """
         await asyncio.sleep(self._settings.start_s)
-        self._vocabulary = Vocabulary(self._folder)
+        if self._folder is not None:
+            self._files = await asyncio.to_thread(tokenizer_files.of_folder, self._folder)
+        self._vocabulary = Vocabulary(self._files)
         self._steps = asyncio.create_task(self._run(), name="sim-engine")
         return self._identify()
 
@@ -308,8 +317,7 @@ class SimEngine:
             raise EngineRequestError(f"adapter {spec.lora_adapter!r} is not loaded")
 
     def _identify(self) -> EngineIdentity:
-        files = identity.tokenizer_files(self._folder) if self._folder else ()
-        tokenizer = identity.tokenizer_digest(self._folder) if self._folder and files else "0" * 64
+        tokenizer = tokenizer_digest(self._files) if self._files else "0" * 64
         digest = hashlib.sha256(f"sim\0{tokenizer}\0{self._context}".encode()).hexdigest()
         ranks = self._pool.tensor_parallel_size
         return EngineIdentity(
@@ -323,6 +331,6 @@ class SimEngine:
             group_id=identity.group_id(digest, "sim", ranks, "none"),
             tensor_parallel_size=ranks,
             hardware="sim",
-            tokenizer_files=files,
+            tokenizer_files=self._files,
             windows=sim_windows(self._settings),
         )

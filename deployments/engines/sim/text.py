@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
+
+from cluster.digests import CONFIG_FILE, TOKENIZER_FILE
 
 _PRINTABLE = range(32, 127)
 """Byte values that render as themselves when there is no tokenizer."""
@@ -16,16 +17,16 @@ class Vocabulary:
     """The tokens that exist and their texts.
 
     Args:
-        folder: a model's folder with tokenizer.json; None, or a folder without one, renders bytes.
+        files: tokenizer files by name; without tokenizer.json, tokens are bytes.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, files: Mapping[str, bytes]) -> None:
         self._tokenizer: Any = None
         self.natural_ids: Sequence[int] = _PRINTABLE
         self.size = 256
         self.end_id: int | None = None
-        if folder is not None and (folder / "tokenizer.json").is_file():
-            self._load(folder)
+        if TOKENIZER_FILE in files:
+            self._load(files)
 
     def decoder(self) -> Callable[[int], str]:
         """Start a text. Call the result with one token after the other; it returns the text that each one adds."""
@@ -36,10 +37,10 @@ class Vocabulary:
         stream, tokenizer = DecodeStream(skip_special_tokens=True), self._tokenizer
         return lambda token: stream.step(tokenizer, token) or ""
 
-    def _load(self, folder: Path) -> None:
+    def _load(self, files: Mapping[str, bytes]) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_buffer(files[TOKENIZER_FILE])
         added = self._tokenizer.get_added_tokens_decoder()
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         natural = [
@@ -49,7 +50,8 @@ class Vocabulary:
             if token not in added and "\ufffd" not in self._tokenizer.decode([token])
         ]
         self.natural_ids = natural or [token for token in range(self.size) if token not in added]
-        self.end_id = self._tokenizer.token_to_id(_end_token(folder)) if _end_token(folder) else None
+        end = _end_token(files)
+        self.end_id = self._tokenizer.token_to_id(end) if end else None
 
 
 class StopText:
@@ -95,9 +97,6 @@ class StopText:
         self._released = characters
 
 
-def _end_token(folder: Path) -> str:
-    try:
-        token = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
-    except (OSError, ValueError):
-        return ""
+def _end_token(files: Mapping[str, bytes]) -> str:
+    token = json.loads(files.get(CONFIG_FILE, b"{}")).get("eos_token")
     return token.get("content", "") if isinstance(token, dict) else token or ""

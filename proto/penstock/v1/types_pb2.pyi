@@ -116,7 +116,9 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class ChatPrompt(_message.Message):
-    """A conversation. The router renders it with the model's own chat template."""
+    """A conversation. The router renders it with the model's own chat template. The role "developer" becomes "system" where
+    the template does not name it. A conversation with a message that the template would drop is refused.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -23,13 +23,28 @@ def test_every_part_changes_the_model_digest(folder: Path, name: str) -> None:
     assert identity.model_digest(folder) != before
 
 
-def test_chat_template_changes_the_tokenizer_digest(folder: Path) -> None:
-    before = identity.tokenizer_digest(folder)
-    (folder / "model.safetensors").write_text("another")
-    assert identity.tokenizer_digest(folder) == before
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    assert identity.tokenizer_digest(folder) != before
-    assert [file.name for file in identity.tokenizer_files(folder)] == ["tokenizer.json", "chat_template.jinja"]
+@pytest.mark.parametrize("name", ["chat_template.jinja", "special_tokens_map.json", "added_tokens.json"])
+def test_a_file_that_changes_the_tokenizer_changes_the_model_digest(folder: Path, name: str) -> None:
+    before = identity.model_digest(folder)
+    (folder / name).write_text("{}")
+    assert identity.model_digest(folder) != before
+
+
+def test_files_that_the_engine_does_not_read_change_no_digest(folder: Path) -> None:
+    """Repositories often have them beside the newer ones."""
+    (folder / "tokenizer_config.json").write_text('{"added_tokens_decoder": {}}')
+    before = identity.model_digest(folder)
+    for name in ("vocab.json", "merges.txt", "tokenizer.model", "special_tokens_map.json", "README.md"):
+        (folder / name).write_text("{}")
+    assert identity.model_digest(folder) == before
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.model", "tiktoken.model", "qwen.tiktoken"])
+def test_without_tokenizer_json_the_vocabulary_changes_the_model_digest(folder: Path, name: str) -> None:
+    (folder / "tokenizer.json").unlink()
+    before = identity.model_digest(folder)
+    (folder / name).write_text("{}")
+    assert identity.model_digest(folder) != before
 
 
 def weights(file: Path, shape: list[int], values: bytes) -> None:

@@ -26,8 +26,22 @@ async def test_a_replica_that_never_started_can_be_stopped(tmp_path: Path) -> No
     assert replica.stopped
 
 
-def made(state_dir: Path) -> Replica:
-    flags = {"cluster": {"state_dir": str(state_dir)}, "pools": {"demo": sim_pool()}}
+async def test_a_replica_whose_model_has_no_tokenizer_is_never_ready(tmp_path: Path) -> None:
+    """Else it would say that it is ready, and every request would fail."""
+    with pytest.raises(EngineStartError, match=r"pool 'demo', model 'org/name': there is no tokenizer"):
+        await made(tmp_path, model="org/name").start()
+
+
+async def test_a_tokenizer_that_routers_cannot_fetch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.replica.service.MAX_TOKENIZER", 1_000)
+    with pytest.raises(EngineStartError, match=r"files have \d+ bytes, and at most 1000 fit"):
+        await made(tmp_path).start()
+
+
+def made(state_dir: Path, **pool: object) -> Replica:
+    flags = {"cluster": {"state_dir": str(state_dir)}, "pools": {"demo": sim_pool() | pool}}
     settings = load_settings(flags=flags, environ={})
     plan = ReplicaPlan("r0", "demo", settings.pools["demo"], settings.queue, settings.replica)
     return Replica(plan, build_engine(plan.pool_settings), lambda: pytest.fail("must not connect"), SECRET)

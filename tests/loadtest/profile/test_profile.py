@@ -102,7 +102,7 @@ class KnownEngine:
 async def profiled(engine: KnownEngine) -> Profile:
     model = ModelInfo("digest", "digest", 4096, 256, Capabilities())
     windows = Windows(sequences=16, kv_tokens=200_000, prefill_tokens=8192)
-    identity = EngineIdentity(model, "digest-toy-tp1-float32", 1, "toy", (), windows)
+    identity = EngineIdentity(model, "digest-toy-tp1-float32", 1, "toy", {}, windows)
     return await profile(cast(Engine, engine), identity, name="demo", rounds=1)
 
 

@@ -1,4 +1,6 @@
-"""Templates render as they do where model repositories test them, and cannot do harm."""
+"""Conversations render as in transformers; a message is never lost without a sign."""
+
+from __future__ import annotations
 
 import json
 
@@ -6,56 +8,37 @@ import pytest
 
 from cluster.errors import InvalidRequestError
 from router.tokens import ChatTemplate
-from router.tokens import chat as chat_module
 from router.validation import Message
 
 CHAT = [Message("system", "Be <kind>."), Message("user", "  Hi & bye \n"), Message("assistant", "Hello")]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-TEMPLATES = {
-    "llama": (
-        "{{ bos_token }}\n{%- for m in messages %}\n  {% if m['role'] == 'system' %}[{{ m['content'] | trim }}]\n"
-        "  {% else %}\n{{ m.role }}: {{ m.content }}{{ eos_token }}\n  {% endif %}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant:{% endif %}"
-    ),
-    "loop controls": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
-    "json": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}",
-    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}",
-    "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-    "absent": "{{ unk_token }}{% if tools is none and not documents %}none{% endif %}{% if tools %}some{% endif %}",
-}
+LLAMA = (
+    "{{ bos_token }}\n{%- for m in messages %}\n  {% if m['role'] == 'system' %}[{{ m['content'] | trim }}]\n"
+    "  {% else %}\n{{ m.role }}: {{ m.content }}{{ eos_token }}\n  {% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+SHOWS_ALL = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def said(*messages: tuple[str, str]) -> list[Message]:
+    return [Message(role, content) for role, content in messages]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_render_as_in_transformers(name):
+def test_a_conversation_renders_as_in_transformers() -> None:
     reference = pytest.importorskip("transformers.utils.chat_template_utils")
     messages = [{"role": m.role, "content": m.content} for m in CHAT]
     [expected], _ = reference.render_jinja_template(
-        conversations=[messages], chat_template=TEMPLATES[name], add_generation_prompt=True, **TOKENS
+        conversations=[messages], chat_template=LLAMA, add_generation_prompt=True, **TOKENS
     )
 
-    assert ChatTemplate(TEMPLATES[name], TOKENS).render(CHAT) == expected
-
-
-def test_html_is_not_escaped():
-    assert (
-        ChatTemplate("{{ messages[0].content }}{{ messages[0].content | tojson }}").render(
-            [Message("user", "<a> & 'ü'")]
-        )
-        == "<a> & 'ü'\"<a> & 'ü'\""
-    )
-
-
-def test_the_date_comes_from_the_clock(monkeypatch):
-    monkeypatch.setattr(chat_module, "_now", lambda pattern: f"now:{pattern}")
-
-    assert ChatTemplate("{{ strftime_now('%Y') }}").render(CHAT) == "now:%Y"
+    assert ChatTemplate(LLAMA, TOKENS).render(CHAT) == expected
 
 
 @pytest.mark.parametrize("content", ["The answer is ", "", "a<<b>>"])
-def test_a_continued_message_ends_the_prompt(content):
+def test_a_continued_message_ends_the_prompt(content: str) -> None:
     """What the template writes after the last message, such as an end-of-turn token, would stop the model."""
-    text = ChatTemplate(TEMPLATES["llama"], TOKENS).render(
+    text = ChatTemplate(LLAMA, TOKENS).render(
         [Message("user", "x"), Message("assistant", content)], continue_final=True
     )
 
@@ -65,7 +48,7 @@ def test_a_continued_message_ends_the_prompt(content):
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["The answer is ", "The answer is", "  so:\n\n", "a <b> "])
 @pytest.mark.parametrize("trim", ["", " | trim", ".rstrip()"])
-def test_a_message_is_continued_as_in_transformers(trim, content):
+def test_a_message_is_continued_as_in_transformers(trim: str, content: str) -> None:
     """A template that trims has never shown the model a space at the end."""
     reference = pytest.importorskip("transformers.utils.chat_template_utils")
     template = f"{{% for m in messages %}}<{{{{ m.role }}}}>\n\n{{{{ m.content{trim} }}}}</turn>\n{{% endfor %}}"
@@ -79,54 +62,99 @@ def test_a_message_is_continued_as_in_transformers(trim, content):
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
-def test_what_a_template_writes_before_an_empty_message_stays(content):
+def test_what_a_template_writes_before_an_empty_message_stays(content: str) -> None:
     template = "{% for m in messages %}<{{ m.role }}>\n\n{{ m.content | trim }}</turn>{% endfor %}"
 
     assert ChatTemplate(template).render([Message("assistant", content)], continue_final=True) == "<assistant>\n\n"
 
 
-def test_a_message_that_the_template_hides_cannot_be_continued():
+def test_a_message_whose_end_the_template_cuts_cannot_be_continued() -> None:
+    """The trial's mark is short and shows; the real content is longer."""
+    template = "{% for m in messages %}{{ m.content[:60] }}{% endfor %}"
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate("{{ messages[0].content }}").render(CHAT, continue_final=True)
+        ChatTemplate(template).render([Message("user", "x" * 100)], continue_final=True)
 
     assert caught.value.violations[0].field == "prompt.chat.continue_final_message"
 
 
+def test_a_developer_message_that_moves_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        ChatTemplate(SHOWS_ALL).render(said(("user", "a"), ("developer", "b")), continue_final=True)
+
+    assert caught.value.violations[0].field == "prompt.chat.continue_final_message"
+
+
+def test_rendering_leaves_messages_alone() -> None:
+    template, chat = ChatTemplate(SHOWS_ALL), CHAT[-1:]
+
+    assert template.render(chat, continue_final=True) == template.render(chat) == "Hello"
+
+
 @pytest.mark.parametrize(
-    "template",
+    ("template", "chat", "field", "text"),
     [
-        "{{ raise_exception('roles must alternate') }}",
-        "{{ messages[0].content + 1 }}",
-        "{{ messages[9].content.x.y }}",
-        "{{ 1 // 0 }}",
-        "{{ messages.append(1) }}",
-        "{{ messages.__class__.__mro__ }}",
-        "{% for i in range(1000000) %}x{% endfor %}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-        "{{ strftime_now() }}",
+        # By role, as GLM and Yi do with a role that they don't know.
+        (
+            "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}{{ m.content }}{% endif %}"
+            "{% endfor %}",
+            said(("user", "a"), ("critic", "b")),
+            "prompt.chat.messages[1].role",
+            "'critic'; it shows: 'system', 'user', 'assistant'",
+        ),
+        # By position: only a first message can be the system's.
+        (
+            "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+            "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
+            said(("system", "a"), ("user", "b"), ("system", "c"), ("user", "d")),
+            "prompt.chat.messages[2]",
+            "shows messages of role 'system', but not at this place",
+        ),
+        # The second of two.
+        (
+            "{% set s = messages | selectattr('role', 'equalto', 'system') | list %}{{ s[0].content if s }}"
+            "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
+            said(("system", "a"), ("system", "c"), ("user", "d")),
+            "prompt.chat.messages[1]",
+            "not at this place",
+        ),
+        # The last message alone.
+        ("{{ messages[-1].content }}", said(("user", "a"), ("user", "b")), "prompt.chat.messages[0]", "not at this"),
+        # Nothing at all.
+        ("Hello", said(("user", "a")), "prompt.chat.messages[0].role", "it shows: no messages at all"),
+        # A part that is printed as the list that it is counts as not shown.
+        (
+            "{% for m in messages %}{{ m.content if m.content is not string else '' }}{% endfor %}",
+            said(("user", "a")),
+            "prompt.chat.messages[0].role",
+            "does not show messages of role 'user'",
+        ),
     ],
 )
-def test_whatever_goes_wrong_in_a_template_is_the_requests_error(template):
+def test_a_message_that_would_be_lost_is_refused_by_name(
+    template: str, chat: list[Message], field: str, text: str
+) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(template).render(CHAT)
+        ChatTemplate(template).render(chat)
 
-    assert caught.value.violations[0].field == "prompt.chat"
-
-
-def test_the_templates_own_complaint_reaches_the_client():
-    with pytest.raises(InvalidRequestError, match="roles must alternate"):
-        ChatTemplate("{{ raise_exception('roles must alternate') }}").render(CHAT)
+    [violation] = caught.value.violations
+    assert field == violation.field
+    assert text in violation.description
 
 
-def test_a_rendered_text_is_bounded():
-    with pytest.raises(InvalidRequestError, match="longer than 100"):
-        ChatTemplate("{% for i in range(99) %}{{ messages[0].content }}{% endfor %}", max_characters=100).render(CHAT)
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_a_message_without_text_has_nothing_to_lose(content: str) -> None:
+    template = "{% for m in messages if m.content | trim %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+    assert "<user>a<user>b" == ChatTemplate(template).render(said(("user", "a"), ("assistant", content), ("user", "b")))
 
 
-def test_rendering_leaves_messages_alone():
-    template = ChatTemplate("{{ messages[-1].content }}")
+def test_a_message_without_text_can_hide_another_one() -> None:
+    """Conversations whose messages are empty at different places are tried apart."""
+    template = ChatTemplate("{% if messages[0].content %}{% for m in messages %}{{ m.content }}{% endfor %}{% endif %}")
 
-    assert template.render(CHAT, continue_final=True) == template.render(CHAT) == "Hello"
+    assert "ab" == template.render(said(("system", "a"), ("user", "b")))
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
+        template.render(said(("system", ""), ("user", "b")))
 
 
 @pytest.mark.parametrize(
@@ -134,25 +162,37 @@ def test_rendering_leaves_messages_alone():
     [
         ({}, None),
         ({"tokenizer_config.json": {"bos_token": "<s>"}}, None),
-        ({"tokenizer_config.json": {"chat_template": "one"}}, "one"),
+        ({"tokenizer_config.json": {"chat_template": f"one{SHOWS_ALL}"}}, "one"),
         (
             {
                 "tokenizer_config.json": {
                     "chat_template": [
                         {"name": "tool_use", "template": "two"},
-                        {"name": "default", "template": "three"},
+                        {"name": "default", "template": f"three{SHOWS_ALL}"},
                     ]
                 }
             },
             "three",
         ),
         ({"tokenizer_config.json": {"chat_template": [{"name": "tool_use", "template": "two"}]}}, None),
-        ({"tokenizer_config.json": {"chat_template": "one"}, "chat_template.jinja": "four"}, "four"),
-        ({"tokenizer_config.json": {"bos_token": {"content": "<b>"}}, "chat_template.jinja": "{{bos_token}}"}, "<b>"),
+        ({"tokenizer_config.json": {"chat_template": "one"}, "chat_template.jinja": f"four{SHOWS_ALL}"}, "four"),
+        (
+            {
+                "tokenizer_config.json": {
+                    "bos_token": {"content": "<b>"},
+                    "pad_token": None,
+                    "add_bos_token": True,
+                    "image_token": "<i>",
+                    "extra_special_tokens": {"call_token": "<c>"},
+                },
+                "chat_template.jinja": "{{bos_token}}{{pad_token}}{{image_token}}{{call_token}}" + SHOWS_ALL,
+            },
+            "<b><i><c>",
+        ),
     ],
 )
-def test_the_template_is_found_where_models_keep_it(files, expected):
+def test_the_template_is_found_where_models_keep_it(files: dict[str, object], expected: str | None) -> None:
     encoded = {name: (value if isinstance(value, str) else json.dumps(value)).encode() for name, value in files.items()}
     template = ChatTemplate.from_files(encoded)
 
-    assert (template.render(CHAT) if template else None) == expected
+    assert (template.render([Message("user", "")]) if template else None) == expected

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster.digests import tokenizer_digest
 from cluster.errors import EngineStartError
 from cluster.models import GenerationSpec, ModelInfo, Windows
 from cluster.ray_serve.start_report import StartReport
@@ -19,7 +20,7 @@ from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 from deployments.engines.vllm.sampling import Resumes, translator
-from deployments.engines.vllm.startup import precision, processes, sockets
+from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
 from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
 from penstock.models import Capabilities
 
@@ -52,6 +53,8 @@ class Launched:
     translate: Callable[[GenerationSpec], Any]
     """Translation to vLLM's sampling parameters. It raises EngineRequestError."""
     penalties: Resumes
+    tokenizer_files: Mapping[str, bytes]
+    """Content of the files that routers need, by name."""
     lora_requests: Mapping[str, Any]
     """vLLM's LoRARequest of each adapter, by the adapter's name. It has the adapter's folder."""
     sockets: Path
@@ -92,6 +95,8 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     with _socket_folder() as folder, _environment({**environment, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
         _check_adapters(adapters, config)
+        # Before the weights, which may take minutes.
+        tokenizer_files = tokenizer.files_of(config.model_config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
         config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
         penalties = _resume_of_penalties(config)
@@ -107,6 +112,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
         translate=translator(penalties),
         penalties=penalties,
+        tokenizer_files=tokenizer_files,
         lora_requests={
             name: LoRARequest(name, number, str(adapter))
             for number, (name, adapter) in enumerate(adapters.items(), start=1)
@@ -150,7 +156,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
     return EngineIdentity(
         model=ModelInfo(
             digest=digest,
-            tokenizer_digest=identity.tokenizer_digest(folder),
+            tokenizer_digest=tokenizer_digest(launched.tokenizer_files),
             max_context_tokens=config.model_config.max_model_len,
             vocabulary_size=config.model_config.get_vocab_size(),
             # vLLM refuses these two with speculative decoding.
@@ -160,7 +166,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
         group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _precision(pool, config)),
         tensor_parallel_size=pool.tensor_parallel_size,
         hardware=hardware,
-        tokenizer_files=identity.tokenizer_files(folder),
+        tokenizer_files=launched.tokenizer_files,
         windows=Windows(
             sequences=launched.limits[0],
             kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,

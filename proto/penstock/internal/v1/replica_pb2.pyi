@@ -863,7 +863,7 @@ class GetTokenizerResponse(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenizerFile]:
-        """Files of the tokenizer and chat template."""
+        """tokenizer.json, tokenizer_config.json with the special tokens, and chat_template.jinja where there is a template."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class ReplicaServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects.
+        """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

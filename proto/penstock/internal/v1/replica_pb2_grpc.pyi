@@ -40,7 +40,7 @@ class ReplicaServiceStub:
     GetStats: _grpc.UnaryUnaryMultiCallable[_replica_pb2.GetStatsRequest, _replica_pb2.GetStatsResponse]
     """Report the engine's state."""
     GetTokenizer: _grpc.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]
-    """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+    """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
 
 @_typing.type_check_only
 class ReplicaServiceAsyncStub(ReplicaServiceStub):
@@ -54,7 +54,7 @@ class ReplicaServiceAsyncStub(ReplicaServiceStub):
     GetStats: _aio.UnaryUnaryMultiCallable[_replica_pb2.GetStatsRequest, _replica_pb2.GetStatsResponse]  # type: ignore[assignment]
     """Report the engine's state."""
     GetTokenizer: _aio.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]  # type: ignore[assignment]
-    """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+    """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
 
 class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
     """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata."""
@@ -83,6 +83,6 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.GetTokenizerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.GetTokenizerResponse, _abc.Awaitable[_replica_pb2.GetTokenizerResponse]]:
-        """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+        """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
 
 def add_ReplicaServiceServicer_to_server(servicer: ReplicaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

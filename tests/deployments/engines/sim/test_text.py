@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.engines.sim.text import StopText, Vocabulary
+from deployments.engines.tokenizer_files import of_folder
 
 
 def feed(stop: list[str], pieces: list[str]) -> tuple[list[str], str]:
@@ -59,15 +60,15 @@ def test_released_text_is_the_text_before_the_first_stop(pieces: list[str], stop
     assert "".join(released) == whole[: whole.find(match, len("".join(released)))]
 
 
-def test_without_a_tokenizer_tokens_read_as_bytes(tmp_path: Path) -> None:
-    vocabulary = Vocabulary(tmp_path)
+def test_without_a_tokenizer_tokens_read_as_bytes() -> None:
+    vocabulary = Vocabulary({})
     decode = vocabulary.decoder()
     assert "".join(decode(token) for token in b"hello") == "hello"
     assert vocabulary.end_id is None
 
 
 def test_natural_tokens_are_whole_characters_and_no_specials(tiny_tokenizer: Path) -> None:
-    vocabulary = Vocabulary(tiny_tokenizer)
+    vocabulary = Vocabulary(of_folder(tiny_tokenizer))
     assert vocabulary.end_id == 1
     assert not {0, 1, 2} & set(vocabulary.natural_ids)
     for token in vocabulary.natural_ids:

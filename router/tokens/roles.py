@@ -1,0 +1,47 @@
+"""Roles that a chat template lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.validation import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Message in the role that the template gets."""
+
+    role: str
+    content: str
+    place: int
+    """Position of the client's message, from 0. The first one, where several are one message now."""
+
+    @property
+    def blank(self) -> bool:
+        """Whether there is no text that could be lost."""
+        return not self.content or self.content.isspace()
+
+
+def as_said(messages: Sequence[Message]) -> list[Said]:
+    """Return messages in the roles that they came with."""
+    return [Said(message.role, message.content, place) for place, message in enumerate(messages)]
+
+
+def developer_as_system(messages: Sequence[Said]) -> list[Said]:
+    """Give the messages of role `developer` the role `system`, as vLLM's server does for templates without that role.
+
+    If a system message is then not the first one, all of them become one message at the beginning. Models have been
+    trained with one there.
+    """
+    if all(message.role != "developer" for message in messages):
+        return list(messages)
+    renamed = [
+        Said("system", message.content, message.place) if message.role == "developer" else message
+        for message in messages
+    ]
+    systems = [message for message in renamed if message.role == "system"]
+    if systems == renamed[:1]:
+        return renamed
+    text = "\n\n".join(message.content for message in systems if message.content)
+    return [Said("system", text, systems[0].place), *(message for message in renamed if message.role != "system")]
