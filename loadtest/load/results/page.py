@@ -170,11 +170,11 @@ def cluster_charts(looks: Sequence[Mapping[str, Any]]) -> list[Chart]:
         series = [Series(name, times, [_scaled(each[key], scale) for each in looks]) for name, key, scale in lines]
         return Chart(title, unit, series, x_axis="clock")
 
-    replicas = [(name, name, 1.0) for name in ("ready", "starting", "draining")]
+    # Where none starts or drains, a line would only cover the axis.
+    looks = [{**each, **{name: each[name] or None for name in ("starting", "draining")}} for each in looks]
     return [
         chart("Queue depth", "requests", [("waiting", "waiting", 1.0)]),
-        # Lines that are 0 all the time would cover each other.
-        chart("Replicas", "count", [each for each in replicas if each[0] == "ready" or any(a[each[0]] for a in looks)]),
+        chart("Replicas", "count", [(name, name, 1.0) for name in ("ready", "starting", "draining")]),
         chart("Batch", "sequences", [("running", "running", 1.0), ("limits", "batch_limit", 1.0)]),
         chart("KV cache", "% used", [("used", "kv_usage", 100.0)]),
     ]

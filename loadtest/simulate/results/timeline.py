@@ -44,20 +44,19 @@ def _demand(run: SimulatedRun, times: Values) -> list[Chart]:
 
 def _cluster(run: SimulatedRun, times: Values) -> list[Chart]:
     samples = run.samples
-    counts = {
+    counts: dict[str, Values] = {
         "ready": [sample.ready for sample in samples],
         "desired": [sample.desired for sample in samples],
-        "starting": [sample.starting for sample in samples],
-        "draining": [sample.draining for sample in samples],
+        # Where there are none, a line would only cover the axis.
+        "starting": [sample.starting or math.nan for sample in samples],
+        "draining": [sample.draining or math.nan for sample in samples],
     }
-    # A line that is 0 all the time would only cover the axis.
-    replicas = [(name, values) for name, values in counts.items() if name == "ready" or any(values)]
     batch = [
         ("running", [sample.running for sample in samples]),
         ("limits", [sample.limit for sample in samples]),
     ]
     return [
-        _chart("Replicas", "count", times, replicas),
+        _chart("Replicas", "count", times, list(counts.items())),
         _chart("Batch", "sequences", times, batch),
         _chart("KV cache", "% used", times, [("used", [100 * sample.kv_usage for sample in samples])]),
         _chart("Queue", "requests", times, [("waiting", [sample.waiting for sample in samples])]),

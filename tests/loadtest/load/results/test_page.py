@@ -11,7 +11,7 @@ import pytest
 
 from cluster.cli.main import main
 from loadtest.load.results.comparison import compared
-from loadtest.load.results.page import live_page, run_page
+from loadtest.load.results.page import cluster_charts, live_page, run_page
 from loadtest.load.results.record import RunRecord, course
 from loadtest.load.results.sweep import Search, SearchPlan, Trial
 from loadtest.load.results.sweep_page import sweep_page
@@ -99,6 +99,16 @@ def test_bins_are_wide_enough_for_requests_and_merge_their_times() -> None:
     assert (30.0, 2.0) == (bins[0]["output_tokens"], bins[0]["running"])
     assert pytest.approx(3.0, rel=0.01) == bins[0]["ttft_p50_s"]
     assert [] == course({})
+
+
+def test_replicas_that_start_are_drawn_only_while_some_do() -> None:
+    look = {"waiting": 0, "running": 1, "ready": 1, "draining": 0, "batch_limit": 8, "kv_usage": 0.1}
+    looks = [{**look, "at_s": at, "starting": starting} for at, starting in enumerate((0, 1, 0, 0))]
+    (chart,) = [each for each in cluster_charts(looks) if each.title == "Replicas"]
+    ready, starting, draining = chart.series
+    assert [1.0] * 4 == list(ready.y)
+    assert [1] == starting.lone()
+    assert draining.empty
 
 
 def test_a_load_is_said_in_words() -> None:
