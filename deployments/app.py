@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 from ray import serve
 
-from cluster.autoscaler.redis.store import RedisControlStore
-from cluster.errors import EngineDeadError, QueueUnavailableError
+from cluster.errors import EngineDeadError
 from cluster.gc_tuning import settle_heap
-from cluster.queue.redis.queue import RedisQueue
-from cluster.queue.settings import limits_from
 from cluster.ray_serve.config import DEPLOYMENT
 from cluster.ray_serve.start_report import VARIABLE, Failure, StartReport, report_base
-from cluster.settings import Settings, load_settings
-from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
-from cluster.trust.announcement import replica_name
-from cluster.trust.secret import ClusterSecret
-from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.hosting import end_after_engine_death, make_replica, note_failed_start, read_settings
+from deployments.replica.replica import Replica
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +31,8 @@ class ReplicaHost:
         self._replica: Replica | None = None
         report = open_report(settings_file, pool)
         try:
-            replica = make_replica(settings, pool)
+            rank = serve.get_replica_context().rank.rank
+            replica = make_replica(settings, pool, _unique_id(), rank)
             await replica.start()
         except Exception as error:
             report.fail(Failure(str(error) or type(error).__name__, getattr(error, "final", False)))
@@ -59,15 +51,7 @@ class ReplicaHost:
             await self._replica.check_health()
         except EngineDeadError as error:
             _LOG.error("replica.engine_dead", extra={"error": str(error)})
-            await self._end_after_engine_death(self._replica)
-
-    async def _end_after_engine_death(self, replica: Replica) -> None:
-        # Before the process ends, routers get the ends of their attempts and the lease is given back.
-        try:
-            async with asyncio.timeout(5.0):
-                await replica.stop(drain_s=0.2)
-        finally:
-            os._exit(1)
+            await end_after_engine_death(self._replica)
 
     async def record_replica_metadata(self) -> dict[str, Any]:
         """Return the address of the inner service, for Serve's own tools."""
@@ -84,16 +68,6 @@ class ReplicaHost:
             await replica.stop()
 
 
-def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Settings:
-    """Read the settings from a JSON file that the bootstrap wrote.
-
-    Without a file, read TOML and environment, and let `tree` override both.
-    """
-    if settings_file:
-        return parse_settings(Path(settings_file).read_text(encoding="utf-8"))
-    return load_settings(flags=tree)
-
-
 def open_report(settings_file: str, pool: str) -> StartReport:
     """Open the report of this actor's start, also for the engine's processes."""
     if (base := report_base(settings_file, pool, _unique_id() if settings_file else "")) is None:
@@ -107,63 +81,6 @@ def open_report(settings_file: str, pool: str) -> StartReport:
 
 def _unique_id() -> str:
     return str(serve.get_replica_context().replica_id.unique_id)
-
-
-def make_replica(settings: Settings, pool: str) -> Replica:
-    """Make the replica of this actor. Call `start` on it next.
-
-    Raises:
-        SettingsError: the cluster secret can't be read.
-    """
-    context = serve.get_replica_context()
-    plan = ReplicaPlan(
-        replica_id=replica_name(pool, _unique_id()),
-        pool=pool,
-        pool_settings=settings.pools[pool],
-        queue_settings=settings.queue,
-        settings=settings.replica,
-    )
-    secret_file = settings.cluster.secret_file
-    if secret_file is None:
-        raise ValueError("cluster.secret_file must be set for replicas")
-    limits = limits_from(settings.queue)
-    return Replica(
-        plan,
-        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, context.rank.rank)),
-        lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
-        ClusterSecret.from_file(secret_file),
-        open_control=lambda: open_control(settings, pool),
-    )
-
-
-def open_control(settings: Settings, pool: str) -> RedisControlStore:
-    """Open the store that the pool's autoscaler and replicas share."""
-    return RedisControlStore(settings.redis.url, pool, settings.redis.timeout_s)
-
-
-async def note_failed_start(settings: Settings, pool: str, error: Exception) -> None:
-    """Report a failed start to the autoscaler."""
-    store = open_control(settings, pool)
-    try:
-        await store.note_failed_start(f"{type(error).__name__}: {error}"[:500])
-    except QueueUnavailableError:
-        _LOG.warning("replica.failure_not_told")
-    finally:
-        await store.close()
-
-
-def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
-    """Pick the CPU cores of a replica's ranks. vLLM would pick the same ones for every replica of a machine."""
-    cores = sorted(os.sched_getaffinity(0))
-    before = 0
-    for name, other in settings.pools.items():
-        if name == pool:
-            break
-        most = max(other.replicas, other.autoscale.max_replicas or 0)
-        before += most * other.tensor_parallel_size
-    size = settings.pools[pool].tensor_parallel_size
-    first = before + rank * size
-    return tuple(cores[(first + i) % len(cores)] for i in range(size))
 
 
 def build(args: dict[str, Any]) -> serve.Application:

@@ -100,24 +100,25 @@ async def supervise(
     # Routers are kept in a separate loop. Ray takes a minute or more to come back, and without routers no client could
     # call in that time, though replicas serve for a while without Ray's head.
     await side_by_side(
-        _look_at_kept(cluster, look_s),
-        _keep_routers(cluster, router_back_off or BackOff(), look_s),
+        look_at_kept(cluster, look_s),
+        keep_routers(cluster, router_back_off or BackOff(), look_s),
         _keep_ray(cluster, back_off, autoscaler_back_off or BackOff(), look_s),
     )
 
 
-async def _look_at_kept(cluster: Supervised, look_s: float) -> None:
+async def look_at_kept(cluster: Supervised, look_s: float) -> None:
     """Check processes that are not replaced, also while the other loops wait."""
     while True:
         cluster.check_kept()
         await asyncio.sleep(look_s)
 
 
-async def _keep_routers(cluster: Supervised, back_off: BackOff, look_s: float) -> None:
+async def keep_routers(cluster: Supervised, back_off: BackOff, look_s: float) -> None:
+    """Start routers again that have ended."""
     while True:
         if cluster.routers_missing():
             wait_s = back_off.wait_s(time.monotonic())
-            await _restart("router", cluster.restart_routers, cluster, wait_s)
+            await restart("router", cluster.restart_routers, cluster, wait_s)
             await asyncio.sleep(wait_s)
         else:
             await asyncio.sleep(look_s)
@@ -142,12 +143,13 @@ async def _keep_ray(cluster: Supervised, back_off: BackOff, autoscaler_back_off:
             if cluster.autoscaler_missing() and time.monotonic() >= autoscaler_due:
                 # No sleep for the back-off here: Ray may end meanwhile, and has to be restarted first.
                 wait_s = autoscaler_back_off.wait_s(time.monotonic())
-                await _restart("autoscaler", cluster.restart_autoscaler, cluster, wait_s)
+                await restart("autoscaler", cluster.restart_autoscaler, cluster, wait_s)
                 autoscaler_due = time.monotonic() + wait_s
             await asyncio.sleep(look_s)
 
 
-async def _restart(what: str, start: Callable[[], Awaitable[None]], cluster: Supervised, again_in_s: float) -> None:
+async def restart(what: str, start: Callable[[], Awaitable[None]], cluster: Supervised, again_in_s: float) -> None:
+    """Start something again and log the outcome. Raises BootstrapError if a process has ended that is not replaced."""
     try:
         await start()
         _LOG.warning("%s.restarted", what)

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
+from cluster.bootstrap.without_ray import local_cluster
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings, load_settings
 from cluster.terminal.console import screen
@@ -46,7 +46,7 @@ def run_demo(options: argparse.Namespace) -> int:
 
 async def _demo(settings: Settings, prompt: str, console: Console) -> int:
     with stop_signals(_cancel_once()), StepDisplay(console) as display:
-        async with LocalCluster(settings, display) as cluster:
+        async with local_cluster(settings, display) as cluster:
             console.rule("[bold]chat")
             console.print(f"[bold]{escape(prompt)}[/]", highlight=False)
             # In a thread, because the demo uses the client for applications without asyncio.

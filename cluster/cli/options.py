@@ -41,6 +41,9 @@ def add_pool_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--redis-url", type=word, metavar="URL", help="an existing Redis instead of the embedded one")
     parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
     parser.add_argument("--routers", type=int, metavar="N", help="router processes that share the port")
+    parser.add_argument(
+        "--ray", action="store_true", help="host simulated replicas in Ray Serve too (default: only what needs Ray)"
+    )
 
 
 def settings_from(options: argparse.Namespace) -> Settings:
@@ -64,7 +67,10 @@ def given_in(options: argparse.Namespace) -> tuple[Path | None, dict[str, Any]]:
     from cluster.settings import load_settings
 
     flags: dict[str, Any] = {
-        "cluster": {"state_dir": getattr(options, "state_dir", None)},
+        "cluster": {
+            "state_dir": getattr(options, "state_dir", None),
+            "ray": "always" if getattr(options, "ray", False) else None,
+        },
         "redis": {"url": getattr(options, "redis_url", None)},
         "router": {"port": getattr(options, "port", None), "processes": getattr(options, "routers", None)},
     }
@@ -84,6 +90,7 @@ def given_in(options: argparse.Namespace) -> tuple[Path | None, dict[str, Any]]:
 
 FLAGS = {
     "cluster.state_dir": "--state-dir",
+    "cluster.ray": "--ray",
     "redis.url": "--redis-url",
     "router.port": "--port",
     "router.processes": "--routers",

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
+import json
+import os
 import shlex
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +19,7 @@ from rich.markup import escape
 from cluster.addresses import bare_host, host_port
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
+from cluster.bootstrap.without_ray import local_cluster
 from cluster.cli.options import settings_from
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
@@ -28,13 +35,15 @@ def run_up(options: argparse.Namespace) -> int:
     with claimed(settings.cluster.folder):
         # For warnings about processes that end and are restarted.
         configure_logging("warning", "text")
-        return asyncio.run(_up(settings, screen()))
+        return asyncio.run(_up(settings, screen(), options))
 
 
-async def _up(settings: Settings, console: Console) -> int:
+async def _up(settings: Settings, console: Console, options: argparse.Namespace) -> int:
     stop = asyncio.Event()
+    if options.until_eof:
+        _stop_at_eof(stop)
     with stop_signals(stop.set), StepDisplay(console) as display:
-        cluster = LocalCluster(settings, display)
+        cluster = local_cluster(settings, display)
         starting = asyncio.create_task(cluster.start(), name="up.start")
         stopping = asyncio.create_task(stop.wait(), name="up.stop")
         try:
@@ -46,6 +55,8 @@ async def _up(settings: Settings, console: Console) -> int:
                 return 130
             await starting
             _show(cluster, console)
+            if options.ready_file is not None:
+                _write_ready(options.ready_file, cluster)
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
             watching.cancel()
@@ -76,6 +87,32 @@ def _show(cluster: LocalCluster, console: Console) -> None:
     if cluster.autoscaler_port:
         port = host_port(cluster.settings.autoscaler.host, cluster.autoscaler_port)
         console.print(escape(f"autoscaler's metrics: {port}"), highlight=False, soft_wrap=True)
+
+
+def _stop_at_eof(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        while sys.stdin.buffer.read(4096):
+            pass
+        with suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(stop.set)
+
+    # A daemon, because a read can't be interrupted.
+    threading.Thread(target=read, name="until-eof", daemon=True).start()
+
+
+def _write_ready(path: Path, cluster: LocalCluster) -> None:
+    """Write what a program that started this command needs. It reads the whole file or none."""
+    fields = {
+        "target": _dialled(cluster.target),
+        "pools": list(cluster.settings.pools),
+        "metrics_ports": [each.metrics_port for each in cluster.routers],
+        "pid": os.getpid(),
+    }
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(fields), encoding="utf-8")
+    partial.replace(path)
 
 
 def _try(settings: Settings, target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from cluster.cli.options import add_cluster_flags, add_pool_flags
 from cluster.terminal.command import show_examples
@@ -11,6 +12,10 @@ from cluster.terminal.command import show_examples
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
     add_pool_flags(parser)
+    parser.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="written as JSON once the cluster serves: its target and pools"
+    )
+    parser.add_argument("--until-eof", action="store_true", help="stop when standard input ends, as its writer does")
     show_examples(
         parser,
         "penstock up",

@@ -73,6 +73,9 @@ class ClusterSettings(Section):
     processes of a cluster need the same. Default: `secret` in state_dir, created with mode 0600."""
     ray_address: str = ""
     """Dashboard of an existing Ray cluster, http://host:port; empty starts a local Ray cluster."""
+    ray: Literal["auto", "always"] = "auto"
+    """Where Ray Serve hosts the replicas of a local cluster. "auto" leaves Ray out where it is not needed: where all
+    engines are simulated and no pool is scaled. "always" starts it in any case."""
     ray_dashboard: bool = False
     """Start Ray's dashboard with a local Ray cluster: eight processes and 0.4 GiB. `penstock up` prints its address."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

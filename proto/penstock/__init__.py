@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client import *  # noqa: F403 - the public names are the client's
 else:
-    _ROOMS = ("batch", "client", "internal", "v1", "values", "wire")
+    _ROOMS = ("batch", "client", "internal", "testing", "v1", "values", "wire")
 
     def __getattr__(name: str) -> object:
         # The import of a submodule asks here first, and must not load the client.

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from cluster import __version__
 from tests.penstock.client.fake_router import FakeRouter, serving
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 NEEDED = {"grpcio", "grpcio-status", "protobuf", "googleapis-common-protos"}
@@ -30,6 +32,27 @@ from penstock import Client, Message, Sampling
 print(sorted(each.metadata["Name"].lower().replace("_", "-") for each in distributions()))
 with Client(sys.argv[1]) as client:
     print(client.generate("demo", [Message("user", "one two")], Sampling(max_tokens=4)).text)
+"""
+
+
+LEAVE = """
+import asyncio, gc, sys
+import grpc
+from penstock import AsyncClient, Delta
+
+async def begin(client):
+    stream = client.stream("demo", "one two")
+    while not isinstance(await anext(stream), Delta):
+        pass
+
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        await begin(client)
+        gc.collect()
+        print(grpc.__version__, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main())
 """
 
 
@@ -90,3 +113,31 @@ async def test_installed_alone_it_makes_a_call(wheel: Path, tmp_path: Path) -> N
     installed, text = out.decode().splitlines()
     assert sorted(BROUGHT | {"penstock-client"}) == eval(installed)  # noqa: S307 - our own list
     assert text
+
+
+@pytest.mark.slow
+async def test_with_the_newest_grpc_a_stream_that_nobody_holds_is_cancelled(wheel: Path, tmp_path: Path) -> None:
+    """Applications bring their own gRPC. Since grpcio 1.83 an abandoned call keeps itself alive."""
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    await asyncio.to_thread(run, "uv", "pip", "install", "--quiet", "--python", str(python), str(wheel))
+    (tmp_path / "app.py").write_text(LEAVE)
+    fake = FakeRouter()
+    fake.hold_after = 1
+    async with serving(fake) as port:
+        child = await asyncio.create_subprocess_exec(
+            python,
+            "app.py",
+            f"127.0.0.1:{port}",
+            cwd=tmp_path,
+            stdin=-1,
+            stdout=-1,
+            stderr=-1,
+            env={"PATH": "/usr/bin"},
+        )
+        assert child.stdout is not None
+        version = (await child.stdout.readline()).decode().strip()
+        assert Version("1.83") <= Version(version), "there is nothing to prove"
+        await until(fake.abandoned.is_set)
+        _out, errors = await child.communicate(b"\n")
+    assert (0, b"") == (child.returncode, errors)

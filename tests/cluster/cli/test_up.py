@@ -53,7 +53,7 @@ class Watched(LocalCluster):
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     Watched.stopped = 0
-    monkeypatch.setattr(up, "LocalCluster", Watched)
+    monkeypatch.setattr(up, "local_cluster", Watched)
     return Watched
 
 

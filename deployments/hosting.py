@@ -1,0 +1,103 @@
+"""What hosts of a replica share, with Ray and without: its settings, its parts, and the report of a failed start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from cluster.autoscaler.redis.store import RedisControlStore
+from cluster.errors import QueueUnavailableError
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
+from cluster.settings import Settings, load_settings
+from cluster.settings.load import parse_settings
+from cluster.trust.announcement import replica_name
+from cluster.trust.secret import ClusterSecret
+from deployments.engines.factory import build_engine
+from deployments.replica.replica import Replica, ReplicaPlan
+
+_LOG = logging.getLogger(__name__)
+
+
+def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Settings:
+    """Read the settings from a JSON file that the bootstrap wrote.
+
+    Without a file, read TOML and environment, and let `tree` override both.
+    """
+    if settings_file:
+        return parse_settings(Path(settings_file).read_text(encoding="utf-8"))
+    return load_settings(flags=tree)
+
+
+def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Replica:
+    """Make a replica. Call `start` on it next.
+
+    Args:
+        settings: the whole tree.
+        pool: the pool's name.
+        unique_id: id of this replica within its pool; a new one at every start.
+        rank: number of this replica within its pool, from 0.
+
+    Raises:
+        SettingsError: the cluster secret can't be read.
+    """
+    plan = ReplicaPlan(
+        replica_id=replica_name(pool, unique_id),
+        pool=pool,
+        pool_settings=settings.pools[pool],
+        queue_settings=settings.queue,
+        settings=settings.replica,
+    )
+    secret_file = settings.cluster.secret_file
+    if secret_file is None:
+        raise ValueError("cluster.secret_file must be set for replicas")
+    limits = limits_from(settings.queue)
+    return Replica(
+        plan,
+        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, rank)),
+        lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
+        ClusterSecret.from_file(secret_file),
+        open_control=lambda: open_control(settings, pool),
+    )
+
+
+def open_control(settings: Settings, pool: str) -> RedisControlStore:
+    """Open the store that the pool's autoscaler and replicas share."""
+    return RedisControlStore(settings.redis.url, pool, settings.redis.timeout_s)
+
+
+async def note_failed_start(settings: Settings, pool: str, error: Exception) -> None:
+    """Report a failed start to the autoscaler."""
+    store = open_control(settings, pool)
+    try:
+        await store.note_failed_start(f"{type(error).__name__}: {error}"[:500])
+    except QueueUnavailableError:
+        _LOG.warning("replica.failure_not_told")
+    finally:
+        await store.close()
+
+
+def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
+    """Pick the CPU cores of a replica's ranks. vLLM would pick the same ones for every replica of a machine."""
+    cores = sorted(os.sched_getaffinity(0))
+    before = 0
+    for name, other in settings.pools.items():
+        if name == pool:
+            break
+        most = max(other.replicas, other.autoscale.max_replicas or 0)
+        before += most * other.tensor_parallel_size
+    size = settings.pools[pool].tensor_parallel_size
+    first = before + rank * size
+    return tuple(cores[(first + i) % len(cores)] for i in range(size))
+
+
+async def end_after_engine_death(replica: Replica) -> None:
+    """End this process. Before, routers get the ends of their attempts and the lease is given back."""
+    try:
+        async with asyncio.timeout(5.0):
+            await replica.stop(drain_s=0.2)
+    finally:
+        os._exit(1)
