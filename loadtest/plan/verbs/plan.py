@@ -74,7 +74,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     """
     if options.html and not Path(options.html).absolute().parent.is_dir():
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
-    profile = read_profile(Path(options.profile)) if options.profile else None
+    profile = _profile(options) if options.profile else None
     load = _load(options, profile)
     promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
     offer = _from_profile(options, profile, load) if profile is not None else _from_model(options)
@@ -107,10 +107,14 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     return 0 if found.feasible else INFEASIBLE
 
 
-def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> _Offer:
+def _profile(options: argparse.Namespace) -> Profile:
     for flag in ("model", "precision", "tp"):
         if getattr(options, flag):
             raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
+    return read_profile(Path(options.profile))
+
+
+def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> _Offer:
     prices = prices_of(options.price, profile.hardware)
     check_prices(prices, [profile.hardware])
     return _Offer([for_load(engine_of(profile, prices), profile, load)])
