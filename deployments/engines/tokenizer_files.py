@@ -93,12 +93,22 @@ def of_folder(folder: Path) -> dict[str, bytes]:
         template = _template(folder, config)
         if not (folder / TOKENIZER_FILE).is_file() or _lacks_tokens(folder, config):
             return _loaded(folder, template)
-        files = {TOKENIZER_FILE: (folder / TOKENIZER_FILE).read_bytes()}
+        files = {TOKENIZER_FILE: _readable(folder / TOKENIZER_FILE)}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EngineStartError(f"the tokenizer in {folder} can't be read: {error}") from error
     config.pop("chat_template", None)
     files[CONFIG_FILE] = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
     return files | ({TEMPLATE_FILE: template.encode()} if template else {})
+
+
+def _readable(file: Path) -> bytes:
+    content = file.read_bytes()
+    try:
+        Tokenizer.from_buffer(content)
+    except Exception as error:
+        # The library raises this class itself.
+        raise ValueError(f"{file.name}: {error}") from error
+    return content
 
 
 def _plain(encoder: Tokenizer) -> Tokenizer:

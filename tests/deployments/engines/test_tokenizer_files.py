@@ -189,7 +189,12 @@ def test_the_template_of_a_processor_comes_first(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("tokenizer_config.json", "{"), ("special_tokens_map.json", "[]"), ("chat_template.json", "1")],
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer_config.json", "{"),
+        ("special_tokens_map.json", "[]"),
+        ("chat_template.json", "1"),
+    ],
 )
 def test_a_broken_file_is_named(folder: Path, name: str, content: str) -> None:
     write(folder, name, content)

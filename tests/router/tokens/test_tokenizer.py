@@ -102,6 +102,13 @@ async def test_a_model_without_a_usable_template_refuses_conversations_only(file
     assert caught.value.violations[0].field == "prompt.chat"
 
 
+async def test_a_broken_template_is_called_so(files, executor):
+    tokenizer = Tokenizer({**files, "chat_template.jinja": b"{% broken"}, executor)
+
+    with pytest.raises(InvalidRequestError, match=r"chat template is broken \(.*'broken'"):
+        await tokenizer.encode_chat([Message("user", "hi")])
+
+
 @pytest.mark.parametrize("broken", [{}, {"tokenizer.json": b"{"}])
 def test_broken_files_are_refused(files, executor, broken):
     with pytest.raises(ValueError, match=r"token|Expecting"):

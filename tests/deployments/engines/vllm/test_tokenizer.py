@@ -70,6 +70,29 @@ def test_special_tokens_of_their_own_file_are_sent(model: Path) -> None:
     assert moved.items() <= json.loads(files_of(config(model))["tokenizer_config.json"]).items()
 
 
+def test_the_form_of_mistrals_own_library_is_converted_with_its_token_before_a_text(model: Path) -> None:
+    library = pytest.importorskip("mistral_common")
+    content = json.loads((Path(library.__file__).parent / "data" / "tekken_240911.json").read_text())
+    tokens = 400
+    specials = content["config"]["default_num_special_tokens"]
+    content["vocab"] = content["vocab"][:tokens]
+    content["config"] |= {"num_vocab_tokens": tokens, "default_vocab_size": specials + tokens}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+    (model / "tekken.json").write_text(json.dumps(content))
+    # Weights under this name make it a repository of Mistral's.
+    (model / "consolidated.safetensors").hardlink_to(model / "model.safetensors")
+
+    encoder = Tokenizer.from_buffer(files_of(config(model))["tokenizer.json"])
+
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    own = Tekkenizer.from_file(model / "tekken.json")
+    assert [own.encode(text, bos=True, eos=False) for text in ("Hello  there", "naïve 漢字\n1234")] == [
+        encoder.encode(text).ids for text in ("Hello  there", "naïve 漢字\n1234")
+    ]
+
+
 def test_a_model_without_a_tokenizer_does_not_start(model: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (model / name).unlink()
