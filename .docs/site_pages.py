@@ -48,6 +48,7 @@ CONTENTS = {
         "Python client": "proto/reference/client",
         "Errors": "proto/reference/errors",
         "Settings": "cluster/reference/settings",
+        "Engine arguments": "deployments/reference/engine-arguments",
         "Metrics": "cluster/reference/metrics",
         "Commands": "cluster/reference/cli",
     },

@@ -43,6 +43,7 @@ from router.handlers import service_handler
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
+from router.inference.constraints import ConstraintChecks
 from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores
@@ -121,6 +122,7 @@ def build_router(
         name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
     }
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
+    constraints = ConstraintChecks()
     admission = Admission(
         catalog,
         secret,
@@ -128,6 +130,7 @@ def build_router(
         TenantPolicies(settings),
         own.expected_output_tokens,
         CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants),
+        constraints=constraints,
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s)
@@ -135,7 +138,13 @@ def build_router(
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
     feeder = _build_feeder(router_id, settings, pools, job_stores, Executor(admission, limits, metrics), metrics)
-    jobs = JobServicer(job_stores, settings.jobs, limits, feeder.nudge)
+    jobs = JobServicer(
+        job_stores,
+        settings.jobs,
+        limits,
+        feeder.nudge,
+        lambda name, constraint: constraints.problem(pools[name], constraint),
+    )
     control_api = ControlApi(settings.pools, queues.control)
     admin = AdminServicer(pools, router_id, control_api)
     handlers = [

@@ -11,6 +11,7 @@ from cluster.settings.pools import (
     SimSettings,
     SloSettings,
     SpeculativeSettings,
+    StructuredOutputSettings,
     VllmSettings,
 )
 from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
@@ -52,6 +53,7 @@ __all__ = [
     "SimSettings",
     "SloSettings",
     "SpeculativeSettings",
+    "StructuredOutputSettings",
     "TenantSettings",
     "VllmSettings",
     "access_of",

@@ -42,6 +42,18 @@ class SpeculativeSettings(Section):
     """Longest match in the prompt, in tokens. For ngram only."""
 
 
+class StructuredOutputSettings(Section):
+    """How an engine holds output to a JSON Schema, regular expression, choice or grammar."""
+
+    compiler: Literal["llguidance", "xgrammar"] = "llguidance"
+    """Library that compiles constraints, the same for all requests of an engine. llguidance follows more of JSON Schema
+    and refuses the rest. xgrammar follows less; it takes tokenizers that llguidance does not know, propertyNames, and
+    integers of 64 bits."""
+    any_whitespace: bool = False
+    """Whether JSON may have any white space between its parts. Many models then write white space until max_tokens.
+    Default: JSON is compact."""
+
+
 class VllmSettings(Section):
     """A vLLM engine. Unset fields keep vLLM's own default for the hardware."""
 
@@ -80,6 +92,12 @@ class VllmSettings(Section):
     """Whether Python code from the model's repository may run. Only for models that you trust."""
     load_format: str = "auto"
     """Format of the weights, as vLLM names it. "dummy" gives random weights, for tests."""
+    structured_output: StructuredOutputSettings = StructuredOutputSettings()
+    """Constrained output."""
+    extra: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    """Any other engine argument of vLLM, by vLLM's own name, such as hf_overrides or kv_transfer_config. Names are
+    checked when an engine starts. Arguments that have a setting of their own, or that Penstock must set itself, are
+    refused."""
     allow_split_prefill_on_cpu: bool = False
     """Whether a prefill may be split over steps on a CPU, where vLLM then crashes on requests with a seed. For fault
     tests only."""

@@ -126,9 +126,6 @@ class LimitSettings(Section):
     """Largest regular expression, in bytes."""
     max_group_depth: int = Field(default=64, ge=1, le=64)
     """Deepest nesting of groups in a regular expression or grammar."""
-    max_counted_properties: int = Field(default=100, ge=1, le=100)
-    """Most properties of an object in a JSON Schema with minProperties or maxProperties. An engine takes about a second
-    for 100."""
     max_repetitions: int = Field(default=131_072, ge=1, le=131_072)
     """Largest size, in characters, of a regular expression or grammar with its counted repetitions written out:
     (a{1000}){1000} is a million."""

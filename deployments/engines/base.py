@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cluster.control.step_model import StepSample
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, SequenceEnd, Windows
-from penstock.models import PositionLogprobs
+from penstock.models import PositionLogprobs, StructuredOutput
 
 
 class TokenSink(Protocol):
@@ -65,6 +65,14 @@ class Engine(Protocol):
 
         Raises:
             EngineRequestError: the engine refuses the request; the sink is never called.
+            EngineDeadError: the engine is dead.
+        """
+        ...
+
+    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
+        """Return why the engine's compiler refuses a constraint; None where it follows it.
+
+        Raises:
             EngineDeadError: the engine is dead.
         """
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from penstock.wire import structured_from_wire
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         self._tokenizer_digest, self._tokenizer_files = tokenizer
         self._attach_grace_s = attach_grace_s
         self._links = 0
+        # Compiling takes a core, which the engine's own process may need.
+        self._compiling = asyncio.Semaphore(1)
 
     async def Link(  # type: ignore[override]  # noqa: N802 - writes through the context, as aio allows
         self, request_iterator: AsyncIterator[pb.LinkRequest], context: Any
@@ -112,6 +116,17 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
             )
         files = [pb.TokenizerFile(name=name, content=content) for name, content in self._tokenizer_files.items()]
         return pb.GetTokenizerResponse(files=files)
+
+    async def CheckConstraint(  # noqa: N802
+        self, request: pb.CheckConstraintRequest, context: Any
+    ) -> pb.CheckConstraintResponse:
+        await self._authenticate(context)
+        if (constraint := structured_from_wire(request.constraint)) is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "constraint: is required")
+            raise AssertionError  # abort always raises
+        async with self._compiling:
+            problem = await self._engine.constraint_problem(constraint)
+        return pb.CheckConstraintResponse(problem=problem or "")
 
     async def _authenticate(self, context: Any) -> tuple[str, bytes]:
         caller = check_caller(self._secret, self._replica_id, context.invocation_metadata())

@@ -29,6 +29,7 @@ from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
 from router.inference.admitted import Admitted
 from router.inference.build import Builder
+from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
 from router.tokens.guess import likely_tokens
 from router.validation import CheckedRequest, ResumePoint, check_received, resolve
@@ -52,9 +53,12 @@ class Admission:
         policies: TenantPolicies,
         expected_output_tokens: int,
         salts: CacheSalts,
+        *,
+        constraints: ConstraintChecks,
     ) -> None:
         self._catalog = catalog
         self._salts = salts
+        self._constraints = constraints
         self._expected_output_tokens = expected_output_tokens
         self._builder = Builder(secret, router_id, policies, expected_output_tokens)
         self._resumed = Resume(self._builder, secret)
@@ -93,6 +97,7 @@ class Admission:
                 pool.admission.demand.arrived(checked.request_class, *size)
             raise
         params, n = resolve(checked, info, len(ids))
+        await self._constraints.check(pool, params.structured)
         if resume is not None:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s

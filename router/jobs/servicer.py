@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from cluster.errors import (
     InvalidRequestError,
@@ -19,14 +19,16 @@ from cluster.errors import (
 from cluster.jobs.contract import JobRecord, JobState, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
+from penstock.models import StructuredOutput
 from penstock.v1 import jobs_pb2 as api
 from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
+from router.inference.constraints import FIELD, refused
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.stores import JobStores
 from router.jobs.upload import Upload, check_header, class_of
 from router.validation import RequestLimits
-from router.validation.violations import Violations
+from router.validation.violations import Violations, shown
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,12 +53,22 @@ class JobServicer:
         settings: JobsSettings,
         limits: RequestLimits,
         nudge: Callable[[str], None],
+        constraint_problem: Callable[[str, StructuredOutput], Awaitable[str]],
     ) -> None:
-        """`nudge` is called with the pool of every job that was sealed here."""
+        """Begin.
+
+        Args:
+            stores: job stores of the pools.
+            settings: bounds of jobs.
+            limits: bounds of requests.
+            nudge: called with the pool of every job that was sealed here.
+            constraint_problem: returns why a pool's engines refuse a constraint; empty where they follow it.
+        """
         self._stores = stores
         self._settings = settings
         self._limits = limits
         self._nudge = nudge
+        self._constraint_problem = constraint_problem
         self._owner = TaskOwner("jobs.service")
         self._draining = asyncio.Event()
 
@@ -86,7 +98,7 @@ class JobServicer:
             return _existing(known, upload, key)
         job_id = f"{header.model}.{secrets.token_hex(10)}"
         await store.create(job_id, caller.tenant, header.SerializeToString())
-        await self._fill(store, job_id, upload, requests)
+        await self._fill(store, header.model, job_id, upload, requests)
         # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
         record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
         if record.job_id != job_id:
@@ -97,7 +109,7 @@ class JobServicer:
         return api.SubmitJobResponse(job=job_message(record))
 
     async def _fill(
-        self, store: JobStore, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
+        self, store: JobStore, model: str, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
     ) -> None:
         stored = 0
         try:
@@ -105,6 +117,7 @@ class JobServicer:
                 for block in upload.add(chunk):
                     await store.append(job_id, stored, block)
                     stored += len(block)
+                await self._judge(model, upload)
             if rest := upload.rest():
                 await store.append(job_id, stored, rest)
             # An upload that broke off ends like a complete one. The cancel that tells them apart comes a moment later.
@@ -114,6 +127,15 @@ class JobServicer:
             # In a task of its own, because a cancelled call can't wait for it.
             self._owner.spawn(self._drop(store, job_id), "drop")
             raise
+
+    async def _judge(self, model: str, upload: Upload) -> None:
+        constraints, upload.constraints = upload.constraints, {}
+        found = Violations()
+        for constraint, (index, custom_id) in constraints.items():
+            if problem := await self._constraint_problem(model, constraint):
+                field = f"items[{index}].request.{FIELD}.{constraint.kind.value}"
+                found.add(field, f"{refused(problem)} (custom_id {shown(custom_id)})")
+        found.raise_any()
 
     def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:
         require_class(caller, class_of(header))

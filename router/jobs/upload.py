@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import JobsSettings
-from penstock.models import FieldViolation, RequestClass
+from penstock.models import FieldViolation, RequestClass, StructuredOutput
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire, request_class_from_wire
@@ -67,10 +67,13 @@ class Upload:
         self._settings = settings
         self._limits = limits
         self._names: set[str] = set()
+        self._judged: set[StructuredOutput] = set()
         self._block: list[bytes] = []
         self._block_bytes = 0
         self.items = 0
         """Number of items so far."""
+        self.constraints: dict[StructuredOutput, tuple[int, str]] = {}
+        """Constraints that no compiler has judged yet, with position and custom_id of the first item that has them."""
         content = api.JobHeader()
         content.CopyFrom(header)
         content.ClearField("idempotency_key")
@@ -129,7 +132,10 @@ class Upload:
         item.request.model = self._model
         violations = _violations(found)
         try:
-            check_request(item.request, self._limits)
+            constraint = check_request(item.request, self._limits).sampling.structured
+            if constraint is not None and constraint not in self._judged:
+                self._judged.add(constraint)
+                self.constraints[constraint] = self.items, item.custom_id
         except InvalidRequestError as error:
             violations += [FieldViolation(f"{where}.request.{v.field}", v.description) for v in error.violations]
         name = shown(item.custom_id)

@@ -15,14 +15,16 @@ import grpc
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
 from cluster.grpc_options import INNER_CHANNEL_OPTIONS
 from cluster.lifecycle import TaskOwner, slept_awake
-from cluster.trust.link_proof import caller_metadata
+from cluster.trust.link_proof import Metadata, caller_metadata
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from cluster.wire.former_name import FormerNameChannel
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from penstock.models import StructuredOutput
 from router.links.failure import Failure
 from router.links.outbox import Outbox
+from router.links.questions import FETCH_TIMEOUT_S, check_constraint, fetch_tokenizer
 from router.links.receiver import Receiver
 from router.links.safeguards import LinkSafeguards
 from router.links.sinks import Sinks
@@ -33,8 +35,6 @@ _LOG = logging.getLogger(__name__)
 PROTOCOL_VERSIONS = (1,)
 """Frame versions that this router speaks, newest first."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
-FETCH_TIMEOUT_S = 60.0
-"""Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 RETRY_S = 0.2
 """Pause between two tries to connect."""
 FLUSH_S = 1.0
@@ -211,14 +211,18 @@ class ReplicaLink:
         Raises:
             LinkError: the replica is gone or has another tokenizer.
         """
-        metadata, _answer = caller_metadata(self._secret, self._router_id, self.replica_id)
-        try:
-            reply = await self._stub.GetTokenizer(
-                pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=FETCH_TIMEOUT_S, wait_for_ready=True
-            )
-        except grpc.aio.AioRpcError as error:
-            raise LinkLostError(f"tokenizer of {self.replica_id}: {error.code().name}: {error.details()}") from error
-        return {file.name: file.content for file in reply.files}
+        return await fetch_tokenizer(self._stub, self.replica_id, self._metadata(), digest)
+
+    async def check_constraint(self, constraint: StructuredOutput) -> str:
+        """Return why the replica's engine refuses a constraint; empty where it follows it.
+
+        Raises:
+            LinkError: the replica is gone, took too long, or is too old to know the question.
+        """
+        return await check_constraint(self._stub, self.replica_id, self._metadata(), constraint)
+
+    def _metadata(self) -> Metadata:
+        return caller_metadata(self._secret, self._router_id, self.replica_id)[0]
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ from cluster.settings import LimitSettings
 
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _COUNT_DIGITS = 9
-_LOOKS = re.compile(r"\\.?|\[(?:\\.?|[^\]\\])*\]?|(?P<around>\(\?<?[=!])", re.DOTALL)
-"""An escape, a class (complete or not), or the beginning of a group that looks ahead or behind."""
 LARGEST = 10**12
 """Largest size that is counted: above every limit, and far below numbers that take time to multiply."""
 
@@ -74,11 +72,6 @@ def extent_problem(pattern: str, limits: LimitSettings, *, quoted: bool = False)
     return None
 
 
-def looks_around(pattern: str) -> bool:
-    """Return whether a regular expression looks ahead or behind."""
-    return any(found["around"] for found in _LOOKS.finditer(pattern))
-
-
 def _item_end(pattern: str, start: int, *, quoted: bool) -> int:
     """Return where the character, escape, class or literal that starts here ends."""
     char = pattern[start]
@@ -103,35 +96,8 @@ def _number(digits: str | None) -> int:
     return int(digits) if len(digits) <= _COUNT_DIGITS else LARGEST
 
 
-def regex_problem(pattern: str) -> str | None:
-    """Return why a text is no regular expression in any dialect; None when it may be one.
-
-    Python's own compiler is not used: its dialect differs from the engine's, and 4 KiB can keep it busy for seconds.
-    """
-    if "[]" in pattern or "[^]" in pattern:
-        return None  # An empty class in one dialect, the start of a class with a bracket in another.
-    depth = 0
-    in_class = False
-    escaped = False
-    can_repeat = False
-    for position, char in enumerate(pattern):
-        if escaped:
-            escaped, can_repeat = False, True
-        elif char == "\\":
-            escaped = True
-        elif in_class:
-            in_class, can_repeat = char != "]", True
-        elif char == "[":
-            in_class = True
-        elif char in "*+?" and not can_repeat and pattern[position - 1 : position + 1] != "(?":
-            return f"must be a regular expression: nothing to repeat at character {position}"
-        elif char == ")" and depth == 0:
-            return f"must be a regular expression: unbalanced ')' at character {position}"
-        else:
-            depth += (char == "(") - (char == ")")
-            can_repeat = char not in "(|"
-    if escaped:
+def escape_problem(pattern: str) -> str | None:
+    """Return that a pattern ends inside an escape, which compilers take for something else; None if it does not."""
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         return "must be a regular expression: it ends inside an escape"
-    if in_class:
-        return "must be a regular expression: a character class is not closed"
-    return f"must be a regular expression: {depth} groups are not closed" if depth else None
+    return None

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from cluster.settings import LimitSettings
-from router.validation.approximated import approximation
-from router.validation.pattern import extent_problem, looks_around, regex_problem
+from router.validation.pattern import extent_problem
 
 _SHOWN = 80
 _DATA = frozenset({"enum", "const", "default", "examples"})
@@ -16,15 +15,13 @@ _DATA = frozenset({"enum", "const", "default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose values are schemas by name; such a name may equal a keyword."""
 
-_DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
-
 
 def schema_problem(text: str, limits: LimitSettings) -> str | None:
-    """Return why a text is no usable JSON Schema; None when it may be one. Only the engine decides that in full.
+    """Return why a text is no usable JSON Schema; None when it may be one. Only the engine's compiler decides in full.
 
-    Refused are: text that is no JSON object, nesting that is too deep, patterns that are too large, objects that count
-    too many properties, keywords that engines would ignore (alone or beside others), and references that leave the
-    document, lead nowhere, or lead only to each other. A schema that contains itself, such as that of a tree, is fine.
+    Refused are: text that is no JSON object, nesting that is too deep, patterns that are too large, and references that
+    leave the document, lead nowhere, or lead only to each other. A schema that contains itself, such as that of a tree,
+    is fine.
     """
     max_depth = limits.max_schema_depth
     try:
@@ -41,9 +38,7 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
     if depth > max_depth:
         return f"must be nested at most {max_depth} deep, got {depth}"
     proven: set[str] = set()
-    problems = (problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven))
-    # `approximation` comes last, because it follows references, which must be right by then.
-    return next(problems, None) or approximation(schema, lambda ref: _resolve(schema, ref)[1])
+    return next((problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven)), None)
 
 
 def _problems(
@@ -52,35 +47,11 @@ def _problems(
     """Yield what is wrong with one schema of a document, without the schemas inside it."""
     if isinstance(ref := part.get("$ref"), str) and (problem := _reference_problem(schema, ref, proven)):
         yield problem
-    if (ignored := _ignored_keyword(part)) is not None:
-        yield f"must be without {ignored!r}, which no engine follows"
     named = part.get("patternProperties")
     patterns = [part.get("pattern"), *(named if isinstance(named, dict) else ())]
     for pattern in patterns:
         if isinstance(pattern, str) and (problem := _pattern_problem(pattern, limits)):
             yield problem
-    properties = part.get("properties")
-    # An engine keeps track of which properties have come, and of how many. The cost grows with the third power of their
-    # number.
-    counts = part.get("minProperties") or part.get("maxProperties") is not None
-    if counts and isinstance(properties, dict) and len(properties) > limits.max_counted_properties:
-        yield (
-            f"must have objects with minProperties or maxProperties of at most {limits.max_counted_properties} "
-            f"properties, got {len(properties)}"
-        )
-
-
-def _ignored_keyword(part: Mapping[str, object]) -> str | None:
-    """Return a keyword of one schema that vLLM's first grammar compiler ignores without an error, although the second
-    one refuses it. Output would follow only the rest of the schema.
-    """
-    excluded = part.get("not")
-    if excluded is True or isinstance(excluded, dict):
-        return "not"
-    # An "if" alone demands nothing.
-    if isinstance(part.get("if"), dict | bool) and ("then" in part or "else" in part):
-        return "if"
-    return next((keyword for keyword in _DEPENDENCIES if isinstance(part.get(keyword), dict) and part[keyword]), None)
 
 
 def _refuse_constant(name: str) -> None:
@@ -114,10 +85,7 @@ def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 
 
 def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:
-    problem = regex_problem(pattern) or extent_problem(pattern, limits)
-    if problem is None and looks_around(pattern):
-        # Engines ignore it, like the keywords of `_ignored_keyword`.
-        problem = "must not look ahead or behind, which no engine does"
+    problem = extent_problem(pattern, limits)
     return f"must have usable patterns, got {pattern[:_SHOWN]!r}, which {problem}" if problem else None
 
 

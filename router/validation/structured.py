@@ -1,10 +1,10 @@
-"""Cheap checks of structured output: the router compiles no grammar."""
+"""Cheap checks of structured output: its size and form. What a constraint means is up to the engine's compiler."""
 
 from __future__ import annotations
 
 from cluster.settings import LimitSettings
 from penstock.v1 import types_pb2
-from router.validation.pattern import extent_problem, regex_problem
+from router.validation.pattern import escape_problem, extent_problem
 from router.validation.schema import schema_problem
 from router.validation.violations import Violations
 
@@ -12,7 +12,7 @@ MAX_CHOICE_BYTES = 1_024
 
 
 def check_structured(found: Violations, field: str, wire: types_pb2.StructuredOutput, limits: LimitSettings) -> None:
-    """Check a constraint for parts that an engine could not compile or follow."""
+    """Check a constraint for what makes compiling long."""
     match wire.WhichOneof("constraint"):
         case None:
             found.add(field, "must hold one of json_schema, regex, choice, grammar")
@@ -23,7 +23,7 @@ def check_structured(found: Violations, field: str, wire: types_pb2.StructuredOu
         case "regex":
             where = f"{field}.regex"
             if found.size(where, wire.regex, 1, limits.max_regex_bytes):
-                found.add_any(where, regex_problem(wire.regex), extent_problem(wire.regex, limits))
+                found.add_any(where, escape_problem(wire.regex), extent_problem(wire.regex, limits))
         case "grammar":
             where = f"{field}.grammar"
             if found.size(where, wire.grammar, 1, limits.max_grammar_bytes):

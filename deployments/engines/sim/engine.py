@@ -23,11 +23,12 @@ from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
-from penstock.models import Capabilities, FinishReason
+from penstock.models import Capabilities, FinishReason, StructuredOutput
 
 log = logging.getLogger(__name__)
 
 _STALL_S = 10.0
+NO_CONSTRAINTS = "the simulated engine cannot shape its output"
 
 
 def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
@@ -150,6 +151,10 @@ class SimEngine:
         salt = f"{spec.lora_adapter}\0{spec.cache_salt}"
         self._core.add(sequence_id, len(prompt), block_hashes(prompt, self._settings.block_size, salt))
         self._work.set()
+
+    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
+        """Refuse every constraint."""
+        return NO_CONSTRAINTS
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
@@ -312,7 +317,7 @@ class SimEngine:
         if spec.resume and len(spec.resume.prior_token_ids) >= sampling.max_tokens:
             raise EngineRequestError(f"max_tokens={sampling.max_tokens} is used up by prior tokens")
         if sampling.structured is not None or sampling.logit_bias:
-            raise EngineRequestError("the simulated engine cannot shape its output")
+            raise EngineRequestError(NO_CONSTRAINTS)
         if spec.lora_adapter:
             raise EngineRequestError(f"adapter {spec.lora_adapter!r} is not loaded")
 

@@ -8,7 +8,8 @@ token goes from the socket to our sink in one turn of the loop (`pump.py`). This
 - `AsyncMPClient.resources`: `output_socket`; `output_queue_task`, which is created anew where it is None and cancelled
   when the sockets close, also by the thread that sees the engine process die; `engine_dead`; `validate_alive`.
 - `AsyncMPClient.decoder` turns frames into EngineCoreOutputs; `._format_exception` names a dead engine as the cause.
-- `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
+- `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id;
+  `SamplingParams.verify` is the part of the checks that needs no prompt.
 - `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None;
   `FastIncrementalDetokenizer.decode_next(id)` is the part of it without stop strings.
 - `engine_core.add_request_async` has sent the request when it returns, and returns in the turn of the loop in which it
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 
 import msgspec
 from vllm.inputs.engine import tokens_input
+from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -41,9 +43,11 @@ from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.errors import EngineRequestError, EngineStartError
+from deployments.engines.vllm.compilers.check import told
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
 from deployments.engines.vllm.text import PlainText, StoppableText, Text
+from penstock.models import StructuredOutput
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +59,7 @@ _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (BaseIncrementalDetokenizer.update, ("self", "new_token_ids", "stop_terminated")),
     (BaseIncrementalDetokenizer.get_next_output_text, ("self", "finished", "delta")),
     (FastIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
+    (SamplingParams.verify, ("self", "model_config", "speculative_config", "structured_outputs_config", "tokenizer")),
     (AsyncMPClient._format_exception, ("self", "e")),
     (AsyncMPClient.add_request_async, ("self", "request")),
     (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
@@ -149,7 +154,7 @@ class Frontend:
             )
         except Exception as error:
             # The call only looks at the request. The libraries behind it raise exceptions of many kinds.
-            raise EngineRequestError(str(error)) from error
+            raise EngineRequestError(told(error, sequence.sampling.structured)) from error
         llm.input_processor.assign_request_id(request)
         if prior:
             with _tokenizer_faults():
@@ -199,6 +204,26 @@ class Frontend:
         """
         in_force = await self.llm.engine_core.call_utility_async("set_batch_limits", sequences, tokens)
         return int(in_force[0]), int(in_force[1])
+
+    def check_constraint(self, constraint: StructuredOutput, params: Any) -> None:
+        """Check vLLM's SamplingParams with a constraint, without a prompt. Blocks while it compiles.
+
+        Raises:
+            EngineRequestError: vLLM refuses them.
+        """
+        config = self.llm.vllm_config
+        try:
+            params.verify(
+                config.model_config, config.speculative_config, config.structured_outputs_config, self.tokenizer
+            )
+        except Exception as error:
+            # The compilers raise exceptions of many kinds.
+            raise EngineRequestError(told(error, constraint)) from error
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.llm.input_processor.get_tokenizer()
 
     async def load_adapter(self, request: Any) -> None:
         """Load a LoRA adapter.

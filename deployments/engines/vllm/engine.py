@@ -18,12 +18,13 @@ from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
+from deployments.engines.vllm.compilers.check import silent_gap
 from deployments.engines.vllm.release import SlotRelease
-from deployments.engines.vllm.self_test import generate_once, limits_move
+from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.startup import launch, processes, sockets
 from deployments.engines.vllm.step_work import work_of
-from penstock.models import FinishReason
+from penstock.models import FinishReason, SamplingParams, StructuredOutput
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend
@@ -90,6 +91,8 @@ class VllmEngine:
         try:
             await launch.load_adapters(launched)
             await generate_once(self)
+            if launched.constrains:
+                await constrain_once(self)
             if not self.take_steps():
                 log.warning("engine.steps.unknown")
             self._family = processes.tree_of(frontend.engine_pids())
@@ -146,6 +149,8 @@ class VllmEngine:
         if sequence_id in self._live:
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
         params = self._up.translate(spec)
+        if (constraint := spec.sampling.structured) is not None and (ignored := self._gap(constraint)) is not None:
+            raise EngineRequestError(ignored)
         sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
@@ -174,6 +179,19 @@ class VllmEngine:
             self._forget(sequence)
             sequence.stop_match = ended_by
             sequence.end(FinishReason.STOP)
+
+    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
+        """Return why the engine's compiler refuses a constraint; None where it follows it."""
+        self._raise_if_dead()
+        if (ignored := self._gap(constraint)) is not None:
+            return ignored
+        params = self._up.translate(GenerationSpec((), SamplingParams(max_tokens=1, structured=constraint)))
+        try:
+            # Compiling may take a while, and must not hold up the output of other sequences.
+            await asyncio.to_thread(self._frontend.check_constraint, constraint, params)
+        except EngineRequestError as error:
+            return str(error)
+        return None
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
@@ -284,6 +302,9 @@ class VllmEngine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _gap(self, constraint: StructuredOutput) -> str | None:
+        return silent_gap(self._pool.vllm.structured_output.compiler, constraint)
+
     @property
     def _up(self) -> launch.Launched:
         if self._launched is None:
@@ -305,9 +326,12 @@ class VllmEngine:
         reason = sequence.finish_reason or FinishReason.ERROR
         error, invalid = "", False
         if reason is FinishReason.ERROR:
-            # vLLM fails single requests when their grammar does not compile, and on internal errors.
-            invalid = sequence.sampling.structured is not None and sequence.refused
-            error = "the constraint does not compile" if invalid else "the engine failed on this sequence"
+            # vLLM fails single requests when their grammar does not compile or can't be followed to its end, and on
+            # internal errors.
+            invalid = sequence.sampling.structured is not None and (sequence.refused or sequence.broken != "")
+            error = "the engine failed on this sequence"
+            if invalid:
+                error = sequence.broken or "the constraint does not compile"
         sequence.end(reason, gpu_seconds=self._gpu_seconds(sequence), error=error, invalid_request=invalid)
 
     def _forget(self, sequence: VllmSequence) -> bool:

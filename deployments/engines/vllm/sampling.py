@@ -81,7 +81,7 @@ def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> 
         ignore_eos=own.ignore_eos,
         logprobs=own.logprobs,
         logit_bias=dict(own.logit_bias) or None,
-        structured_outputs=_structured(own.structured) if own.structured else None,
+        structured_outputs=to_vllm_constraint(own.structured) if own.structured else None,
         extra_args=extra or None,
         detokenize=True,
         output_kind=RequestOutputKind.DELTA,
@@ -124,7 +124,8 @@ def _rest_of(sampling: SamplingParams, prior_tokens: int) -> SamplingParams:
     return replace(sampling, max_tokens=rest, min_tokens=max(0, sampling.min_tokens - prior_tokens))
 
 
-def _structured(constraint: StructuredOutput) -> Any:
+def to_vllm_constraint(constraint: StructuredOutput) -> Any:
+    """Build vLLM's StructuredOutputsParams."""
     from vllm.sampling_params import StructuredOutputsParams
 
     match constraint.kind:

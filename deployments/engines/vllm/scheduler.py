@@ -6,7 +6,9 @@ EngineCore imports it through `scheduler_cls`. It is written for vLLM 0.32 and r
 - `Scheduler.update_from_output(scheduler_output, ...)` calling `make_stats` once, for that step;
 - `SchedulerOutput.total_num_scheduled_tokens`, and `num_computed_tokens` of its new and cached requests;
 - `EngineCore` looking utilities up by name on itself and running them between steps;
-- `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token;
+- `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token, and
+  `.accept_tokens(request, tokens)` returning False for a request that must end with an error;
+- `Request.stop_reason` reaching the frontend, which reads an error's reason there;
 - the second model runner taking the tokens of a new request behind its `prompt_token_ids` as output, which is how it
   gets requests that vLLM preempted.
 """
@@ -119,15 +121,43 @@ def _set_batch_limits(self: Any, sequences: int | None, tokens: int | None) -> l
 
 
 _create_fresh_grammar = StructuredOutputManager._create_grammar
+_advance = StructuredOutputManager.accept_tokens
 
 
 def _create_grammar(self: Any, request: Any) -> Any:
     grammar = _create_fresh_grammar(self, request)
+    if error := _error_of(grammar):
+        raise ValueError(error)
     prior = (request.sampling_params.extra_args or {}).get(PRIOR_KEY)
     if prior and not grammar.accept_tokens(request.request_id, list(prior)):
         raise ValueError("the grammar refuses the tokens that were delivered before")
     return grammar
 
 
+def _accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+    """Advance the grammar.
+
+    A grammar that failed would allow nothing but the end, and the output would look complete.
+    """
+    if not _advance(self, request, new_token_ids):
+        request.stop_reason = "the grammar refused a token of the output"
+        return False
+    structured = request.structured_output_request
+    if structured is not None and (error := _error_of(structured.grammar)):
+        request.stop_reason = f"the constraint can't be followed: {error}"
+        return False
+    return True
+
+
+def _error_of(grammar: Any) -> str:
+    """Return why llguidance gave up on a grammar; empty where it did not, and for other compilers."""
+    matcher = getattr(grammar, "ll_matcher", None)
+    if matcher is None or not matcher.is_error():
+        return ""
+    # The text goes on with the whole state of the parser.
+    return str(matcher.get_error()).partition("\n")[0] or "the matcher failed"
+
+
 EngineCore.set_batch_limits = _set_batch_limits
 StructuredOutputManager._create_grammar = _create_grammar
+StructuredOutputManager.accept_tokens = _accept_tokens

@@ -10,7 +10,7 @@ from typing import Protocol
 from cluster.errors import EngineStartError
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
-from penstock.models import FinishReason, PositionLogprobs, SamplingParams
+from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +30,12 @@ class _Collector:
     def __init__(self) -> None:
         self.tokens = 0
         self.logprobs = 0
+        self.text = ""
         self.ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.tokens += len(token_ids)
+        self.text += text
         self.logprobs += len(logprobs or ())
 
     def on_end(self, end: SequenceEnd) -> None:
@@ -57,6 +59,26 @@ async def generate_once(engine: _Submits) -> None:
         )
     if end.prefill_s <= 0 or end.gpu_seconds <= 0:
         raise EngineStartError(f"the engine's events or statistics do not arrive: {end}")
+
+
+async def constrain_once(engine: _Submits) -> None:
+    """Generate under a constraint, so that the compiler is loaded before the first request needs it.
+
+    Raises:
+        EngineStartError: the compiler does not work with the model's tokenizer.
+    """
+    collector = _Collector()
+    choice = StructuredOutput(ConstraintKind.CHOICE, choices=("a", "b"))
+    greedy = SamplingParams(max_tokens=_TOKENS, temperature=0.0, structured=choice)
+    await engine.submit("self-test-constraint", GenerationSpec((0, 0), greedy), collector)
+    async with asyncio.timeout(_PATIENCE_S):
+        end = await collector.ended
+    if end.reason not in (FinishReason.STOP, FinishReason.LENGTH) or collector.text not in ("a", "b"):
+        raise EngineStartError(
+            f"the compiler of structured output does not work with this model (pools.NAME.vllm.structured_output."
+            f"compiler chooses another one): asked for a or b, got {collector.text!r}: {end.error or end.reason}",
+            final=True,
+        )
 
 
 async def limits_move(engine: _HasLimits, largest: tuple[int, int]) -> bool:

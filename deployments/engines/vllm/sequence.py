@@ -54,7 +54,7 @@ class VllmSequence:
     """Receiver of the engine's output for one request."""
 
     __slots__ = (
-        "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
+        "_owner", "_sink", "arrived_at", "broken", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
         "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
         "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text",
     )  # fmt: skip
@@ -83,6 +83,8 @@ class VllmSequence:
         self.stop_match = ""
         self.refused = False
         """Whether vLLM failed the request before its first token."""
+        self.broken = ""
+        """Reason why the engine could not follow the sequence's constraint to its end; empty if it did."""
         self.finish_reason: FinishReason | None = None
         self._sink = sink
         self._owner = owner
@@ -118,6 +120,8 @@ class VllmSequence:
             self._sink.on_tokens(token_ids, text, logprobs)
         if reason or self.text.match:
             self.refused = reason == "error" and not self.output_tokens
+            if reason == "error" and isinstance(output.stop_reason, str):
+                self.broken = output.stop_reason
             self.left_engine = reason != ""
             self.stop_match = self.text.match or (self.stop_token(token_ids[-1]) if reason == "stop" else "")
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]

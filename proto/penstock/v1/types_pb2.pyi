@@ -247,21 +247,16 @@ class StructuredOutput(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must point into the
-    document; recursion is allowed. Objects with minProperties or maxProperties have at most 100 properties.
-    Refused, because no engine follows it: not; if with then or else; dependencies between properties
-    (dependentRequired, dependentSchemas, dependencies); patterns with lookahead or lookbehind.
-    Also refused, because engines follow it only in part; the error names what and where: any keyword that constrains
-    beside $ref, const, enum, anyOf, oneOf or allOf (a type that fits is allowed there); oneOf with branches that may
-    match the same value; allOf of several schemas; constraints without a type; required names that are not in
-    properties; pattern beside format; lengths beside either; uniqueItems; contains; multipleOf of numbers or with
-    bounds; several patternProperties.
+    document; recursion is allowed. The engine's compiler follows the whole schema or refuses it, with the keyword and
+    its place; the manual of deployments lists what it refuses. Unless the pool is set otherwise, the output is compact
+    JSON, without white space between its parts.
     """
     regex: _builtins.str
     """A regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most
     131,072 characters, those in classes included, with counted repetitions written out.
     """
     grammar: _builtins.str
-    """A context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes; nesting and repetitions as for regex."""
+    """A context-free grammar, in Lark or GBNF. 1 to 65,536 bytes; nesting and repetitions as for regex."""
     @_builtins.property
     def choice(self) -> Global___ChoiceConstraint:
         """Allowed answers."""

@@ -14,12 +14,11 @@ from cluster.errors import InvalidRequestError, QueueUnavailableError, Unavailab
 from cluster.jobs.contract import ItemResult, JobRecord
 from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
 from cluster.jobs.pools import MemoryJobPools
-from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
-from router.jobs import JobServicer, JobStores
-from router.validation import RequestLimits
+from router.jobs import JobStores
+from tests.support.job_servicer import job_servicer
 from tests.support.stack import request, running_stack
 
 ME = Caller("me")
@@ -32,7 +31,7 @@ def opened(stores: Mapping[str, MemoryJobStore]) -> JobStores:
 async def test_a_list_goes_over_all_pools_newest_first() -> None:
     clock = ManualClock()
     stores = {name: MemoryJobStore(MemoryJobs(clock)) for name in ("a", "b.c")}
-    servicer = JobServicer(opened(stores), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    servicer = job_servicer(opened(stores))
     made = []
     for number in range(7):
         pool = ("a", "b.c")[number % 3 == 0]
@@ -113,7 +112,7 @@ class SilentSeal(MemoryJobStore):
 async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
     shared = MemoryJobs(ManualClock())
     stores = {"a": SilentSeal(shared)}
-    servicer = JobServicer(opened(stores), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    servicer = job_servicer(opened(stores))
 
     async def upload() -> AsyncIterator[api.SubmitJobRequest]:
         yield api.SubmitJobRequest(header=api.JobHeader(model="a", idempotency_key="k"))
@@ -159,7 +158,7 @@ async def test_results_are_not_read_again_and_again_because_they_are_large(size:
     for number in range(100):
         result = api.JobResult(index=number, custom_id="x" * size, execution_id=f"e{number}")
         await store.store(claim, number, ItemResult(result.SerializeToString()))
-    servicer = JobServicer(opened({"a": store}), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    servicer = job_servicer(opened({"a": store}))
 
     reader = Reader()
     await servicer.WatchJob(api.WatchJobRequest(job_id="a.1"), reader, ME)

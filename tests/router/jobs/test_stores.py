@@ -12,13 +12,12 @@ from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailabl
 from cluster.jobs.contract import JobLimits
 from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
 from cluster.jobs.pools import MemoryJobPools
-from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
 from router.server import build_router
-from router.validation import RequestLimits
+from tests.support.job_servicer import job_servicer
 from tests.support.stack import SECRET, running_stack
 from tests.support.waiting import until
 
@@ -39,7 +38,7 @@ class Site:
 
     def router(self, *pools: str) -> tuple[JobStores, JobServicer]:
         stores = JobStores(pools, self.store, MemoryJobPools(self.names), sweep_s=0.01)
-        return stores, JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+        return stores, job_servicer(stores)
 
     async def submit(self, job_id: str) -> None:
         store = self.store(job_id.rpartition(".")[0])

@@ -2,8 +2,6 @@
 
 import hashlib
 import math
-import re
-import warnings
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -29,7 +27,6 @@ from router.validation import (
     check_request,
     check_stream,
 )
-from router.validation.pattern import regex_problem
 
 LIMITS = RequestLimits(max_prompt_bytes=1_024)
 
@@ -219,13 +216,7 @@ def test_other_fields_out_of_bounds(fields: dict, wrong: str):
         ({"json_schema": '{"maximum": ' + "9" * 5_000 + "}"}, ".json_schema"),
         ({"json_schema": '"' + "x" * 65_536 + '"'}, ".json_schema"),
         ({"regex": "a" * 4_097}, ".regex"),
-        ({"regex": "(a"}, ".regex"),
-        ({"regex": "a)"}, ".regex"),
-        ({"regex": "[a"}, ".regex"),
         ({"regex": "a\\"}, ".regex"),
-        ({"regex": "*a"}, ".regex"),
-        ({"regex": "(+a)"}, ".regex"),
-        ({"regex": "a|?"}, ".regex"),
         ({"grammar": ""}, ".grammar"),
         ({"grammar": "x" * 65_537}, ".grammar"),
         ({"choice": {}}, ".choice.values"),
@@ -324,18 +315,6 @@ def test_any_parsable_request_is_accepted_or_refused_cleanly(body: bytes, constr
     except (DecodeError, UnicodeDecodeError):
         return
     violations(message)
-
-
-@given(st.text("()[]{}|*+?\\a^$", max_size=12))
-def test_nothing_that_python_compiles_is_refused(pattern: str):
-    """The cheap scanner errs on the side of the engine."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            re.compile(pattern)
-    except re.error:
-        return
-    assert regex_problem(pattern) is None
 
 
 def test_what_may_not_end_has_no_constraint_that_ends():

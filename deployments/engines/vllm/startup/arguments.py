@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
+from deployments.engines.vllm.compilers.check import BACKENDS
+from deployments.engines.vllm.startup.extra import with_extra
 
 CPU_BLOCK_SIZE = 32
 """Tokens per KV block. vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
@@ -49,6 +51,10 @@ def engine_arguments(
         # Sampling defaults come from requests alone. Those in the model's folder are ignored.
         "generation_config": "auto",
         "disable_log_stats": True,
+        "structured_outputs_config": {
+            "backend": BACKENDS[own.structured_output.compiler],
+            "disable_any_whitespace": not own.structured_output.any_whitespace,
+        },
     }
     arguments |= _cache(pool, on_cpu)
     if on_cpu:
@@ -60,7 +66,7 @@ def engine_arguments(
         # That slot therefore stays empty.
         slots = len(own.lora_modules) + on_cpu
         arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": own.max_lora_rank}
-    return arguments
+    return with_extra(arguments, own.extra)
 
 
 def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequence[int]) -> str:

@@ -18,10 +18,12 @@ from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
+from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
 from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
+from deployments.engines.vllm.startup.extra import check_names, extra_id
 from penstock.models import Capabilities
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Launched:
     """Content of the files that routers need, by name."""
     lora_requests: Mapping[str, Any]
     """vLLM's LoRARequest of each adapter, by the adapter's name. It has the adapter's folder."""
+    constrains: bool
+    """Whether the compiler of constraints can work with the model's tokenizer."""
     sockets: Path
     """Folder of the processes' sockets. The code that closes the engine removes it."""
 
@@ -72,6 +76,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
     report.stage("reading the model's configuration")
+    check_names(pool.vllm.extra, AsyncEngineArgs)
     processes.reap_orphans()
     adapters = _adapter_folders(pool)
     on_cpu = current_platform.is_cpu()
@@ -117,6 +122,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
             name: LoRARequest(name, number, str(adapter))
             for number, (name, adapter) in enumerate(adapters.items(), start=1)
         },
+        constrains=_can_constrain(pool, frontend),
         sockets=folder,
     )
 
@@ -148,7 +154,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
     from vllm.platforms import current_platform
 
     config = launched.config
-    folder = _folder_of(config.model_config.model)
+    folder = _folder_of(config.model_config.model, config.model_config.revision)
     adapters = {name: Path(request.lora_path) for name, request in launched.lora_requests.items()}
     digest = identity.model_digest(folder, adapters)
     hardware = identity.hardware_name(current_platform.get_device_name())
@@ -160,10 +166,12 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             max_context_tokens=config.model_config.max_model_len,
             vocabulary_size=config.model_config.get_vocab_size(),
             # vLLM refuses these two with speculative decoding.
-            capabilities=Capabilities(min_p=not speculates, logit_bias=not speculates),
+            capabilities=Capabilities(
+                min_p=not speculates, logit_bias=not speculates, structured_output=launched.constrains
+            ),
             lora_adapters=tuple(pool.vllm.lora_modules),
         ),
-        group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _precision(pool, config)),
+        group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _variant(pool, config)),
         tensor_parallel_size=pool.tensor_parallel_size,
         hardware=hardware,
         tokenizer_files=launched.tokenizer_files,
@@ -185,7 +193,19 @@ def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
         "quantization": own.quantization,
         "max_model_len": own.max_model_len,
         "trust_remote_code": own.trust_remote_code,
+        **own.extra,
     }
+
+
+def _can_constrain(pool: PoolSettings, frontend: Frontend) -> bool:
+    compiler = pool.vllm.structured_output.compiler
+    if takes_tokenizer(compiler, frontend.tokenizer):
+        return True
+    log.warning(
+        "engine.no_structured_output",
+        extra={"compiler": compiler, "remedy": 'pools.NAME.vllm.structured_output.compiler = "xgrammar"'},
+    )
+    return False
 
 
 def _resume_of_penalties(config: Any) -> Resumes:
@@ -198,12 +218,16 @@ def _resume_of_penalties(config: Any) -> Resumes:
     return Resumes.PROCESSOR if config.speculative_config is None else Resumes.NOBODY
 
 
-def _precision(pool: PoolSettings, config: Any) -> str:
+def _variant(pool: PoolSettings, config: Any) -> str:
     parts = [str(config.model_config.dtype).removeprefix("torch.")]
     if config.model_config.quantization:
         parts.append(config.model_config.quantization)
     if pool.vllm.kv_cache_dtype != "auto":
         parts.append(f"kv-{pool.vllm.kv_cache_dtype}")
+    # The same request may have other output under another compiler, or with other arguments.
+    parts.append(compiler_id(pool.vllm.structured_output.compiler))
+    if extra := extra_id(pool.vllm.extra):
+        parts.append(extra)
     return "-".join(parts)
 
 
@@ -235,12 +259,12 @@ def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartE
     return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}", final=True)
 
 
-def _folder_of(model: str) -> Path:
+def _folder_of(model: str, revision: str | None) -> Path:
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(model, local_files_only=True))
+    return Path(snapshot_download(model, revision=revision, local_files_only=True))
 
 
 @contextmanager

@@ -903,3 +903,49 @@ class TokenizerFile(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenizerFile: _TypeAlias = TokenizerFile  # noqa: Y015
+
+@_typing.final
+class CheckConstraintRequest(_message.Message):
+    """Constraint to check."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def constraint(self) -> _types_pb2.StructuredOutput:
+        """The constraint. Required."""
+
+    def __init__(
+        self,
+        *,
+        constraint: _types_pb2.StructuredOutput | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckConstraintRequest: _TypeAlias = CheckConstraintRequest  # noqa: Y015
+
+@_typing.final
+class CheckConstraintResponse(_message.Message):
+    """Judgement of the engine's compiler."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """Reason why the compiler refuses the constraint, in its own words; empty where it follows it."""
+    def __init__(
+        self,
+        *,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckConstraintResponse: _TypeAlias = CheckConstraintResponse  # noqa: Y015

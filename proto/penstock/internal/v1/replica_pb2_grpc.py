@@ -50,6 +50,11 @@ class ReplicaServiceStub:
                 request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
                 response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
                 _registered_method=True)
+        self.CheckConstraint = channel.unary_unary(
+                '/penstock.internal.v1.ReplicaService/CheckConstraint',
+                request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintRequest.SerializeToString,
+                response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicaServiceServicer:
@@ -78,6 +83,13 @@ class ReplicaServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckConstraint(self, request, context):
+        """Report whether the engine's compiler follows a constraint.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +107,11 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
                     servicer.GetTokenizer,
                     request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.FromString,
                     response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.SerializeToString,
+            ),
+            'CheckConstraint': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckConstraint,
+                    request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintRequest.FromString,
+                    response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +196,33 @@ class ReplicaService:
             '/penstock.internal.v1.ReplicaService/GetTokenizer',
             penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
             penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckConstraint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.internal.v1.ReplicaService/CheckConstraint',
+            penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintRequest.SerializeToString,
+            penstock_dot_internal_dot_v1_dot_replica__pb2.CheckConstraintResponse.FromString,
             options,
             channel_credentials,
             insecure,

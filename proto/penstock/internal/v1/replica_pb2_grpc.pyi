@@ -41,6 +41,8 @@ class ReplicaServiceStub:
     """Report the engine's state."""
     GetTokenizer: _grpc.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]
     """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
+    CheckConstraint: _grpc.UnaryUnaryMultiCallable[_replica_pb2.CheckConstraintRequest, _replica_pb2.CheckConstraintResponse]
+    """Report whether the engine's compiler follows a constraint."""
 
 @_typing.type_check_only
 class ReplicaServiceAsyncStub(ReplicaServiceStub):
@@ -55,6 +57,8 @@ class ReplicaServiceAsyncStub(ReplicaServiceStub):
     """Report the engine's state."""
     GetTokenizer: _aio.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]  # type: ignore[assignment]
     """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
+    CheckConstraint: _aio.UnaryUnaryMultiCallable[_replica_pb2.CheckConstraintRequest, _replica_pb2.CheckConstraintResponse]  # type: ignore[assignment]
+    """Report whether the engine's compiler follows a constraint."""
 
 class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
     """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata."""
@@ -84,5 +88,13 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.GetTokenizerResponse, _abc.Awaitable[_replica_pb2.GetTokenizerResponse]]:
         """Return the engine's tokenizer and chat template as files, so that routers tokenize as the engine would."""
+
+    @_abc_1.abstractmethod
+    def CheckConstraint(
+        self,
+        request: _replica_pb2.CheckConstraintRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_pb2.CheckConstraintResponse, _abc.Awaitable[_replica_pb2.CheckConstraintResponse]]:
+        """Report whether the engine's compiler follows a constraint."""
 
 def add_ReplicaServiceServicer_to_server(servicer: ReplicaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

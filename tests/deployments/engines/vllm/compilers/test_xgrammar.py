@@ -1,20 +1,18 @@
-"""A schema of which engines would follow a part only is refused, with the keyword and its place."""
+"""A schema of which xgrammar would follow a part only is refused, with the keyword and its place."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from cluster.settings import LimitSettings
-from router.validation.schema import schema_problem
+from deployments.engines.vllm.compilers.xgrammar import gap
 
 AB = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 
 
 def problem(schema: Any) -> str | None:
-    return schema_problem(json.dumps(schema), LimitSettings())
+    return gap(schema)
 
 
 def tagged(tag: Any, *, required: bool = True, **more: Any) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def tagged(tag: Any, *, required: bool = True, **more: Any) -> dict[str, Any]:
         ({"type": "object", "anyOf": [{"type": "object"}, {"type": "null"}]}, "everything that 'anyOf' does"),
         (
             {"allOf": [{"type": "integer"}, {"minimum": 5}]},
-            "'allOf' of one schema, which is all that engines follow, got 2",
+            "'allOf' of one schema, which is all that xgrammar follows, got 2",
         ),
         ({"minimum": 5}, "'type' beside 'minimum'"),
         ({"required": ["a"]}, "'type' beside 'required'"),
@@ -146,3 +144,66 @@ def test_many_branches_that_may_match_are_compared_for_a_bounded_time() -> None:
     lists = {name: {"enum": [f"{name}{n}" for n in range(1_500)]} for name in "ab"}
     branches = [{"anyOf": [{"$ref": f"#/$defs/{name}"}] * 600} for name in "ab"]
     assert problem({"oneOf": branches, "$defs": lists}) is not None
+
+
+def counted(properties: int, **bounds: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(properties)}, **bounds}
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"minProperties": 1}, {"maxProperties": 3}, {"minProperties": 0, "maxProperties": 0}]
+)
+def test_objects_that_count_their_properties_have_few(bounds: dict[str, int]) -> None:
+    """Compiling takes a second for 100 properties and more than forty for 300, whatever the numbers."""
+    assert problem(counted(100, **bounds)) is None
+    found = problem({"anyOf": [{"items": counted(101, **bounds)}]})
+    assert found is not None
+    assert "at most 100 properties, got 101" in found
+
+
+def test_objects_that_do_not_count_have_as_many_as_they_like() -> None:
+    assert problem(counted(1000)) is None
+    assert problem(counted(1000, minProperties=0)) is None
+    # A property of that name is no bound.
+    assert problem({"properties": {"minProperties": counted(500)}}) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"type": "string", "not": {"const": "a"}}, "not"),
+        ({"not": {}}, "not"),
+        ({"not": True}, "not"),
+        ({"if": {"type": "string"}, "then": {"const": "a"}}, "if"),
+        ({"if": True, "else": {"const": "a"}}, "if"),
+        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),
+        ({"dependencies": {"a": ["b"]}}, "dependencies"),
+    ],
+)
+def test_keywords_that_engines_ignore_are_refused(schema: dict[str, Any], keyword: str) -> None:
+    for around in (schema, {"properties": {"x": schema}}, {"items": {"anyOf": [{"type": "null"}, schema]}}):
+        found = problem(around)
+        assert found is not None
+        assert f"without '{keyword}'" in found
+    # A property may have its name, and data may look like it.
+    assert problem({"properties": {keyword: {"type": "integer"}, "then": {"type": "integer"}}}) is None
+    assert problem({"enum": [schema]}) is None
+
+
+def test_keywords_that_say_nothing_are_ignored() -> None:
+    for schema in ({"not": False}, {"if": {"type": "string"}}, {"then": {}}, {"dependentRequired": {}}):
+        assert problem(schema) is None
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)b", "^(?!a)[a-z]+$", "b(?<=b)", "(?<!a)b", "[(](?=a)b"])
+def test_patterns_of_a_schema_that_look_around_are_refused(pattern: str) -> None:
+    for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+        found = problem(schema)
+        assert found is not None
+        assert "look ahead or behind" in found
+
+
+@pytest.mark.parametrize("pattern", [r"\(?=a", "[(?=]a", "(?:a)(?<name>b)", "[]", r"[\](?!]"])
+def test_patterns_that_only_seem_to_look_around_are_not(pattern: str) -> None:
+    assert problem({"type": "string", "pattern": pattern}) is None

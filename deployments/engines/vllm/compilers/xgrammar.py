@@ -1,14 +1,15 @@
-"""Parts of JSON Schemas that vLLM's first grammar compiler ignores without an error, so that output breaks the schema.
+"""Parts of JSON Schemas that xgrammar ignores without an error, so that output breaks the schema.
 
-Checked with xgrammar 0.2.8. An engine uses one compiler for all its requests. So a compiler that would follow more, or
-refuse, is never asked.
+Written for xgrammar 0.2.8. vLLM's own check before that compiler finds some of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import unquote
 
-from router.validation.overlap import Overlaps, kind_of, kinds_of_type
+from deployments.engines.vllm.compilers.overlap import Overlaps, kind_of, kinds_of_type
 
 _LEADING = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 """Keywords of which the compiler follows the first that a schema has; it ignores what else the schema demands."""
@@ -48,12 +49,22 @@ _ONE = ("items", "additionalProperties", "unevaluatedItems", "unevaluatedPropert
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _SHOWN = 80
+_DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
+_MOST_COUNTED = 100
+"""Most properties of an object that counts them. xgrammar takes a second for 100, and the third power of their number
+more."""
+_LOOKS = re.compile(r"\\.?|\[(?:\\.?|[^\]\\])*\]?|(?P<around>\(\?<?[=!])", re.DOTALL)
+"""An escape, a class (complete or not), or the beginning of a group that looks ahead or behind."""
 
 
-def approximation(schema: Mapping[str, object], resolve: Callable[[str], object]) -> str | None:
-    """Return which part of a schema would be ignored, and where; None where the compiler follows all of it. `resolve`
-    follows a reference into the document; no reference may lead nowhere.
+def gap(schema: Mapping[str, object]) -> str | None:
+    """Return which part of a schema xgrammar would ignore, and where; None where it follows all of it. No reference of
+    the schema may lead nowhere.
     """
+
+    def resolve(ref: str) -> object:
+        return _target(schema, ref)
+
     overlaps = Overlaps(resolve)
     for where, part in _schemas(schema, resolve):
         if (problem := next(_problems(part, overlaps), None)) is not None:
@@ -98,6 +109,38 @@ def _at(where: str, *steps: str) -> str:
 
 
 def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
+    if (ignored := _ignored_keyword(part)) is not None:
+        yield f"must be without {ignored!r}, which xgrammar ignores"
+    named = part.get("patternProperties")
+    for pattern in (part.get("pattern"), *(named if isinstance(named, dict) else ())):
+        if isinstance(pattern, str) and looks_around(pattern):
+            yield f"must have patterns that do not look ahead or behind, got {pattern[:_SHOWN]!r}"
+    properties = part.get("properties")
+    counts = part.get("minProperties") or part.get("maxProperties") is not None
+    if counts and isinstance(properties, dict) and len(properties) > _MOST_COUNTED:
+        yield (
+            f"must have objects with minProperties or maxProperties of at most {_MOST_COUNTED} properties, "
+            f"got {len(properties)}"
+        )
+    yield from _ignored_beside(part, overlaps)
+
+
+def _ignored_keyword(part: Mapping[str, object]) -> str | None:
+    excluded = part.get("not")
+    if excluded is True or isinstance(excluded, dict):
+        return "not"
+    # An "if" alone demands nothing.
+    if isinstance(part.get("if"), dict | bool) and ("then" in part or "else" in part):
+        return "if"
+    return next((keyword for keyword in _DEPENDENCIES if isinstance(part.get(keyword), dict) and part[keyword]), None)
+
+
+def looks_around(pattern: str) -> bool:
+    """Return whether a regular expression looks ahead or behind."""
+    return any(found["around"] for found in _LOOKS.finditer(pattern))
+
+
+def _ignored_beside(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
     demands = [keyword for keyword in _DEMANDS if keyword in part and not _idle(keyword, part[keyword])]
     leading = next((keyword for keyword in _LEADING if keyword in part), None)
     if leading is not None:
@@ -109,11 +152,11 @@ def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
                     f"got {pair[0]} and {pair[1]}, which may not; 'anyOf' lets both match"
                 )
         elif leading == "allOf" and isinstance(parts := part["allOf"], list) and len(parts) != 1:
-            yield f"must have 'allOf' of one schema, which is all that engines follow, got {len(parts)}"
+            yield f"must have 'allOf' of one schema, which is all that xgrammar follows, got {len(parts)}"
         return
     if "type" not in part and not any(keyword in part for keyword in (*_OF_ARRAYS, *_OF_OBJECTS)):
         if demands:
-            yield f"must have 'type' beside {demands[0]!r}, which engines ignore without"
+            yield f"must have 'type' beside {demands[0]!r}, which xgrammar ignores without"
         return
     kinds = kinds_of_type(part.get("type"))
     if "string" in kinds:
@@ -121,7 +164,7 @@ def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
     if "integer" in kinds:
         yield from _of_numbers(part, demands, whole="fraction" not in kinds)
     if "array" in kinds:
-        yield from (f"must be without {key!r}, which engines ignore" for key in _NO_ARRAY_FOLLOWS if key in demands)
+        yield from (f"must be without {key!r}, which xgrammar ignores" for key in _NO_ARRAY_FOLLOWS if key in demands)
     if "object" in kinds:
         yield from _of_objects(part, demands)
 
@@ -130,7 +173,7 @@ def _beside(part: Mapping[str, object], leading: str, demands: list[str], overla
     for keyword in demands:
         # The format of listed values is only a remark.
         if keyword != leading and not (keyword == "format" and leading in ("const", "enum")):
-            yield f"must be without {keyword!r} beside {leading!r}, where engines ignore it"
+            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it"
     if "type" not in part:
         return
     allowed = kinds_of_type(part["type"])
@@ -140,16 +183,16 @@ def _beside(part: Mapping[str, object], leading: str, demands: list[str], overla
     else:
         fits = overlaps.kinds_behind(part, leading) <= allowed
     if not fits:
-        yield f"must have a 'type' that allows everything that {leading!r} does: engines ignore it there"
+        yield f"must have a 'type' that allows everything that {leading!r} does: xgrammar ignores it there"
 
 
 def _of_strings(demands: list[str]) -> Iterator[str]:
     if "format" in demands and "pattern" in demands:
-        yield "must be without 'pattern' beside 'format', where engines ignore it"
+        yield "must be without 'pattern' beside 'format', where xgrammar ignores it"
     leading = next((keyword for keyword in ("format", "pattern") if keyword in demands), None)
     for keyword in _LENGTHS:
         if leading and keyword in demands:
-            yield f"must be without {keyword!r} beside {leading!r}, where engines ignore it"
+            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it"
 
 
 def _of_numbers(part: Mapping[str, object], demands: list[str], *, whole: bool) -> Iterator[str]:
@@ -159,7 +202,7 @@ def _of_numbers(part: Mapping[str, object], demands: list[str], *, whole: bool) 
         yield f"must have 'multipleOf' with integers only, and a whole one, got {part['multipleOf']!r:.40}"
     for keyword in _BOUNDS:
         if keyword in demands:
-            yield f"must be without 'multipleOf' beside {keyword!r}, where engines ignore it"
+            yield f"must be without 'multipleOf' beside {keyword!r}, where xgrammar ignores it"
 
 
 def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[str]:
@@ -167,16 +210,16 @@ def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[str]
     known = properties if isinstance(properties, dict) else {}
     for name in required if isinstance(required, list) else ():
         if isinstance(name, str) and name not in known:
-            yield f"must have what is 'required' in 'properties', which is all that engines follow, got {name!r:.40}"
+            yield f"must have what is 'required' in 'properties', which is all that xgrammar follows, got {name!r:.40}"
     if "propertyNames" in demands:
         for keyword in ("properties", "patternProperties", "unevaluatedProperties"):
             if keyword in demands:
-                yield f"must be without 'propertyNames' beside {keyword!r}, where engines ignore it"
+                yield f"must be without 'propertyNames' beside {keyword!r}, where xgrammar ignores it"
     patterns = part.get("patternProperties")
     if isinstance(patterns, dict) and len(patterns) > 1:
-        yield f"must have 'patternProperties' with one pattern: engines follow one for each name, got {len(patterns)}"
+        yield f"must have 'patternProperties' with one pattern: xgrammar follows one for each name, got {len(patterns)}"
     if patterns and known and part.get("additionalProperties", False) is not False:
-        yield "must be without 'patternProperties' beside 'additionalProperties' and 'properties': engines ignore it"
+        yield "must be without 'patternProperties' beside 'additionalProperties' and 'properties': xgrammar ignores it"
 
 
 def _idle(keyword: str, value: object) -> bool:
@@ -186,3 +229,16 @@ def _idle(keyword: str, value: object) -> bool:
     if keyword == "uniqueItems" or isinstance(value, dict | list):
         return not value
     return value is True or (value == 0 and value is not False and keyword in _LEAST)
+
+
+def _target(schema: object, ref: str) -> object:
+    value = schema
+    for part in ref.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
+        else:
+            return None
+    return value

@@ -1,0 +1,1 @@
+"""Compilers of constrained output: llguidance and xgrammar, as vLLM uses them."""

@@ -1,0 +1,52 @@
+"""Single questions to a replica, outside of the stream that carries its work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+
+from cluster.errors import LinkLostError
+from cluster.trust.link_proof import Metadata
+from penstock.internal.v1 import replica_pb2 as pb
+from penstock.models import StructuredOutput
+from penstock.wire import structured_to_wire
+
+FETCH_TIMEOUT_S = 60.0
+"""Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
+CHECK_TIMEOUT_S = 10.0
+"""Longest wait for an engine's compiler to judge a constraint."""
+
+
+async def fetch_tokenizer(stub: Any, replica_id: str, metadata: Metadata, digest: str) -> Mapping[str, bytes]:
+    """Return the replica's tokenizer files by name.
+
+    Raises:
+        LinkLostError: the replica is gone or has another tokenizer.
+    """
+    try:
+        reply = await stub.GetTokenizer(
+            pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=FETCH_TIMEOUT_S, wait_for_ready=True
+        )
+    except grpc.aio.AioRpcError as error:
+        raise _lost("tokenizer", replica_id, error) from error
+    return {file.name: file.content for file in reply.files}
+
+
+async def check_constraint(stub: Any, replica_id: str, metadata: Metadata, constraint: StructuredOutput) -> str:
+    """Return why the replica's engine refuses a constraint; empty where it follows it.
+
+    Raises:
+        LinkLostError: the replica is gone, took too long, or is too old to know the question.
+    """
+    request = pb.CheckConstraintRequest(constraint=structured_to_wire(constraint))
+    try:
+        reply = await stub.CheckConstraint(request, metadata=metadata, timeout=CHECK_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise _lost("constraint", replica_id, error) from error
+    return str(reply.problem)
+
+
+def _lost(what: str, replica_id: str, error: grpc.aio.AioRpcError) -> LinkLostError:
+    return LinkLostError(f"{what} of {replica_id}: {error.code().name}: {error.details()}")

@@ -1,0 +1,15 @@
+"""A job service on given stores, whose engines follow every constraint."""
+
+from __future__ import annotations
+
+from cluster.settings import JobsSettings
+from penstock.models import StructuredOutput
+from router.jobs import JobServicer, JobStores
+from router.validation import RequestLimits
+
+
+def job_servicer(stores: JobStores) -> JobServicer:
+    async def followed(_pool: str, _constraint: StructuredOutput) -> str:
+        return ""
+
+    return JobServicer(stores, JobsSettings(), RequestLimits(), lambda _pool: None, followed)
