@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 
+from loadtest.benchmarks.ending import end
 from loadtest.load.schedule.kinds import KINDS
 from loadtest.traces.sample import SAMPLE
 
@@ -39,9 +39,9 @@ def lines() -> list[str]:
     return made
 
 
-def main(path: Path = SAMPLE) -> None:
-    path.write_text("\n".join(lines()) + "\n", encoding="utf-8")
+def main() -> None:
+    SAMPLE.write_text("\n".join(lines()) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    end("sample-trace", main)
