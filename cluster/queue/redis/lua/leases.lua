@@ -1,7 +1,7 @@
 -- Shared: leases, which say which routers and replicas are alive. memory/leases.py mirrors it.
 
--- Note a heartbeat. If a key of the pool is lost the rest of it goes too. After a gap in which no process could renew, a clock that ran backward or a new run id, every lease
--- counts as live for one full lease.
+-- Note a heartbeat. If a key of the pool is lost, the rest of it goes too. After a gap in which no process could renew,
+-- a clock that ran backward or a new run id, every lease counts as live for one full lease.
 function Q.tick()
   if Q.new or Q.torn() then Q.forget_requests() end
   local run = ARGV[2]
