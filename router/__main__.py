@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = read_settings(options.settings_json, options.settings)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
-        run = _run(settings, options.port, options.metrics_port, options.shared_port, options.ready_file)
+        run = _run(settings, options)
         _run_loop(run)
     except SetupError as error:
         sys.stderr.write(f"penstock router: {error}\n")
@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="overrides router.port")
     parser.add_argument("--metrics-port", type=int, help="overrides router.metrics_port")
     parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
+    parser.add_argument("--any-http-port", action="store_true", help="take a free one where router.http.port is in use")
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
     return parser
 
@@ -63,9 +64,7 @@ def _run_loop(run: object) -> None:
         uvloop.run(run)
 
 
-async def _run(
-    settings: Settings, port: int | None, metrics_port: int | None, shared_port: bool, ready_file: Path | None
-) -> None:
+async def _run(settings: Settings, options: argparse.Namespace) -> None:
     redis = settings.redis
     if not redis.url:
         raise SetupError("redis.url must be set for a router process; `penstock up` starts an embedded server")
@@ -73,14 +72,17 @@ async def _run(
     first = next(iter(settings.pools))
     await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
     queues = redis_factory(settings)
-    router = build_router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
+    ports = {"port": options.port, "metrics_port": options.metrics_port, "shared_port": options.shared_port}
+    router = build_router(settings, secret, queues, **ports)
+    if router.http is not None:
+        router.http.any_port = options.any_http_port
     stop = asyncio.Event()
     with stop_signals(stop.set):
         await router.start()
         settle_heap()
         try:
-            if ready_file is not None:
-                write_ready(ready_file, router)
+            if options.ready_file is not None:
+                write_ready(options.ready_file, router)
             await stop.wait()
         finally:
             await router.stop()
@@ -94,6 +96,7 @@ def write_ready(path: Path, router: Router) -> None:
     fields = {
         "port": router.port,
         "metrics_port": router.metrics_port,
+        "http_port": router.http.port if router.http is not None else 0,
         "router_id": router.router_id,
         "pid": os.getpid(),
     }

@@ -40,6 +40,8 @@ from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
+from router.http.routes import Routes
+from router.http.server import HttpServer, tls_context
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
@@ -92,6 +94,8 @@ class RouterParts:
     """Server with all services, and no port yet."""
     tls: TlsFiles | None
     """Certificate of the port; None without TLS."""
+    http: HttpServer | None
+    """Server of the HTTP API; None where it is off."""
 
 
 # --- composition ------------------------------------------------------------------------------------------------------
@@ -166,6 +170,11 @@ def build_router(
         health=health_service,
         server=_build_server(own, handlers, health_service, shared_port=shared_port),
         tls=tls,
+        http=_build_http(
+            own,
+            Routes(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
+            shared_port=shared_port,
+        ),
     )
     return Router(
         router_id,
@@ -220,6 +229,13 @@ def _build_server(
     return server
 
 
+def _build_http(settings: RouterSettings, routes: Routes, *, shared_port: bool) -> HttpServer | None:
+    if settings.http.port is None:
+        return None
+    tls = tls_context(settings.tls) if settings.tls is not None else None
+    return HttpServer(settings.http, settings.host, routes, tls, shared_port=shared_port)
+
+
 # --- life -------------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +250,7 @@ class Router:
         self.port = port
         """After `start`: the port that was bound."""
         self.pools = parts.pools
+        self.http = parts.http
         self._settings = settings
         self._parts = parts
         self._inference = parts.inference
@@ -266,6 +283,8 @@ class Router:
         self._metrics_server = self._open_metrics()
         await self._meet_replicas()
         await self._open_port()
+        if parts.http is not None:
+            await parts.http.start()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
         parts.feeder.start()
@@ -343,6 +362,8 @@ class Router:
             await self._calls_ended(PARTING_S)
         await parts.feeder.close()
         await self._server.stop(grace=0.2)
+        if parts.http is not None:
+            await parts.http.stop()
         await self._inference.close()
         await self._jobs.close()
         await parts.control_api.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis.exceptions import BusyLoadingError
 
-from cluster.addresses import family_of, listening_host
+from cluster.addresses import family_of, free_port, listening_host
 from cluster.bootstrap.models import check_hub, check_model, hub_models
 from cluster.bootstrap.ready import POLL_S, Progress
 from cluster.bootstrap.redis_server import LOAD_TIMEOUT_S, find_server
@@ -24,6 +24,8 @@ from cluster.trust.tls import TlsFiles
 
 LEAST_FREE = 64 << 20
 """Least bytes that the state folder's disk must have free."""
+HTTP_PORT = 8000
+"""Port of the HTTP API where nobody asks for another one."""
 
 
 def check_ahead(settings: Settings) -> None:
@@ -45,6 +47,10 @@ def check_ahead(settings: Settings) -> None:
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router
+    if router.http.port and _taken(router.host, router.http.port):
+        raise SettingsError(
+            f"router.http.port: {router.http.port} on {router.host} is in use; choose another one with --http-port"
+        )
     if router.port and _taken(router.host, router.port):
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
 
@@ -96,6 +102,19 @@ async def check_hubs(settings: Settings, progress: Progress) -> None:
         progress(f"model {model}", "looking it up")
         await asyncio.to_thread(check_hub, name, model)
         progress(f"model {model}", "ready")
+
+
+def with_http(settings: Settings) -> tuple[Settings, bool]:
+    """Return the settings with a port of the HTTP API, and whether any other one will do. A port that the settings give
+    stays.
+    """
+    router = settings.router
+    if router.http.port is not None:
+        return settings, False
+    http = router.http.model_copy(
+        update={"port": free_port(router.host) if _taken(router.host, HTTP_PORT) else HTTP_PORT}
+    )
+    return settings.model_copy(update={"router": router.model_copy(update={"http": http})}), True
 
 
 def _taken(host: str, port: int) -> bool:

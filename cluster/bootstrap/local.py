@@ -51,6 +51,7 @@ class RouterProcess:
     router_id: str
     port: int
     metrics_port: int
+    http_port: int
 
 
 class LocalCluster:
@@ -60,6 +61,7 @@ class LocalCluster:
         """`same_port`: all routers share one port, as clients expect; False gives each its own, for tests."""
         self._progress = progress
         self._same_port = same_port
+        self.any_http_port = False  # whether the HTTP API may have another port where that of the settings is in use
         self.state_dir = settings.cluster.folder.resolve()
         self.run_dir = self.state_dir / "run"
         self.settings = settings
@@ -324,13 +326,14 @@ class LocalCluster:
         ]
         if self._same_port and self.settings.router.processes > 1:
             command.append("--shared-port")
+        command += ["--any-http-port"] * self.any_http_port
         process = await ChildProcess.start(f"router {index}", command, self.run_dir / f"router-{index}.log")
         try:
             fields = await wait_file(ready_file, process, ROUTER_TIMEOUT_S)
         except BaseException:
             await process.stop(1.0)
             raise
-        return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"])
+        return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"], fields["http_port"])
 
     async def _wait_linked(self) -> None:
         # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.

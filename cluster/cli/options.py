@@ -40,6 +40,7 @@ def add_pool_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, metavar="N", help="number of replicas")
     parser.add_argument("--redis-url", type=word, metavar="URL", help="an existing Redis instead of the embedded one")
     parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
+    parser.add_argument("--http-port", type=int, metavar="N", help="port of the HTTP API (default 8000 if it is free)")
     parser.add_argument("--routers", type=int, metavar="N", help="router processes that share the port")
     parser.add_argument(
         "--ray", action="store_true", help="host simulated replicas in Ray Serve too (default: only what needs Ray)"
@@ -72,7 +73,11 @@ def given_in(options: argparse.Namespace) -> tuple[Path | None, dict[str, Any]]:
             "ray": "always" if getattr(options, "ray", False) else None,
         },
         "redis": {"url": getattr(options, "redis_url", None)},
-        "router": {"port": getattr(options, "port", None), "processes": getattr(options, "routers", None)},
+        "router": {
+            "port": getattr(options, "port", None),
+            "processes": getattr(options, "routers", None),
+            "http": {"port": getattr(options, "http_port", None)},
+        },
     }
     pool = {
         "engine": getattr(options, "engine", None),
@@ -94,6 +99,7 @@ FLAGS = {
     "redis.url": "--redis-url",
     "router.port": "--port",
     "router.processes": "--routers",
+    "router.http.port": "--http-port",
     "engine": "--engine",
     "model": "--model",
     "tensor_parallel_size": "--tp",

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cluster.addresses import bare_host, host_port
+from cluster.bootstrap.ahead import with_http
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
 from cluster.bootstrap.without_ray import local_cluster
@@ -31,19 +32,20 @@ from cluster.terminal.progress import StepDisplay
 
 def run_up(options: argparse.Namespace) -> int:
     """Start a cluster, wait for Ctrl-C, SIGTERM or the end of the terminal, then stop it in order."""
-    settings = settings_from(options)
+    settings, any_http_port = with_http(settings_from(options))
     with claimed(settings.cluster.folder):
         # For warnings about processes that end and are restarted.
         configure_logging("warning", "text")
-        return asyncio.run(_up(settings, screen(), options))
+        return asyncio.run(_up(settings, screen(), options, any_http_port=any_http_port))
 
 
-async def _up(settings: Settings, console: Console, options: argparse.Namespace) -> int:
+async def _up(settings: Settings, console: Console, options: argparse.Namespace, *, any_http_port: bool) -> int:
     stop = asyncio.Event()
     if options.until_eof:
         _stop_at_eof(stop)
     with stop_signals(stop.set), StepDisplay(console) as display:
         cluster = local_cluster(settings, display)
+        cluster.any_http_port = any_http_port
         starting = asyncio.create_task(cluster.start(), name="up.start")
         stopping = asyncio.create_task(stop.wait(), name="up.stop")
         try:
@@ -79,6 +81,8 @@ def _show(cluster: LocalCluster, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
+    for url in _http(cluster)[:1]:
+        console.print(escape(f"OpenAI's SDKs: OPENAI_BASE_URL={url}"), highlight=False, soft_wrap=True)
     # By default they are any free ports, which are printed only here.
     ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
     console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
@@ -106,6 +110,7 @@ def _write_ready(path: Path, cluster: LocalCluster) -> None:
     """Write what a program that started this command needs. It reads the whole file or none."""
     fields = {
         "target": _dialled(cluster.target),
+        "http": _http(cluster)[0],
         "pools": list(cluster.settings.pools),
         "metrics_ports": [each.metrics_port for each in cluster.routers],
         "pid": os.getpid(),
@@ -126,6 +131,13 @@ def _try(settings: Settings, target: str) -> str:
             tls += " --tls-cert <file> --tls-key <file>"
     # Some shells read the brackets of an IPv6 address as a pattern.
     return f'{key}penstock generate --target {shlex.quote(_dialled(target))}{tls}{model} "What is Penstock?"'
+
+
+def _http(cluster: LocalCluster) -> list[str]:
+    """Return the base URL of each router's HTTP API. Routers that share a port have the same one."""
+    router = cluster.settings.router
+    scheme = "https" if router.tls is not None else "http"
+    return [f"{scheme}://{_dialled(host_port(router.host, each.http_port))}/v1" for each in cluster.routers]
 
 
 def _dialled(target: str) -> str:

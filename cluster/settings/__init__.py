@@ -19,6 +19,7 @@ from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
 from cluster.settings.router import (
     AffinitySettings,
     AuthSettings,
+    HttpSettings,
     JobsSettings,
     LimitSettings,
     MergingSettings,
@@ -38,6 +39,7 @@ __all__ = [
     "ClusterSettings",
     "ControlSettings",
     "EngineKind",
+    "HttpSettings",
     "JobsSettings",
     "LimitSettings",
     "MergingSettings",

@@ -149,6 +149,15 @@ class MergingSettings(Section):
     """Longest time in seconds that a token waits for the next ones; 0 switches merging off."""
 
 
+class HttpSettings(Section):
+    """The HTTP API, which OpenAI's SDKs call."""
+
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the HTTP API; 0 takes a free one. Default: none, except that `penstock up` takes 8000."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1 << 16, le=256 << 20)
+    """Largest body of a request, in bytes."""
+
+
 class RouterSettings(Section):
     """Router processes."""
 
@@ -159,6 +168,8 @@ class RouterSettings(Section):
     """TLS on the public port. Default: no TLS; requests and keys travel in the clear."""
     port: int = Field(default=50051, ge=0, le=65535)
     """Port of the public gRPC API; 0 takes a free one."""
+    http: HttpSettings = HttpSettings()
+    """The HTTP API."""
     processes: int = Field(default=1, ge=1, le=64)
     """Number of router processes that share the port. Raise it where one process uses all of a CPU core."""
     metrics_port: int = Field(default=0, ge=0, le=65535)

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from penstock.client.explain import UNREACHABLE
 from tests.chaos.history import (
     Attempted,
     Cancelled,
@@ -357,7 +358,9 @@ def _stated_errors(history: History, bounds: Bounds) -> Iterator[tuple[str, str]
             if bounds.fail_fast_s is not None and _silence(request, event, called_at) > bounds.fail_fast_s:
                 took = _silence(request, event, called_at)
                 yield "I7", f"{request.name} heard of its failure after {took:.1f} s, {bounds.fail_fast_s} s are stated"
-            if bounds.retry_info and event.code == "UNAVAILABLE" and event.reason and event.retry_after_s is None:
+            # No router said so where none was reached.
+            told = event.code == "UNAVAILABLE" and event.reason not in ("", UNREACHABLE)
+            if bounds.retry_info and told and event.retry_after_s is None:
                 yield "I7", f"{request.name} was told UNAVAILABLE {event.reason} without RetryInfo"
 
 

@@ -143,7 +143,7 @@ def test_every_address_of_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch
 
 def test_what_clients_are_told_to_dial() -> None:
     cluster = LocalCluster(load_settings(flags={"router": {"host": "::1"}}, environ={}), lambda _step, _text: None)
-    cluster.routers = [RouterProcess(_process(), "router-1", 7, 8)]
+    cluster.routers = [RouterProcess(_process(), "router-1", 7, 8, 0)]
     assert "[::1]:7" == cluster.target
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.values.jobs import Job, JobResult
-from penstock.values.results import Choice, Completion
+from penstock.values.results import Choice, Completion, Usage
 
 
 def result_line(job: Job, result: JobResult) -> str:
@@ -27,27 +28,33 @@ def result_object(job: Job, result: JobResult) -> dict[str, Any]:
         fields["response"] = {
             "status_code": 200,
             "request_id": result.completion.request_id,
-            "body": _body(job, result, result.completion),
+            "body": completion_object(
+                result.completion, model=job.model, created=int(result.ended_at), chat=result.chat
+            ),
         }
     elif result.error is not None:
         fields["error"] = {"code": result.error.reason.lower(), "message": result.error.message}
     return fields
 
 
-def _body(job: Job, result: JobResult, completion: Completion) -> dict[str, Any]:
-    usage = completion.usage
+def completion_object(completion: Completion, *, model: str, created: int, chat: bool) -> dict[str, Any]:
+    """Return a whole answer as OpenAI's server gives it. `created` is in seconds since 1970."""
     return {
-        "id": f"{'chatcmpl' if result.chat else 'cmpl'}-{completion.request_id}",
-        "object": "chat.completion" if result.chat else "text_completion",
-        "created": int(result.ended_at),
-        "model": job.model,
-        "choices": [(_chat_choice if result.chat else _text_choice)(choice) for choice in completion.choices],
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.output_tokens,
-            "total_tokens": usage.prompt_tokens + usage.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        },
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{completion.request_id}",
+        "object": "chat.completion" if chat else "text_completion",
+        "created": created,
+        "model": model,
+        "choices": [(_chat_choice if chat else _text_choice)(choice) for choice in completion.choices],
+        "usage": usage_object(completion.usage),
+    }
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
 
 
@@ -55,26 +62,33 @@ def _chat_choice(choice: Choice) -> dict[str, Any]:
     return {
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
-        "logprobs": {"content": [_position(position) for position in choice.logprobs], "refusal": None}
-        if choice.logprobs
-        else None,
+        "logprobs": chat_logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason.value,
     }
 
 
 def _text_choice(choice: Choice) -> dict[str, Any]:
-    logprobs = None
-    if choice.logprobs:
-        logprobs = {
-            "tokens": [_name(position.chosen) for position in choice.logprobs],
-            "token_logprobs": [position.chosen.logprob for position in choice.logprobs],
-            "top_logprobs": [{_name(token): token.logprob for token in p.top} for p in choice.logprobs],
-        }
     return {
         "index": choice.index,
         "text": choice.text,
-        "logprobs": logprobs,
+        "logprobs": text_logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason.value,
+    }
+
+
+def chat_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
+    """Return log probabilities in the form of a chat; None where there are none."""
+    return {"content": [_position(position) for position in positions], "refusal": None} if positions else None
+
+
+def text_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
+    """Return log probabilities in the form of a completion; None where there are none."""
+    if not positions:
+        return None
+    return {
+        "tokens": [_name(position.chosen) for position in positions],
+        "token_logprobs": [position.chosen.logprob for position in positions],
+        "top_logprobs": [{_name(token): token.logprob for token in position.top} for position in positions],
     }
 
 

@@ -41,6 +41,8 @@ class SimulatedCluster:
     """Names of the models it serves."""
     client: Client
     """Client that is connected to it."""
+    openai_base_url: str
+    """Base URL for OpenAI's SDKs."""
 
     def async_client(self) -> AsyncClient:
         """Return a new client for asyncio; end it with `close` or `async with`."""
@@ -62,7 +64,7 @@ def running_cluster(*flags: str) -> Iterator[SimulatedCluster]:
         with (folder / "output.txt").open("wb") as output, _started(folder, flags, output.fileno()) as process:
             fields = _ready(folder, process)
             with Client(fields["target"]) as client:
-                yield SimulatedCluster(fields["target"], tuple(fields["pools"]), client)
+                yield SimulatedCluster(fields["target"], tuple(fields["pools"]), client, fields["http"])
 
 
 def find_command() -> list[str]:
@@ -88,8 +90,8 @@ def find_command() -> list[str]:
 @contextmanager
 def _started(folder: Path, flags: Sequence[str], output: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        *(*find_command(), "up", "--engine", "sim", "--port", "0", "--state-dir", str(folder / "state")),
-        *("--ready-file", str(folder / "ready.json"), "--until-eof", *flags),
+        *(*find_command(), "up", "--engine", "sim", "--port", "0", "--http-port", "0"),
+        *("--state-dir", str(folder / "state"), "--ready-file", str(folder / "ready.json"), "--until-eof", *flags),
     ]
     # A key or an address in the environment is for another cluster.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

@@ -141,7 +141,7 @@ async def test_routers_without_links_are_named_with_the_pool(
     monkeypatch.setattr(local, "ROUTER_TIMEOUT_S", 0.2)
     monkeypatch.setattr(local, "unlinked", lambda _port, _host, wanted: list(wanted))
     process = await ChildProcess.start("router 0", LIVES, cluster.run_dir / "router-0.log")
-    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
     with pytest.raises(BootstrapError, match=r"router 0 .*not linked to all replicas of demo within .*router-0\.log"):
         await cluster._wait_linked()
 
@@ -152,7 +152,7 @@ async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: 
     complains = "print('the queue refused: MISCONF no space left', flush=True); import time; time.sleep(600)"
     process = await ChildProcess.start("router 0", (sys.executable, "-c", complains), cluster.run_dir / "router-0.log")
     await until(lambda: process.worries() != "")
-    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
     with pytest.raises(BootstrapError, match=r"not linked .*its log says:\nthe queue refused: MISCONF no space left"):
         await cluster._wait_linked()
 
@@ -204,7 +204,8 @@ async def test_serve_that_gave_up_is_explained_by_the_first_failure(cluster: Sta
 ROUTER = """
 import json, pathlib, sys, time
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-fields = {"router_id": "again", "port": int(flags["--port"]), "metrics_port": int(flags["--metrics-port"])}
+ports = {"port": int(flags["--port"]), "metrics_port": int(flags["--metrics-port"]), "http_port": 0}
+fields = {"router_id": "again", **ports}
 pathlib.Path(flags["--ready-file"]).write_text(json.dumps(fields))
 time.sleep(600)
 """
@@ -224,7 +225,7 @@ async def test_a_router_that_is_killed_is_replaced_at_its_ports_and_the_others_s
     monkeypatch.setattr(ChildProcess, "start", instead)
     for number in range(2):
         process = await ChildProcess.start("router", LIVES, cluster.run_dir / f"router-{number}.log")
-        cluster.routers.append(RouterProcess(process, f"router-{number}", 50051 + number, 40001 + number))
+        cluster.routers.append(RouterProcess(process, f"router-{number}", 50051 + number, 40001 + number, 0))
     stays, killed = cluster.routers
     watching = supervised(cluster)
     killed.process.kill()
@@ -240,7 +241,7 @@ async def test_a_router_that_is_killed_is_replaced_at_its_ports_and_the_others_s
 
 async def test_a_router_that_ends_fails_a_start_but_no_restart_of_ray(cluster: StandIns) -> None:
     process = await ChildProcess.start("router 0", ENDS, cluster.run_dir / "router-0.log")
-    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
     await process.wait()
     with pytest.raises(BootstrapError, match="router 0"):
         cluster.check()

@@ -93,7 +93,7 @@ def test_it_says_where_routers_and_the_autoscaler_have_their_metrics(
 ) -> None:
     settings = load_settings(flags={"cluster": {"state_dir": str(tmp_path)}, "router": {"host": "::1"}}, environ={})
     cluster = LocalCluster(settings, lambda _step, _text: None)
-    cluster.routers = [RouterProcess(Mock(), f"router-{port}", 50051, port) for port in (40001, 40002)]
+    cluster.routers = [RouterProcess(Mock(), f"router-{port}", 50051, port, 8000) for port in (40001, 40002)]
     _show(cluster, screen())
     said = capsys.readouterr().out
     assert "serving demo on [::1]:50051; Ctrl-C stops" in said

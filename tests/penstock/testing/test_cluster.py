@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import psutil
 import pytest
 
@@ -50,6 +51,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedClust
         patch.setenv("PENSTOCK_API_KEY", "psk_of_another_cluster")
         with running_cluster("--replicas", "2") as running:
             yield running
+
+
+def test_openais_sdk_can_call_it(cluster: SimulatedCluster) -> None:
+    with openai.OpenAI(base_url=cluster.openai_base_url, api_key="none", max_retries=0) as client:
+        asked = [{"role": "user", "content": "What is Penstock?"}]
+        found = client.chat.completions.create(model="demo", messages=asked, max_tokens=4)  # type: ignore[call-overload]
+    assert found.usage.completion_tokens == 4
 
 
 def processes(folder: str) -> list[psutil.Process]:

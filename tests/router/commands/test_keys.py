@@ -255,7 +255,9 @@ def test_a_port_that_is_none_is_not_dialled_as_another_one(host: str, capsys: Ca
     assert f"--target: a port must be 1 to 65535, got '{host}'" in capsys.readouterr().err
 
 
-def test_the_list_shows_every_entry_and_no_hash(file: Path, capsys: Captured) -> None:
+def test_the_list_shows_every_entry_and_no_hash(file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A narrow screen folds texts.
+    monkeypatch.setenv("COLUMNS", "200")
     key = new(file, capsys, "--tenant", "acme", "--role", "admin", "--models", "a,b", "--expires", "2020-01-01").strip()
     file.write_text(file.read_text() + '\n[[certificates]]\nuri = "spiffe://x"\ntenant = "other"\n')
 

@@ -68,7 +68,7 @@ def stats(running: int) -> Any:
 
 def output(token: int | None, reason: str | None = None) -> Any:
     ids = [] if token is None else [token]
-    return SimpleNamespace(finish_reason=reason, new_token_ids=ids, new_logprobs=None)
+    return SimpleNamespace(finish_reason=reason, new_token_ids=ids, new_logprobs=None, stop_reason=None)
 
 
 class Text:
@@ -127,6 +127,17 @@ async def test_only_what_vllm_itself_refuses_is_the_requests_fault() -> None:
     assert sink.end is not None
     assert (True, "the constraint does not compile") == (sink.end.invalid_request, sink.end.error)
     assert 0.0 == sink.end.gpu_seconds
+
+    # A constraint that can't be followed to its end; the engine says why.
+    broken = Sink()
+    sequence = await begin(engine, broken, constrained=True)
+    sequence.take(output(7), 1.0)
+    failed = output(8, "error")
+    failed.stop_reason = "the constraint can't be followed: NoExtension"
+    sequence.take(failed, 1.5)
+    engine.on_step(stats(0), 1.5)
+    assert broken.end is not None
+    assert (True, failed.stop_reason) == (broken.end.invalid_request, broken.end.error)
 
     # A tokenizer's fault in the first text.
     other = Sink()

@@ -1,0 +1,296 @@
+"""Body of a request in OpenAI's format, for chats and completions, with the names that vLLM's server adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.batch.fields import INT64, UINT32, Fields, is_int, is_number, shown, within
+from penstock.models import StructuredOutput
+from penstock.values.messages import Message
+from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
+from penstock.values.sampling import Sampling
+from penstock.values.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
+
+COMPLETIONS_MAX_TOKENS = 16
+"""max_tokens of a completion that gives none, as in OpenAI's API; a chat gets the rest of the context."""
+
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_COUNTS = ("n", "min_tokens")
+_OFF = -1
+"""Value that vLLM's server also takes for no `top_k` and no `seed`."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_MOST_DIGITS = len(str(UINT32[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request."""
+
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    session_id: str
+    continue_final_message: bool
+    ignored: tuple[str, ...]
+    """Paths of unsupported fields that were left out."""
+
+
+def read_body(body: Fields, *, chat: bool) -> Body:
+    """Read a request.
+
+    Raises:
+        BatchFileError: it can't be served as written.
+    """
+    model = body.text("model")
+    if not model:
+        raise body.wrong("model", "is required")
+    prompt = _chat_prompt(body) if chat else _completion_prompt(body)
+    sampling, session_id = _sampling(body, chat=chat), body.text("session_id")
+    continues = chat and _continues(body)
+    return Body(model, prompt, sampling, session_id, continues, body.leftovers(CHAT if chat else COMPLETION))
+
+
+def _continues(body: Fields) -> bool:
+    if not body.flag("continue_final_message"):
+        return False
+    # vLLM's server asks for false together with it, and true is the default.
+    if body.take("add_generation_prompt"):
+        raise body.wrong("add_generation_prompt", "must be false or absent with continue_final_message, got true")
+    return True
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def _chat_prompt(body: Fields) -> Prompt:
+    messages = body.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise body.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
+    return [_message(body, index, message) for index, message in enumerate(messages)]
+
+
+def _message(body: Fields, index: int, message: object) -> Message:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise body.wrong(where, f"must be an object, got {shown(message)}")
+    fields = body.child(where, message)
+    role = fields.text("role")
+    if not role:
+        raise fields.wrong("role", "is required")
+    content = fields.take("content")
+    body.also_ignored(fields.leftovers(MESSAGE))
+    if isinstance(content, list):
+        # Joined as vLLM's server does.
+        content = "\n".join(_text_part(body, f"{where}.content[{number}]", part) for number, part in enumerate(content))
+    if not isinstance(content, str):
+        raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
+    return Message(role, content)
+
+
+def _text_part(body: Fields, where: str, part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+        raise body.wrong(where, f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
+    fields = body.child(where, part)
+    fields.take("type")
+    text = fields.text("text")
+    body.also_ignored(fields.leftovers(TEXT_PART))
+    return text
+
+
+def _completion_prompt(body: Fields) -> Prompt:
+    prompt = body.take("prompt")
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and prompt and all(is_int(token) for token in prompt):
+        for token in prompt:
+            within(body, "prompt", token, UINT32)
+        return prompt
+    raise body.wrong("prompt", f"must be one text or one list of token ids, got {shown(prompt)}")
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def _sampling(body: Fields, *, chat: bool) -> Sampling:
+    values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
+    values |= {name: body.count(name) for name in _COUNTS}
+    best_of = body.take("best_of")
+    if best_of is not None and (not is_int(best_of) or best_of not in (1, values["n"])):
+        raise body.wrong("best_of", f"must be 1, n or absent, got {shown(best_of)}")
+    top_k, seed = body.count("top_k", (_OFF, UINT32[1])), body.count("seed", INT64)
+    return Sampling(
+        **values,
+        max_tokens=_max_tokens(body, chat=chat),
+        top_k=0 if top_k == _OFF else top_k,
+        seed=None if seed == _OFF else seed,
+        stop=_stop(body),
+        stop_token_ids=tuple(_ints(body, "stop_token_ids")),
+        ignore_eos=body.flag("ignore_eos"),
+        logprobs=_logprobs(body, chat=chat),
+        logit_bias=_logit_bias(body),
+        structured=_structured(body),
+    )
+
+
+def _max_tokens(body: Fields, *, chat: bool) -> int | None:
+    tokens = body.count("max_tokens")
+    newer = body.count("max_completion_tokens") if chat else None
+    if tokens is not None and newer is not None and tokens != newer:
+        raise body.wrong("max_completion_tokens", f"must equal max_tokens where both are given, got {newer}")
+    if newer is not None:
+        return newer
+    return COMPLETIONS_MAX_TOKENS if tokens is None and not chat else tokens
+
+
+def _stop(body: Fields) -> tuple[str, ...]:
+    stop = body.take("stop")
+    if stop is None:
+        return ()
+    if isinstance(stop, str):
+        return (stop,)
+    if isinstance(stop, list) and all(isinstance(text, str) for text in stop):
+        return tuple(stop)
+    raise body.wrong("stop", f"must be text or a list of texts, got {shown(stop)}")
+
+
+def _ints(body: Fields, name: str) -> list[int]:
+    value = body.take(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(is_int(entry) for entry in value):
+        raise body.wrong(name, f"must be a list of whole numbers, got {shown(value)}")
+    for entry in value:
+        within(body, name, entry, UINT32)
+    return value
+
+
+def _logprobs(body: Fields, *, chat: bool) -> int | None:
+    if not chat:
+        return body.count("logprobs")
+    top = body.count("top_logprobs")
+    if body.flag("logprobs"):
+        return top or 0
+    if top:
+        raise body.wrong("top_logprobs", "needs logprobs to be true")
+    return None
+
+
+def _logit_bias(body: Fields) -> dict[int, float]:
+    value = body.take("logit_bias")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise body.wrong("logit_bias", f"must be an object of token ids and numbers, got {shown(value)}")
+    biases: dict[int, float] = {}
+    for token, bias in value.items():
+        if not _is_token_id(token) or not is_number(bias):
+            raise body.wrong("logit_bias", f"must map token ids to numbers, got {shown({token: bias})}")
+        try:
+            biases[int(token)] = float(bias)
+        except OverflowError:
+            raise body.wrong("logit_bias", f"must be numbers below 1.8e308, got {shown({token: bias})}") from None
+    return biases
+
+
+def _is_token_id(text: str) -> bool:
+    # Python parses no number with thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= UINT32[1]
+
+
+def _structured(body: Fields) -> StructuredOutput | None:
+    found = [
+        constraint
+        for constraint in (
+            _response_format(body),
+            _guided(body, "guided_json", (dict, str), json_schema),
+            _guided(body, "guided_regex", (str,), regex),
+            _guided(body, "guided_grammar", (str,), grammar),
+            _choice(body, "guided_choice"),
+            _structured_outputs(body),
+        )
+        if constraint is not None
+    ]
+    if len(found) > 1:
+        raise body.wrong("response_format", "only one constraint on the output can be given")
+    return found[0] if found else None
+
+
+def _guided(
+    body: Fields, name: str, kinds: tuple[type, ...], build: Callable[[Any], StructuredOutput]
+) -> StructuredOutput | None:
+    value = body.take(name)
+    if value is None:
+        return None
+    if not isinstance(value, kinds):
+        expected = " or ".join("text" if kind is str else "an object" for kind in kinds)
+        raise body.wrong(name, f"must be {expected}, got {shown(value)}")
+    return _built(body, name, build, value)
+
+
+def _built(fields: Fields, name: str, build: Callable[[Any], StructuredOutput], value: object) -> StructuredOutput:
+    try:
+        return build(value)
+    except ValueError as error:
+        raise fields.wrong(name, str(error).removeprefix("json_schema: ")) from None
+
+
+def _choice(body: Fields, name: str) -> StructuredOutput | None:
+    values = body.take(name)
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise body.wrong(name, f"must be a list of texts, got {shown(values)}")
+    return one_of(*values)
+
+
+def _structured_outputs(body: Fields) -> StructuredOutput | None:
+    wanted = body.object("structured_outputs")
+    if wanted is None:
+        return None
+    found = [
+        constraint
+        for constraint in (
+            _guided(wanted, "json", (dict, str), json_schema),
+            _guided(wanted, "regex", (str,), regex),
+            _guided(wanted, "grammar", (str,), grammar),
+            _choice(wanted, "choice"),
+            json_schema({"type": "object"}) if wanted.flag("json_object") else None,
+        )
+        if constraint is not None
+    ]
+    body.also_ignored(wanted.leftovers(STRUCTURED_OUTPUTS))
+    if len(found) != 1:
+        raise body.wrong(
+            "structured_outputs", f"must have one of json, regex, choice, grammar, json_object, got {len(found)}"
+        )
+    return found[0]
+
+
+def _response_format(body: Fields) -> StructuredOutput | None:
+    wanted = body.object("response_format")
+    if wanted is None:
+        return None
+    constraint = None
+    match wanted.text("type"):
+        case "text":
+            pass
+        case "json_object":
+            constraint = json_schema({"type": "object"})
+        case "json_schema":
+            described = wanted.object("json_schema")
+            schema = described.take("schema") if described is not None else None
+            if described is None or not isinstance(schema, dict):
+                raise wanted.wrong("json_schema.schema", f"must be a JSON Schema, got {shown(schema)}")
+            for without_effect in ("name", "description", "strict"):
+                # The output always follows the schema.
+                described.take(without_effect)
+            wanted.also_ignored(described.leftovers())
+            constraint = _built(described, "schema", json_schema, schema)
+        case other:
+            raise wanted.wrong("type", f"must be text, json_object or json_schema, got {shown(other)}")
+    body.also_ignored(wanted.leftovers())
+    return constraint

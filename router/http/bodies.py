@@ -1,0 +1,108 @@
+"""Bodies of OpenAI's requests as requests of the API. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.batch.body import read_body
+from penstock.batch.encoding import is_unicode
+from penstock.batch.fields import BatchFileError, Fields, shown
+from penstock.models import RequestClass
+from penstock.v1 import inference_pb2 as api
+from penstock.values.requests import GenerateOptions, request_to_proto
+
+_TIERS = {
+    "auto": RequestClass.STANDARD,
+    "default": RequestClass.STANDARD,
+    "standard": RequestClass.STANDARD,
+    "priority": RequestClass.INTERACTIVE,
+    "flex": RequestClass.BATCH,
+}
+"""Class of a request by its `service_tier`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request of a client."""
+
+    generate: api.GenerateRequest
+    stream: bool
+    usage: bool
+    """Whether a stream ends with its usage."""
+    running_usage: bool
+    """Whether every chunk of a stream has the usage so far."""
+    ignored: tuple[str, ...]
+    """Fields that nobody knows, which were left out."""
+
+
+def read_json(data: bytes) -> Mapping[str, Any]:
+    """Return the object in a body.
+
+    Raises:
+        BatchFileError: the body is no JSON object of text.
+    """
+    try:
+        value = json.loads(data)
+    except UnicodeDecodeError as error:
+        raise BatchFileError(0, "", f"must be UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise BatchFileError(0, "", f"must be JSON: {error.msg} at character {error.pos}") from None
+    except ValueError:
+        raise BatchFileError(0, "", "has a number with too many digits") from None
+    except RecursionError:
+        raise BatchFileError(0, "", "is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise BatchFileError(0, "", f"must be a JSON object, got {shown(value)}")
+    if not is_unicode(value):
+        raise BatchFileError(0, "", "has half of a surrogate pair, which is no character")
+    return value
+
+
+def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: bool) -> Asked:
+    """Translate a body.
+
+    Fields that nobody knows are left out and named in the answer. Fields that would change the answer and are not
+    supported are errors.
+
+    Raises:
+        BatchFileError: names the field that can't be served as written.
+    """
+    fields = Fields(0, "", body, ignore_unknown=True)
+    stream = fields.flag("stream")
+    usage, running_usage = _stream_options(fields, stream=stream)
+    request_class = _class(fields)
+    cache_key = fields.take("prompt_cache_key")
+    request = read_body(fields, chat=chat)
+    session = request.session_id or headers.get("X-Session-ID", "")
+    options = GenerateOptions(
+        request_class=request_class,
+        idempotency_key=headers.get("Idempotency-Key", ""),
+        session_id=session or (cache_key if isinstance(cache_key, str) else ""),
+        continue_final_message=request.continue_final_message,
+    )
+    try:
+        generate = request_to_proto(request.model, request.prompt, request.sampling, options)
+    except (TypeError, ValueError) as error:
+        raise BatchFileError(0, "", str(error)) from None
+    return Asked(generate, stream, usage, running_usage, request.ignored)
+
+
+def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
+    options = fields.object("stream_options")
+    if options is None:
+        return False, False
+    if not stream:
+        raise fields.wrong("stream_options", "must be absent where stream is not true")
+    found = options.flag("include_usage"), options.flag("continuous_usage_stats")
+    fields.also_ignored(options.leftovers())
+    return found
+
+
+def _class(fields: Fields) -> RequestClass:
+    tier = fields.text("service_tier")
+    if tier and tier not in _TIERS:
+        raise fields.wrong("service_tier", f"must be one of {', '.join(_TIERS)}, got {shown(tier)}")
+    return _TIERS.get(tier, RequestClass.STANDARD)

@@ -1,0 +1,70 @@
+"""Calls over HTTP, as the services see them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NoReturn
+
+from aiohttp import ClientConnectionResetError, web
+from google.protobuf.message import Message
+
+from penstock.v1 import inference_pb2 as api
+from router.call_context import ClientGoneError, Metadata
+
+Send = Callable[[api.StreamGenerateResponse], Awaitable[None]]
+"""Function that sends an event of a stream to the client."""
+
+
+class HttpContext:
+    """A `CallContext` of an HTTP request."""
+
+    has_write_now = False
+
+    def __init__(self, request: web.Request, send: Send | None = None, *, keys: bool) -> None:
+        """Begin.
+
+        Args:
+            request: the HTTP request.
+            send: None for a call that answers once.
+            keys: whether the router knows API keys. OpenAI's SDKs always send one, which means nothing where it does
+                not.
+        """
+        self._keys = keys
+        self.gone = False
+        self.request_id = ""
+        """The cluster's id of the request; empty until it is known."""
+        self._request = request
+        self._send = send
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def invocation_metadata(self) -> Metadata | None:
+        if not self._keys:
+            return ()
+        headers = self._request.headers
+        keys = [("authorization", value) for value in headers.getall("Authorization", ())]
+        return keys or [("authorization", f"Bearer {value}") for value in headers.getall("X-Api-Key", ())]
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        found = self._request.get_extra_info("peercert") or {}
+        names = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
+        addresses = [value for kind, value in found.get("subjectAltName", ()) if kind == "URI"]
+        return {"x509_common_name": [name.encode() for name in names], "peer_uri": [uri.encode() for uri in addresses]}
+
+    async def send_initial_metadata(self, metadata: Metadata) -> None:
+        self.request_id = next((str(value) for name, value in metadata if name == "penstock-request-id"), "")
+
+    async def write(self, message: Message) -> None:
+        if self._send is None or not isinstance(message, api.StreamGenerateResponse):
+            raise TypeError("this call has no stream")
+        try:
+            await self._send(message)
+        except ClientConnectionResetError as error:
+            raise ClientGoneError(str(error)) from error
+
+    def can_write(self) -> bool:
+        return False
+
+    def write_now(self, message: Message) -> NoReturn:
+        raise ValueError("HTTP has no write that leaves at once")

@@ -1,0 +1,110 @@
+"""Errors as OpenAI's clients read them: a status, an object, and headers for retries. The text is that of gRPC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
+
+from penstock.batch.fields import BatchFileError
+from router.status import to_rpc_status
+
+STATUSES: Mapping[int, tuple[int, str]] = {
+    code_pb2.INVALID_ARGUMENT: (400, "invalid_request_error"),
+    code_pb2.FAILED_PRECONDITION: (400, "invalid_request_error"),
+    code_pb2.UNAUTHENTICATED: (401, "authentication_error"),
+    code_pb2.PERMISSION_DENIED: (403, "permission_error"),
+    code_pb2.NOT_FOUND: (404, "not_found_error"),
+    code_pb2.ALREADY_EXISTS: (409, "invalid_request_error"),
+    code_pb2.RESOURCE_EXHAUSTED: (429, "rate_limit_error"),
+    code_pb2.CANCELLED: (499, "server_error"),
+    code_pb2.UNAVAILABLE: (503, "server_error"),
+    code_pb2.DEADLINE_EXCEEDED: (504, "server_error"),
+}
+"""HTTP status and type of an error by its gRPC status. Others are 500."""
+_BY_REASON = {"TAKEN_OVER": (409, "invalid_request_error")}
+"""The same by our reason, where it says more than the gRPC status."""
+_CODES = {"MODEL_NOT_FOUND": "model_not_found"}
+"""Codes of OpenAI by our reason. Other errors have the reason in small letters."""
+_LONGEST_RETRY_S = 120.0
+"""OpenAI's client gives up on a longer wait, so it is told not to try."""
+_FIELDS = {
+    "sampling.structured_output": "response_format",
+    "prompt.chat.": "",
+    "prompt.tokens.ids": "prompt",
+    "sampling.": "",
+}
+"""Beginnings of our fields, and what they are in a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError:
+    """An error that a client sees."""
+
+    status: int
+    kind: str
+    message: str
+    code: str
+    field: str | None = None
+    """Path of the field in the body that is wrong."""
+    retry_after_s: float | None = None
+    """Seconds after which a retry makes sense; None where it makes none."""
+
+    def object(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.field, "code": self.code}}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that tell clients whether and when to try again."""
+        if self.retry_after_s is None or self.retry_after_s > _LONGEST_RETRY_S:
+            again = {"x-should-retry": "false"}
+            return again if self.retry_after_s is None else {**again, "retry-after": _whole(self.retry_after_s)}
+        return {
+            "x-should-retry": "true",
+            "retry-after": _whole(self.retry_after_s),
+            "retry-after-ms": str(math.ceil(1000 * self.retry_after_s)),
+        }
+
+
+def http_error(error: BaseException) -> HttpError:
+    """Return what a client sees of an error of the services or of the body's reader."""
+    if isinstance(error, BatchFileError):
+        text = f"{error.field}: {error.problem}" if error.field else f"the body {error.problem}"
+        return HttpError(400, "invalid_request_error", text, "invalid_request", error.field or None)
+    status = to_rpc_status(error)
+    reason, violations, retry_after_s = _details(status)
+    http, kind = _BY_REASON.get(reason) or STATUSES.get(status.code, (500, "server_error"))
+    message, field, code = status.message, None, _CODES.get(reason, reason.lower())
+    if violations:
+        field = _in_body(violations[0][0])
+        message = "; ".join(f"{_in_body(name)}: {text}" for name, text in violations)
+        if "in a context of" in violations[0][1]:
+            code = "context_length_exceeded"
+    return HttpError(http, kind, message, code, field, retry_after_s)
+
+
+def _details(status: status_pb2.Status) -> tuple[str, list[tuple[str, str]], float | None]:
+    reason, violations, retry_after_s = "INTERNAL", [], None
+    for detail in status.details:
+        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            reason = info.reason
+        elif detail.Unpack(bad):
+            violations = [(item.field, item.description) for item in bad.field_violations]
+        elif detail.Unpack(retry):
+            retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return reason, violations, retry_after_s
+
+
+def _in_body(field: str) -> str:
+    for beginning, name in _FIELDS.items():
+        if field.startswith(beginning):
+            return name or field.removeprefix(beginning)
+    return field
+
+
+def _whole(seconds: float) -> str:
+    return str(math.ceil(seconds))

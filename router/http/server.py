@@ -1,0 +1,72 @@
+"""The server of the HTTP API."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+
+from aiohttp import web
+
+from cluster.addresses import host_port
+from cluster.errors import BootstrapError
+from cluster.settings import HttpSettings, RouterTlsSettings
+from router.http.routes import Routes
+
+_END_S = 0.2
+"""Seconds that connections may take to end after their calls have."""
+
+
+def tls_context(settings: RouterTlsSettings) -> ssl.SSLContext:
+    """Return the TLS of the port, from the certificates of the gRPC port. New files count after a restart."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.certificate_file, settings.private_key_file)
+    if settings.client_ca_file is not None:
+        context.load_verify_locations(settings.client_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class HttpServer:
+    """HTTP server of a router process."""
+
+    def __init__(
+        self, settings: HttpSettings, host: str, routes: Routes, tls: ssl.SSLContext | None, *, shared_port: bool
+    ) -> None:
+        """`shared_port` lets several processes listen on one port."""
+        self.port = settings.port or 0
+        """After `start`: the port that was bound."""
+        self.any_port = False
+        """Whether a free port is taken where this one is in use."""
+        self._host = host
+        self._tls = tls
+        self._shared_port = shared_port
+        app = web.Application(client_max_size=settings.max_body_bytes)
+        routes.add_to(app)
+        # A client that leaves ends its request, also one that waits for a whole answer.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
+
+    async def start(self) -> None:
+        """Bind the port.
+
+        Raises:
+            BootstrapError: it can't be bound.
+        """
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, self._host, self.port, ssl_context=self._tls, reuse_port=self._shared_port or None
+        )
+        try:
+            try:
+                await site.start()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not self.any_port:
+                    raise
+                await web.TCPSite(self._runner, self._host, 0, ssl_context=self._tls).start()
+        except OSError as error:
+            address = host_port(self._host, self.port)
+            raise BootstrapError("router", f"HTTP port {address} can't be bound: {error.strerror}") from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and all connections. May be called twice."""
+        await self._runner.cleanup()

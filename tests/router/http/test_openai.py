@@ -1,0 +1,242 @@
+"""OpenAI's own SDK against a real router, with simulated engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.support.keys import Keys
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HTTP = {"http": {"port": 0, "max_body_bytes": 1 << 16}}
+ASK: list[Any] = [{"role": "user", "content": "What is Penstock?"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("stack"), router=HTTP, sim={"max_model_len": 256}) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{base(stack)}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def base(stack: Stack) -> str:
+    http = stack.routers[0].http
+    assert http is not None
+    return f"http://127.0.0.1:{http.port}"
+
+
+async def post(stack: Stack, path: str, **more: Any) -> tuple[int, Any, Any]:
+    """Return status, object and headers of a plain request."""
+    async with aiohttp.ClientSession() as session, session.post(base(stack) + path, **more) as reply:
+        return reply.status, json.loads(await reply.read() or b"null"), reply.headers
+
+
+async def lines(stack: Stack, body: dict[str, Any], path: str = "/v1/chat/completions") -> list[str]:
+    """Return the events of a stream as they are on the wire."""
+    async with aiohttp.ClientSession() as session, session.post(base(stack) + path, json=body) as reply:
+        assert (reply.status, reply.content_type) == (200, "text/event-stream")
+        return [line for line in (await reply.text()).split("\n\n") if line]
+
+
+async def test_a_conversation_is_answered(client: openai.AsyncOpenAI) -> None:
+    found = await client.chat.completions.create(model="demo", messages=ASK, max_completion_tokens=9, temperature=0)
+    assert found.object == "chat.completion"
+    assert found.id.startswith("chatcmpl-")
+    assert found.choices[0].message.role == "assistant"
+    assert found.choices[0].message.content
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage is not None
+    assert found.usage.completion_tokens == 9
+    assert found.usage.total_tokens == found.usage.prompt_tokens + 9
+    assert found._request_id == found.id.removeprefix("chatcmpl-")
+
+
+async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo", "messages": ASK, "max_tokens": 12, "temperature": 0, "n": 2}
+    whole = await client.chat.completions.create(**asked)
+    texts, reasons, ids = ["", ""], ["", ""], set()
+    stream = await client.chat.completions.create(**asked, stream=True)
+    async for chunk in stream:
+        ids.add((chunk.id, chunk.created, chunk.model))
+        assert chunk.usage is None
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or ""
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert len(ids) == 1
+
+
+async def test_the_chunks_of_a_stream_come_in_the_order_that_clients_expect(stack: Stack) -> None:
+    body = {"model": "demo", "messages": ASK, "max_tokens": 5, "stream": True}
+    found = await lines(stack, {**body, "stream_options": {"include_usage": True}})
+    assert found[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in found[:-1] if not line.startswith(":")]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 5
+    assert all("usage" not in chunk for chunk in chunks[:-1])
+
+    running = await lines(stack, {**body, "stream_options": {"continuous_usage_stats": True}})
+    counted = [json.loads(line[6:])["usage"]["completion_tokens"] for line in running[:-1] if line[0] != ":"]
+    assert counted == sorted(counted)
+    assert counted[-1] == 5
+
+
+async def test_a_text_is_continued(client: openai.AsyncOpenAI) -> None:
+    whole = await client.completions.create(model="demo", prompt="Once", temperature=0)
+    assert whole.object == "text_completion"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 16
+    stream = await client.completions.create(model="demo", prompt="Once", temperature=0, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == whole.choices[0].text
+    ids = await client.completions.create(model="demo", prompt=[5, 6, 7], max_tokens=3)
+    assert ids.usage is not None
+    assert ids.usage.prompt_tokens == 3
+
+
+async def test_models_are_listed_with_their_context(client: openai.AsyncOpenAI) -> None:
+    listed = [model async for model in client.models.list()]
+    assert [(model.id, model.object) for model in listed] == [("demo", "model")]
+    assert (await client.models.retrieve("demo")).model_extra == {"root": "demo", "parent": None, "max_model_len": 256}
+
+
+async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="known models: demo") as caught:
+        await client.chat.completions.create(model="gpt-5", messages=ASK)
+    assert (caught.value.code, caught.value.type) == ("model_not_found", "not_found_error")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"temperature": 9}, "temperature", "invalid_request"),
+        ({"top_p": "x"}, "top_p", "invalid_request"),
+        ({"messages": []}, "messages", "invalid_request"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", None),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", None),
+        ({"tools": [{"type": "function"}]}, "tools", None),
+        ({"logit_bias": {"1": 200}}, "logit_bias[1]", None),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None),
+        ({"service_tier": "gold"}, "service_tier", None),
+        ({"max_tokens": 4000}, "max_tokens", None),
+        ({"messages": [{"role": "user", "content": "word " * 600}]}, "prompt", "context_length_exceeded"),
+        ({"response_format": {"type": "json_object"}}, "response_format", None),
+    ],
+)
+async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], param: str, code: str | None) -> None:
+    body = {"model": "demo", "messages": ASK, **fields}
+    status, found, headers = await post(stack, "/v1/chat/completions", json=body)
+    assert status == 400
+    assert found["error"]["param"] == param
+    assert found["error"]["type"] == "invalid_request_error"
+    assert code is None or found["error"]["code"] == code
+    assert headers["x-should-retry"] == "false"
+    # The same error comes before a stream begins.
+    if "stream_options" not in fields:
+        streamed = await post(stack, "/v1/chat/completions", json={**body, "stream": True})
+        assert streamed[:2] == (status, found)
+
+
+async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> None:
+    known = {"model": "demo", "messages": ASK, "max_tokens": 2, "user": "u", "metadata": {"a": "b"}, "store": False}
+    status, _, headers = await post(stack, "/v1/chat/completions", json={**known, "frobnicate": 1, "seed": None})
+    assert (status, headers["x-penstock-ignored"]) == (200, "frobnicate")
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        ({"data": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
+        ({"data": b"\xff", "headers": {"content-type": "application/json"}}, 400, "UTF-8"),
+        ({"data": b"[" * 60_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
+        ({"json": []}, 400, "object"),
+        ({"data": b"{}", "headers": {"content-type": "text/plain"}}, 400, "content type"),
+        ({"data": b'"\\ud800"', "headers": {"content-type": "application/json"}}, 400, ""),
+        ({"json": {"model": "demo", "prompt": "x" * (1 << 16)}}, 413, "Too Large"),
+    ],
+)
+async def test_a_body_that_is_no_request_gets_a_clear_error(
+    stack: Stack, more: dict[str, Any], status: int, words: str
+) -> None:
+    got, found, _ = await post(stack, "/v1/completions", **more)
+    assert got == status
+    assert words in found["error"]["message"]
+
+
+async def test_unknown_routes_and_methods_have_openais_form(stack: Stack) -> None:
+    assert (await post(stack, "/v1/nothing", json={}))[0] == 404
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{base(stack)}/v1/completions") as reply:
+            assert (reply.status, (await reply.json())["error"]["param"]) == (405, None)
+        for path in ("/health", "/ping"):
+            async with session.get(base(stack) + path) as reply:
+                assert reply.status == 200
+        async with session.get(f"{base(stack)}/version") as reply:
+            assert (await reply.json())["version"]
+
+
+async def test_the_clients_own_request_id_comes_back(stack: Stack) -> None:
+    body = {"model": "demo", "messages": ASK, "max_tokens": 1}
+    for more in ({}, {"model": "none"}):
+        _, _, headers = await post(
+            stack, "/v1/chat/completions", json={**body, **more}, headers={"x-request-id": "mine-7"}
+        )
+        assert headers["x-request-id"] == "mine-7"
+
+
+async def test_a_repeat_under_an_idempotency_key_takes_over_or_gets_the_same_answer(stack: Stack) -> None:
+    body = {"model": "demo", "messages": ASK, "max_tokens": 6, "temperature": 1}
+    keyed: dict[str, Any] = {"json": body, "headers": {"Idempotency-Key": "k1"}}
+    found = await asyncio.gather(*(post(stack, "/v1/chat/completions", **keyed) for _ in range(3)))
+    answers = [answer for status, answer, _ in found if status == 200]
+    # The newest call has the output; earlier ones are told so.
+    assert {(status, answer["error"]["code"]) for status, answer, _ in found if status != 200} <= {(409, "taken_over")}
+    assert {(await post(stack, "/v1/chat/completions", **keyed))[1]["id"] for _ in range(2)} == {answers[0]["id"]}
+    other = {**body, "max_tokens": 7}
+    status, answer, headers = await post(stack, "/v1/chat/completions", json=other, headers={"Idempotency-Key": "k1"})
+    assert (status, headers["x-should-retry"]) == (409, "false")
+    assert answer["error"]["code"] == "idempotency_key_reused"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_its_request(stack: Stack, stream: bool) -> None:
+    engine = stack.engines[0]
+    body = {"model": "demo", "messages": ASK, "max_tokens": 200, "ignore_eos": True, "stream": stream}
+    engine._settings = engine._settings.model_copy(update={"base_ms": 50.0})
+    try:
+        asked = asyncio.create_task(post(stack, "/v1/chat/completions", json=body))
+        await until(lambda: engine.stats().running == 1)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await until(lambda: engine.stats().running == 0)
+    finally:
+        engine._settings = engine._settings.model_copy(update={"base_ms": 1.0})
+
+
+async def test_keys_are_bearer_tokens_or_x_api_key(tmp_path: Any) -> None:
+    key = Keys(tmp_path / "keys.toml").acme
+    sections = {"auth": {"keys_file": str(tmp_path / "keys.toml")}}
+    async with running_stack(tmp_path, router=HTTP, sections=sections) as stack:
+        body = {"model": "demo", "messages": ASK, "max_tokens": 1}
+        for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
+            assert (await post(stack, "/v1/chat/completions", json=body, headers=headers))[0] == 200
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            status, found, _ = await post(stack, "/v1/chat/completions", json=body, headers=headers)
+            assert (status, found["error"]["type"]) == (401, "authentication_error")
