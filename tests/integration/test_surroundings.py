@@ -28,7 +28,7 @@ def test_a_demo_ends_on_a_terminal(tmp_path: Path) -> None:
 
 def test_a_cluster_in_a_container_ends_on_sigterm_and_leaves_no_zombies(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "said"
-    words = ("up", "--engine", "sim", "--port", str(port), "--state-dir", str(tmp_path / "state"))
+    words = ("up", "--engine", "sim", "--ray", "--port", str(port), "--state-dir", str(tmp_path / "state"))
     with log.open("wb") as said:
         started = contained([*PENSTOCK, *words])
         with subprocess.Popen(started, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process:

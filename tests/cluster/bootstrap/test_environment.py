@@ -151,7 +151,7 @@ def test_a_cluster_comes_up_in_a_hostile_shell_drains_at_the_end_of_the_terminal
         os.environ.update(hostile)
         os.environ.pop("HOME", None)
         os.umask(0o077)
-        flags = ["up", "--engine", "sim", "--state-dir", str(state), "--port", "0"]
+        flags = ["up", "--engine", "sim", "--ray", "--state-dir", str(state), "--port", "0"]
         os.execv(sys.executable, [sys.executable, "-c", nameless + MAIN, *flags])  # noqa: S606 - a child of a pty
     said = read_until(terminal, "serving")
     found = re.search(r"on (127\.0\.0\.1:\d+)", said)
