@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import socket
@@ -189,8 +190,10 @@ def read_until(terminal: int, word: str, seconds: float = 400.0) -> str:
                 text += piece
                 continue
         break
-    # The rest of the line, and the one after it.
-    time.sleep(0.2)
-    with contextlib.suppress(OSError):
-        text += os.read(terminal, 10_000).decode(errors="replace")
+    # The rest of the line, and the lines after it, if they have not come yet. A read would wait for more.
+    while select.select([terminal], [], [], 1.0)[0]:
+        try:
+            text += os.read(terminal, 10_000).decode(errors="replace")
+        except OSError:
+            break
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
