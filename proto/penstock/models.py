@@ -23,6 +23,7 @@ class FinishReason(enum.StrEnum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     ERROR = "error"
+    TOOL_CALLS = "tool_calls"
 
 
 class ReplicaState(enum.StrEnum):
@@ -107,6 +108,83 @@ class Capabilities:
     logit_bias: bool = True
     penalties: bool = True
     seed: bool = True
+    tools: bool = False
+    reasoning: bool = False
+    prompt_logprobs: bool = False
+
+
+class ToolMode(enum.StrEnum):
+    """How much a model is free to call tools."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Choice of the tools in a prompt."""
+
+    mode: ToolMode = ToolMode.AUTO
+    names: tuple[str, ...] = ()
+    """Names of the tools that may be called; empty for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Function that a model may call. Its caller runs it."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    """JSON Schema of the arguments as text; empty where none are described."""
+    strict: bool = False
+    """Whether the engine follows the schema to the letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool by a model."""
+
+    id: str
+    name: str
+    arguments: str
+    """Text of a JSON object. A model's own text may be invalid or cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """New output of a tool call. `id` and `name` are set in its first delta only."""
+
+    index: int
+    """Number of the call in its choice, from 0."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputParsing:
+    """Instructions for parsing output into text, reasoning and tool calls."""
+
+    tools: tuple[Tool, ...] = ()
+    """Tools that may be called."""
+    mode: ToolMode = ToolMode.AUTO
+    single_call: bool = False
+    """Whether only the first call counts."""
+    without_reasoning: bool = False
+    """Whether the reasoning is left out of the output."""
+    template_kwargs: str = ""
+    """Variables that the chat template had, as the text of a JSON object; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDelta:
+    """What one delta adds to the parsed output."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from router.validation import (
     RequestLimits,
     check_cancel,
     check_count,
+    check_detokenize,
     check_get_model,
     check_request,
     check_stream,
@@ -181,6 +182,13 @@ class InferenceServicer:
         pool = self._catalog.pool(checked.model, caller)
         _info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
         return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
+
+    async def Detokenize(  # noqa: N802
+        self, request: api.DetokenizeRequest, context: CallContext, caller: Caller
+    ) -> api.DetokenizeResponse:
+        model, token_ids = check_detokenize(request)
+        _info, tokenizer = await self._catalog.model(self._catalog.pool(model, caller))
+        return api.DetokenizeResponse(text=await tokenizer.decode(token_ids))
 
 
 def raise_if_stopped(reasons: set[types.FinishReason.ValueType]) -> None:

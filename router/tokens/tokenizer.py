@@ -117,6 +117,23 @@ class Tokenizer:
             case _:
                 return prompt.ids
 
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included. Incomplete characters become U+FFFD.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
+        size = self.vocabulary_size
+        for index, token_id in enumerate(token_ids):
+            if token_id >= size:
+                raise InvalidRequestError.of(
+                    f"token_ids[{index}]", f"must be below the vocabulary size {size}, got {token_id}"
+                )
+        decode = partial(self._encoder.decode, list(token_ids), skip_special_tokens=False)
+        if len(token_ids) <= INLINE_CHARACTERS:
+            return decode()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
+
     def _encode(self, text: str, special: bool) -> list[int]:
         # The call for batches releases the interpreter lock and skips offsets; the one for single texts blocks all
         # threads.

@@ -1,7 +1,14 @@
 """Validation of requests: well formed, and servable by the model. Pure: messages in, values or one error out."""
 
 from router.validation.resolve import check_received, choice_sampling, resolve
-from router.validation.validation import check_cancel, check_count, check_get_model, check_request, check_stream
+from router.validation.validation import (
+    check_cancel,
+    check_count,
+    check_detokenize,
+    check_get_model,
+    check_request,
+    check_stream,
+)
 from router.validation.values import (
     CancelTarget,
     ChatPrompt,
@@ -30,6 +37,7 @@ __all__ = [
     "TokenPrompt",
     "check_cancel",
     "check_count",
+    "check_detokenize",
     "check_get_model",
     "check_received",
     "check_request",

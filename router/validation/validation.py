@@ -7,6 +7,7 @@ even where it is part of a stream's request, so that clients of both calls read 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -35,6 +36,7 @@ MAX_REQUEST_ID_BYTES = 128
 MAX_SESSION_BYTES = 128
 MAX_ADAPTER_BYTES = 256
 MAX_ROLE_BYTES = 64
+MAX_DETOKENIZED = 1 << 20
 MAX_FLUSH_INTERVAL_S = 10.0
 MAX_RESUME_TOKEN_BYTES = 4_096
 _MAX_DURATION_S = 315_576_000_000
@@ -92,6 +94,19 @@ def check_count(request: inference_pb2.CountTokensRequest, limits: RequestLimits
     return CheckedCount(request.model, prompt)
 
 
+def check_detokenize(request: inference_pb2.DetokenizeRequest) -> tuple[str, Sequence[int]]:
+    """Return the model's name and the tokens whose text is asked for.
+
+    Raises:
+        InvalidRequestError: the name is missing or too long, or there are too many tokens.
+    """
+    found = Violations()
+    found.size("model", request.model, 1, MAX_MODEL_BYTES)
+    found.count("token_ids", len(request.token_ids), 0, MAX_DETOKENIZED)
+    found.raise_any()
+    return request.model, request.token_ids
+
+
 def check_get_model(request: inference_pb2.GetModelRequest) -> str:
     """Return the name of the model asked for.
 
@@ -135,6 +150,9 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         _check_key(found, "idempotency_key", request.idempotency_key)
     found.size("lora_adapter", request.lora_adapter, 0, MAX_ADAPTER_BYTES)
     found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
+    for name in ("tool_choice", "parallel_tool_calls", "reasoning"):
+        _refuse_set(found, name, set_=request.HasField(name))
+    _refuse_set(found, "sampling.prompt_logprobs", set_=request.sampling.HasField("prompt_logprobs"))
     return CheckedRequest(
         model=request.model,
         prompt=prompt,
@@ -192,12 +210,21 @@ def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limit
     where = f"{field}.messages"
     if not found.count(where, len(wire.messages), 1, limits.each.max_messages):
         return ChatPrompt(())
+    for name in ("tools", "documents", "template_kwargs"):
+        _refuse_set(found, f"{field}.{name}", set_=bool(getattr(wire, name)))
     for index, message in enumerate(wire.messages):
+        for name in ("parts", "name", "tool_calls", "tool_call_id", "reasoning"):
+            _refuse_set(found, f"{where}[{index}].{name}", set_=bool(getattr(message, name)))
         found.size(f"{where}[{index}].role", message.role, 1, MAX_ROLE_BYTES)
     total = sum(utf8_length(message.content) for message in wire.messages)
     found.count(where, total, 0, limits.max_prompt_bytes, "bytes of content")
     messages = tuple(Message(message.role, message.content) for message in wire.messages)
     return ChatPrompt(messages, wire.continue_final_message)
+
+
+def _refuse_set(found: Violations, field: str, *, set_: bool) -> None:
+    if set_:
+        found.add(field, "is not supported yet")
 
 
 def _check_class(found: Violations, field: str, number: types_pb2.RequestClass.ValueType) -> RequestClass:

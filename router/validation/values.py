@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cluster.settings import LimitSettings
-from penstock.models import RequestClass, SamplingParams
+from penstock.models import RequestClass, SamplingParams, Tool, ToolCall, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,12 @@ class Message:
 
     role: str
     content: str
+    name: str = ""
+    """Name of the speaker; empty for none."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    """Id of the call whose result it is; empty for none."""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,11 @@ class ChatPrompt:
     messages: tuple[Message, ...]
     continue_final: bool = False
     """Whether the last message is continued instead of answered."""
+    tools: tuple[Tool, ...] = ()
+    documents: tuple[str, ...] = ()
+    """Each the text of a JSON object."""
+    template_kwargs: str = ""
+    """Variables for the chat template, as the text of a JSON object; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class TokenPrompt:
     ids: tuple[int, ...]
 
 
+_ANY_TOOL = ToolChoice()
 Prompt = TextPrompt | ChatPrompt | TokenPrompt
 
 
@@ -74,6 +86,11 @@ class CheckedRequest:
     """Digest of the request, with the meaning of `QueueEntry.digest`; empty without an idempotency key."""
     max_tokens_limit: int | None = None
     """Largest max_tokens that the operator allows; None: as many as the context has room for."""
+    tool_choice: ToolChoice = _ANY_TOOL
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    reasoning_effort: str = ""
+    """Amount of reasoning in the words of the chat template; empty for its own default."""
 
 
 @dataclass(frozen=True, slots=True)

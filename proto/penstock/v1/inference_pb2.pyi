@@ -34,6 +34,9 @@ class GenerateRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    PARALLEL_TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model, as ListModels returns it. Required, 1 to 256 bytes."""
     request_class: _types_pb2.RequestClass.ValueType
@@ -53,6 +56,8 @@ class GenerateRequest(_message.Message):
     """Name of a group of requests that share a long prefix; they prefer the same replica. Known to the caller's tenant
     only. At most 128 bytes; default: none.
     """
+    parallel_tool_calls: _builtins.bool
+    """Whether one answer may call several tools. Where it is false, only the first call is returned. Default true."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Input that the model continues. Required."""
@@ -68,6 +73,14 @@ class GenerateRequest(_message.Message):
         default: only the call's own deadline counts.
         """
 
+    @_builtins.property
+    def tool_choice(self) -> _types_pb2.ToolChoice:
+        """Choice of the tools in the prompt. Default AUTO, among all of them. Not AUTO without tools is refused."""
+
+    @_builtins.property
+    def reasoning(self) -> _types_pb2.ReasoningOptions:
+        """Options of the reasoning. Default: every field's default."""
+
     def __init__(
         self,
         *,
@@ -79,12 +92,17 @@ class GenerateRequest(_message.Message):
         idempotency_key: _builtins.str = ...,
         lora_adapter: _builtins.str = ...,
         session_id: _builtins.str = ...,
+        tool_choice: _types_pb2.ToolChoice | None = ...,
+        parallel_tool_calls: _builtins.bool | None = ...,
+        reasoning: _types_pb2.ReasoningOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "queue_timeout", b"queue_timeout", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "queue_timeout", b"queue_timeout", "reasoning", b"reasoning", "sampling", b"sampling", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "lora_adapter", b"lora_adapter", "model", b"model", "prompt", b"prompt", "queue_timeout", b"queue_timeout", "request_class", b"request_class", "sampling", b"sampling", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls", "idempotency_key", b"idempotency_key", "lora_adapter", b"lora_adapter", "model", b"model", "parallel_tool_calls", b"parallel_tool_calls", "prompt", b"prompt", "queue_timeout", b"queue_timeout", "reasoning", b"reasoning", "request_class", b"request_class", "sampling", b"sampling", "session_id", b"session_id", "tool_choice", b"tool_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
+    _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parallel_tool_calls) -> _WhichOneofReturnType__parallel_tool_calls | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
@@ -98,6 +116,7 @@ class GenerateResponse(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     @_builtins.property
@@ -112,6 +131,12 @@ class GenerateResponse(_message.Message):
     def receipt(self) -> _types_pb2.Receipt:
         """Latency and cost."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
+        """Log probabilities of the prompt, one entry per token, when asked for. The first token has none: its entry has the
+        token without alternatives and with -9999.
+        """
+
     def __init__(
         self,
         *,
@@ -119,10 +144,11 @@ class GenerateResponse(_message.Message):
         choices: _abc.Iterable[Global___Choice] | None = ...,
         usage: _types_pb2.Usage | None = ...,
         receipt: _types_pb2.Receipt | None = ...,
+        prompt_logprobs: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "receipt", b"receipt", "request_id", b"request_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt_logprobs", b"prompt_logprobs", "receipt", b"receipt", "request_id", b"request_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -140,14 +166,18 @@ class Choice(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     STOP_MATCH_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the choice, from 0."""
     text: _builtins.str
-    """Text of the output."""
+    """Text of the output, without its reasoning and its tool calls."""
     finish_reason: _types_pb2.FinishReason.ValueType
     """Reason why the choice ended."""
     stop_match: _builtins.str
     """Stop string, or stop token id in decimal, that ended the choice; empty otherwise."""
+    reasoning: _builtins.str
+    """Reasoning of the model."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids of the output."""
@@ -155,6 +185,10 @@ class Choice(_message.Message):
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
         """Log probabilities, one entry per token, when asked for."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ToolCall]:
+        """Calls of tools, in order."""
 
     def __init__(
         self,
@@ -165,10 +199,12 @@ class Choice(_message.Message):
         logprobs: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
         finish_reason: _types_pb2.FinishReason.ValueType = ...,
         stop_match: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[_types_pb2.ToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "stop_match", b"stop_match", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "reasoning", b"reasoning", "stop_match", b"stop_match", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,6 +428,9 @@ class Delta(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """Index of the choice, from 0."""
     text: _builtins.str
@@ -402,6 +441,8 @@ class Delta(_message.Message):
     """
     offset: _builtins.int
     """Number of output tokens of this choice before this delta."""
+    reasoning: _builtins.str
+    """New text of the reasoning."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New token ids."""
@@ -409,6 +450,14 @@ class Delta(_message.Message):
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
         """Log probabilities, one entry per new token, when asked for."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ToolCallDelta]:
+        """New output of tool calls."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
+        """Log probabilities of the prompt, when asked for, in the first delta of the first choice."""
 
     def __init__(
         self,
@@ -418,10 +467,13 @@ class Delta(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
         offset: _builtins.int = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[_types_pb2.ToolCallDelta] | None = ...,
+        prompt_logprobs: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "logprobs", b"logprobs", "offset", b"offset", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "logprobs", b"logprobs", "offset", b"offset", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -740,6 +792,9 @@ class Capabilities(_message.Message):
     PENALTIES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     logprobs: _builtins.bool
     """Whether log probabilities can be asked for."""
     max_logprobs: _builtins.int
@@ -756,6 +811,12 @@ class Capabilities(_message.Message):
     """Whether a seed can be asked for."""
     chat: _builtins.bool
     """Whether chat prompts can be rendered."""
+    tools: _builtins.bool
+    """Whether tools can be given."""
+    reasoning: _builtins.bool
+    """Whether reasoning has a channel of its own."""
+    prompt_logprobs: _builtins.bool
+    """Whether log probabilities of the prompt can be asked for."""
     def __init__(
         self,
         *,
@@ -767,10 +828,13 @@ class Capabilities(_message.Message):
         penalties: _builtins.bool = ...,
         seed: _builtins.bool = ...,
         chat: _builtins.bool = ...,
+        tools: _builtins.bool = ...,
+        reasoning: _builtins.bool = ...,
+        prompt_logprobs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "min_p", b"min_p", "penalties", b"penalties", "seed", b"seed", "structured_output", b"structured_output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "min_p", b"min_p", "penalties", b"penalties", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "seed", b"seed", "structured_output", b"structured_output", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -831,3 +895,53 @@ class CountTokensResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CountTokensResponse: _TypeAlias = CountTokensResponse  # noqa: Y015
+
+@_typing.final
+class DetokenizeRequest(_message.Message):
+    """Request for the text of tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Name of the model. Required, 1 to 256 bytes."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids in [0, vocabulary size). At most 1,048,576."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeRequest: _TypeAlias = DetokenizeRequest  # noqa: Y015
+
+@_typing.final
+class DetokenizeResponse(_message.Message):
+    """Text of tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Text, special tokens included."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015

@@ -74,6 +74,11 @@ class InferenceServiceStub:
                 request_serializer=penstock_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
                 _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/penstock.v1.InferenceService/Detokenize',
+                request_serializer=penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -134,6 +139,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Detokenize(self, request, context):
+        """Return the text of tokens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -166,6 +178,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.CountTokens,
                     request_deserializer=penstock_dot_v1_dot_inference__pb2.CountTokensRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_inference__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -340,6 +357,33 @@ class InferenceService:
             '/penstock.v1.InferenceService/CountTokens',
             penstock_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
             penstock_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.InferenceService/Detokenize',
+            penstock_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            penstock_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,8 @@ class InferenceServiceStub:
     """Describe one model; NOT_FOUND when the cluster does not serve it."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]
     """Count the tokens of a prompt without generating."""
+    Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
+    """Return the text of tokens."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -93,6 +95,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Describe one model; NOT_FOUND when the cluster does not serve it."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]  # type: ignore[assignment]
     """Count the tokens of a prompt without generating."""
+    Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
+    """Return the text of tokens."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Text generation.
@@ -159,5 +163,13 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.CountTokensResponse, _abc.Awaitable[_inference_pb2.CountTokensResponse]]:
         """Count the tokens of a prompt without generating."""
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _inference_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.DetokenizeResponse, _abc.Awaitable[_inference_pb2.DetokenizeResponse]]:
+        """Return the text of tokens."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

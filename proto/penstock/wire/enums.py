@@ -18,6 +18,7 @@ _FINISH_TO_WIRE = {
     FinishReason.CANCELLED: types_pb2.FINISH_REASON_CANCELLED,
     FinishReason.DEADLINE: types_pb2.FINISH_REASON_DEADLINE,
     FinishReason.ERROR: types_pb2.FINISH_REASON_ERROR,
+    FinishReason.TOOL_CALLS: types_pb2.FINISH_REASON_TOOL_CALLS,
 }
 _FINISH_FROM_WIRE = {number: name for name, number in _FINISH_TO_WIRE.items()}
 

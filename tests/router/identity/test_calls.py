@@ -77,6 +77,7 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stub.ListModels(api.ListModelsRequest(), metadata=metadata),
         stub.GetModel(api.GetModelRequest(model="demo"), metadata=metadata),
         stub.CountTokens(api.CountTokensRequest(model="demo", prompt=types.Prompt(text="x")), metadata=metadata),
+        stub.Detokenize(api.DetokenizeRequest(model="demo", token_ids=[1]), metadata=metadata),
         stack.admin().GetClusterStatus(admin_pb2.GetClusterStatusRequest(), metadata=metadata),
         stack.admin().GetUsage(admin_pb2.GetUsageRequest(), metadata=metadata),
         stack.admin().ListDecisions(admin_pb2.ListDecisionsRequest(), metadata=metadata),
@@ -170,6 +171,7 @@ async def test_a_key_is_held_to_its_models(stack: Stack, keys: Keys) -> None:
         stub.StreamGenerate(stream_request(**large), metadata=metadata),
         stub.GetModel(api.GetModelRequest(model="large"), metadata=metadata),
         stub.CountTokens(api.CountTokensRequest(model="large", prompt=prompt), metadata=metadata),
+        stub.Detokenize(api.DetokenizeRequest(model="large", token_ids=[1]), metadata=metadata),
     ):
         assert await refusal(call) in (denied("model", "large"), denied("class", "standard"))
     batch = request(**large)

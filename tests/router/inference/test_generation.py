@@ -103,6 +103,8 @@ async def test_a_stop_string_ends_the_text_before_it(stack: Stack) -> None:
 async def test_chat_text_and_tokens_are_three_ways_to_prompt(stack: Stack) -> None:
     chat = types.Prompt(chat=types.ChatPrompt(messages=[types.ChatMessage(role="user", content="Hi")]))
     count = await stack.inference().CountTokens(api.CountTokensRequest(model="demo", prompt=chat))
+    shown = await stack.inference().Detokenize(api.DetokenizeRequest(model="demo", token_ids=count.token_ids))
+    assert "<|begin|><|user|>Hi<|end|><|assistant|>" == shown.text
     tokens = types.Prompt(tokens=types.TokenPrompt(ids=count.token_ids))
     sampling = types.SamplingParams(max_tokens=8, temperature=0.0)
     by_chat, by_tokens = await asyncio.gather(

@@ -220,6 +220,7 @@ class Start(_message.Message):
     ALONE_FIELD_NUMBER: _builtins.int
     REQUEST_CLASS_FIELD_NUMBER: _builtins.int
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
+    PARSING_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -255,6 +256,10 @@ class Start(_message.Message):
     def resume(self) -> Global___ResumeRecord:
         """State of a choice that is resumed; absent for a fresh one."""
 
+    @_builtins.property
+    def parsing(self) -> Global___OutputParsing:
+        """How the output is parsed; absent for output that is only text."""
+
     def __init__(
         self,
         *,
@@ -270,14 +275,55 @@ class Start(_message.Message):
         alone: _builtins.bool = ...,
         request_class: _types_pb2.RequestClass.ValueType = ...,
         tokenizer_digest: _builtins.str = ...,
+        parsing: Global___OutputParsing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parsing", b"parsing", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
+
+@_typing.final
+class OutputParsing(_message.Message):
+    """Instructions for parsing output into text, reasoning and tool calls. The pool's settings name the parsers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    SINGLE_CALL_FIELD_NUMBER: _builtins.int
+    WITHOUT_REASONING_FIELD_NUMBER: _builtins.int
+    TEMPLATE_KWARGS_FIELD_NUMBER: _builtins.int
+    tool_choice: _types_pb2.ToolChoiceMode.ValueType
+    """How much the model is free to call tools."""
+    single_call: _builtins.bool
+    """Whether only the first call counts."""
+    without_reasoning: _builtins.bool
+    """Whether the reasoning is left out of the output."""
+    template_kwargs: _builtins.str
+    """Variables that the chat template had, as the text of a JSON object; empty for none."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Tool]:
+        """Tools that may be called, of those in the prompt."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[_types_pb2.Tool] | None = ...,
+        tool_choice: _types_pb2.ToolChoiceMode.ValueType = ...,
+        single_call: _builtins.bool = ...,
+        without_reasoning: _builtins.bool = ...,
+        template_kwargs: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["single_call", b"single_call", "template_kwargs", b"template_kwargs", "tool_choice", b"tool_choice", "tools", b"tools", "without_reasoning", b"without_reasoning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutputParsing: _TypeAlias = OutputParsing  # noqa: Y015
 
 @_typing.final
 class ResumeRecord(_message.Message):
@@ -502,6 +548,7 @@ class LinkResponse(_message.Message):
     PONG_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
     HISTORIES_FIELD_NUMBER: _builtins.int
+    PARSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Receiver of each delta."""
@@ -554,6 +601,10 @@ class LinkResponse(_message.Message):
     def histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___History]:
         """Output before the offset of an attach, where it was asked for; comes before any delta of its receiver."""
 
+    @_builtins.property
+    def parsed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaParsed]:
+        """Parsed output of those deltas that have any. The texts of an attempt whose output is parsed are for resumes only."""
+
     def __init__(
         self,
         *,
@@ -570,14 +621,51 @@ class LinkResponse(_message.Message):
         pong: Global___Pong | None = ...,
         attached: _abc.Iterable[_builtins.int] | None = ...,
         histories: _abc.Iterable[Global___History] | None = ...,
+        parsed: _abc.Iterable[Global___DeltaParsed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pong", b"pong", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "logprobs", b"logprobs", "offsets", b"offsets", "pong", b"pong", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkResponse: _TypeAlias = LinkResponse  # noqa: Y015
+
+@_typing.final
+class DeltaParsed(_message.Message):
+    """Parsed output of one delta."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELTA_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    delta: _builtins.int
+    """Index of the delta in the columns."""
+    text: _builtins.str
+    """New text of the answer."""
+    reasoning: _builtins.str
+    """New text of the reasoning."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ToolCallDelta]:
+        """New output of tool calls."""
+
+    def __init__(
+        self,
+        *,
+        delta: _builtins.int = ...,
+        text: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[_types_pb2.ToolCallDelta] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "reasoning", b"reasoning", "text", b"text", "tool_calls", b"tool_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeltaParsed: _TypeAlias = DeltaParsed  # noqa: Y015
 
 @_typing.final
 class History(_message.Message):
@@ -631,21 +719,27 @@ class DeltaLogprobs(_message.Message):
 
     DELTA_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     delta: _builtins.int
     """Index of the delta in the columns."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
         """One entry per token of the delta."""
 
+    @_builtins.property
+    def prompt(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
+        """Log probabilities of the prompt, where they were asked for; with the first delta of an attempt."""
+
     def __init__(
         self,
         *,
         delta: _builtins.int = ...,
         positions: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
+        prompt: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "positions", b"positions", "prompt", b"prompt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -670,6 +764,7 @@ class AttemptEnd(_message.Message):
     INVALID_REQUEST_FIELD_NUMBER: _builtins.int
     ENGINE_DIED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -698,6 +793,8 @@ class AttemptEnd(_message.Message):
     """Whether the replica stops before the attempt's end; finish_reason is CANCELLED. Nothing failed: the attempt's
     choice continues elsewhere.
     """
+    reasoning_tokens: _builtins.int
+    """Number of output tokens that are reasoning."""
     def __init__(
         self,
         *,
@@ -714,10 +811,11 @@ class AttemptEnd(_message.Message):
         invalid_request: _builtins.bool = ...,
         engine_died: _builtins.bool = ...,
         draining: _builtins.bool = ...,
+        reasoning_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "draining", b"draining", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "draining", b"draining", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "reasoning_tokens", b"reasoning_tokens", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
