@@ -21,9 +21,9 @@ GROUPS = {
     "Events": ("values.events",),
     "Results": ("values.results",),
     "Jobs": ("values.jobs",),
-    "Batch files": ("batch.fields", "batch.input", "batch.output"),
+    "Batch files": ("batch.input", "batch.output"),
     "Operation": ("values.slo", "values.decisions", "values.steps"),
-    "Errors": ("values.errors",),
+    "Errors": ("values.errors", "values.objects"),
 }
 """Title of a section to the modules that define its names."""
 HIDDEN = ("to_proto", "from_proto")

@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.batch.body import read_body
 from penstock.batch.encoding import is_unicode
-from penstock.batch.fields import BatchFileError, Fields, shown
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
+from penstock.values.objects import BodyError, Fields, shown
 from penstock.values.requests import GenerateOptions, request_to_proto
 
 _TIERS = {
@@ -42,22 +42,22 @@ def read_json(data: bytes) -> Mapping[str, Any]:
     """Return the object in a body.
 
     Raises:
-        BatchFileError: the body is no JSON object of text.
+        BodyError: the body is no JSON object of text.
     """
     try:
         value = json.loads(data)
     except UnicodeDecodeError as error:
-        raise BatchFileError(0, "", f"must be UTF-8: {error.reason} at byte {error.start}") from None
+        raise BodyError("", f"must be UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise BatchFileError(0, "", f"must be JSON: {error.msg} at character {error.pos}") from None
+        raise BodyError("", f"must be JSON: {error.msg} at character {error.pos}") from None
     except ValueError:
-        raise BatchFileError(0, "", "has a number with too many digits") from None
+        raise BodyError("", "has a number with too many digits") from None
     except RecursionError:
-        raise BatchFileError(0, "", "is nested too deeply") from None
+        raise BodyError("", "is nested too deeply") from None
     if not isinstance(value, dict):
-        raise BatchFileError(0, "", f"must be a JSON object, got {shown(value)}")
+        raise BodyError("", f"must be a JSON object, got {shown(value)}")
     if not is_unicode(value):
-        raise BatchFileError(0, "", "has half of a surrogate pair, which is no character")
+        raise BodyError("", "has half of a surrogate pair, which is no character")
     return value
 
 
@@ -68,9 +68,9 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     supported are errors.
 
     Raises:
-        BatchFileError: names the field that can't be served as written.
+        BodyError: names the field that can't be served as written.
     """
-    fields = Fields(0, "", body, ignore_unknown=True)
+    fields = Fields("", body, ignore_unknown=True)
     stream = fields.flag("stream")
     usage, running_usage = _stream_options(fields, stream=stream)
     request_class = _class(fields)
@@ -86,7 +86,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     try:
         generate = request_to_proto(request.model, request.prompt, request.sampling, options)
     except (TypeError, ValueError) as error:
-        raise BatchFileError(0, "", str(error)) from None
+        raise BodyError("", str(error)) from None
     return Asked(generate, stream, usage, running_usage, request.ignored)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from penstock.batch.fields import BatchFileError
+from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
 STATUSES: Mapping[int, tuple[int, str]] = {
@@ -71,7 +71,7 @@ class HttpError:
 
 def http_error(error: BaseException) -> HttpError:
     """Return what a client sees of an error of the services or of the body's reader."""
-    if isinstance(error, BatchFileError):
+    if isinstance(error, BodyError):
         text = f"{error.field}: {error.problem}" if error.field else f"the body {error.problem}"
         return HttpError(400, "invalid_request_error", text, "invalid_request", error.field or None)
     status = to_rpc_status(error)

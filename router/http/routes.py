@@ -12,9 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from cluster.errors import PenstockError
-from penstock.batch.fields import BatchFileError
 from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
+from penstock.values.objects import BodyError
 from penstock.values.results import Completion
 from router.call_context import CallContext
 from router.http.bodies import Asked, read_json, read_request
@@ -82,7 +82,7 @@ class Routes:
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         if request.content_type != _JSON_TYPE:
             # A page in a browser could send any other type to a router on its user's machine without being asked.
-            raise BatchFileError(0, "", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
+            raise BodyError("", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
         asked = read_request(read_json(await request.read()), request.headers, chat=chat)
         if asked.stream:
             return await self._stream(request, asked, chat=chat)
@@ -114,7 +114,7 @@ class Routes:
         caller = self._authenticate(context)
         try:
             await self._inference.StreamGenerate(api.StreamGenerateRequest(generate=asked.generate), context, caller)
-        except (PenstockError, BatchFileError) as error:
+        except (PenstockError, BodyError) as error:
             if not response.prepared:
                 raise
             # The status is sent already. A client of OpenAI's raises the error of such a line, and no [DONE] follows.

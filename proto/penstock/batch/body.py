@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.batch.fields import INT64, UINT32, Fields, is_int, is_number, shown, within
 from penstock.models import StructuredOutput
 from penstock.values.messages import Message
+from penstock.values.objects import INT64, UINT32, Fields, is_int, is_number, shown, within
 from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
 from penstock.values.sampling import Sampling
 from penstock.values.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
@@ -41,7 +41,7 @@ def read_body(body: Fields, *, chat: bool) -> Body:
     """Read a request.
 
     Raises:
-        BatchFileError: it can't be served as written.
+        BodyError: it can't be served as written.
     """
     model = body.text("model")
     if not model:

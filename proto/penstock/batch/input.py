@@ -11,14 +11,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.batch.body import read_body
 from penstock.batch.encoding import encoding_problem, is_unicode
-from penstock.batch.fields import BatchFileError, Fields, shown
 from penstock.values.jobs import JobItem
+from penstock.values.objects import BodyError, Fields, shown
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
+
+
+class BatchFileError(BodyError):
+    """Error of a line that can't be a request; names the line and field."""
+
+    def __init__(self, line: int, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.line = line
+        """Line number, from 1."""
+        self.args = (f"line {line}: {self}",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Support copy and pickle, which by default would call the class with the message alone."""
+        return type(self), (self.line, self.field, self.problem), self.__dict__
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +92,31 @@ def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchL
         BatchFileError: the line is no request that can be served as written.
     """
     try:
-        return _read_line(text, number, ignore_unknown)
+        return _read_line(text, ignore_unknown)
+    except BodyError as error:
+        raise BatchFileError(number, error.field, error.problem) from None
     except RecursionError:
         # JSON that can just be parsed may be too deep to be written again, as errors and schemas need.
         raise BatchFileError(number, "", "is nested too deeply") from None
 
 
-def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
+def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
     # Editors and spreadsheets put a byte order mark at the beginning of a file.
     text = text.removeprefix("\ufeff")
     if (problem := encoding_problem(text)) is not None:
-        raise BatchFileError(number, "", problem)
+        raise BodyError("", problem)
     try:
         line = json.loads(text)
     except json.JSONDecodeError as error:
-        raise BatchFileError(number, "", f"is no JSON: {error.msg} at column {error.colno}") from None
+        raise BodyError("", f"is no JSON: {error.msg} at column {error.colno}") from None
     except ValueError:
         # Python refuses to parse whole numbers of more than some thousand digits.
-        raise BatchFileError(number, "", "has a number with too many digits") from None
+        raise BodyError("", "has a number with too many digits") from None
     if "\\ud" in text.lower() and not is_unicode(line):
-        raise BatchFileError(number, "", "has half of a surrogate pair, which is no character")
+        raise BodyError("", "has half of a surrogate pair, which is no character")
     if not isinstance(line, dict):
-        raise BatchFileError(number, "", f"must be an object, got {shown(line)}")
-    fields = Fields(number, "", line, ignore_unknown)
+        raise BodyError("", f"must be an object, got {shown(line)}")
+    fields = Fields("", line, ignore_unknown)
     custom_id = fields.text("custom_id")
     if not custom_id:
         raise fields.wrong("custom_id", "is required")

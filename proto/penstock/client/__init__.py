@@ -1,7 +1,6 @@
 """The Python client, for asyncio and for threads, and the list of public names that `penstock` exports."""
 
-from penstock.batch.fields import BatchFileError
-from penstock.batch.input import Batch, BatchLine, read_batch, read_line
+from penstock.batch.input import Batch, BatchFileError, BatchLine, read_batch, read_line
 from penstock.batch.output import result_line, result_object
 from penstock.client.aio import AsyncClient
 from penstock.client.aio_stream import AsyncStream
@@ -41,6 +40,7 @@ from penstock.values.errors import (
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
 from penstock.values.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
 from penstock.values.messages import Message
+from penstock.values.objects import BodyError
 from penstock.values.requests import (
     GenerateOptions,
     Prompt,
@@ -79,6 +79,7 @@ __all__ = [
     "Batch",
     "BatchFileError",
     "BatchLine",
+    "BodyError",
     "CancelledError",
     "Capabilities",
     "Choice",

@@ -131,3 +131,10 @@ def test_an_error_of_a_file_reaches_another_process_whole():
     got = through_pickle(api.BatchFileError(3, "body.n", "is bad"))
 
     assert (str(got), got.line, got.field, got.problem) == ("line 3: body.n: is bad", 3, "body.n", "is bad")
+    assert isinstance(got, api.BodyError)
+
+
+def test_an_error_of_a_body_reaches_another_process_whole():
+    got = through_pickle(api.BodyError("n", "is bad"))
+
+    assert (str(got), got.field, got.problem) == ("n: is bad", "n", "is bad")

@@ -1,4 +1,4 @@
-"""Fields of a line of a batch file, and the error for a wrong one."""
+"""Fields of an object that a caller wrote, as those of OpenAI's requests, and the error for a wrong one."""
 
 from __future__ import annotations
 
@@ -13,34 +13,31 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
 _NONE: Mapping[str, Unsupported] = {}
 
 
-class BatchFileError(ValueError):
-    """Error of a line that can't be a request; names the line and field."""
+class BodyError(ValueError):
+    """Error of an object that can't be a request; names the field."""
 
-    def __init__(self, line: int, field: str, problem: str) -> None:
-        self.line = line
-        """Line number, from 1."""
+    def __init__(self, field: str, problem: str) -> None:
         self.field = field
-        """Path of the field in the line's object; empty for the whole line."""
+        """Path of the field in the body; empty for the whole body."""
         self.problem = problem
-        super().__init__(f"line {line}: {field}: {problem}" if field else f"line {line}: {problem}")
+        super().__init__(f"{field}: {problem}" if field else problem)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support copy and pickle, which by default would call the class with the message alone."""
-        return type(self), (self.line, self.field, self.problem), self.__dict__
+        return type(self), (self.field, self.problem), self.__dict__
 
 
 class Fields:
-    """Object of a line. Its fields are taken one after another, and unknown ones remain; null is the same as absent."""
+    """Object in a body. Its fields are taken one after another, and unknown ones remain; null is the same as absent."""
 
-    def __init__(self, line: int, path: str, fields: Mapping[str, Any], ignore_unknown: bool) -> None:
-        self._line = line
+    def __init__(self, path: str, fields: Mapping[str, Any], ignore_unknown: bool) -> None:
         self._path = path
         self._left = dict(fields)
         self._ignore_unknown = ignore_unknown
         self._ignored: list[str] = []
 
-    def wrong(self, field: str, problem: str) -> BatchFileError:
-        return BatchFileError(self._line, self._name(field), problem)
+    def wrong(self, field: str, problem: str) -> BodyError:
+        return BodyError(self._name(field), problem)
 
     def _name(self, field: str) -> str:
         return f"{self._path}.{field}" if self._path else field
@@ -93,7 +90,7 @@ class Fields:
         return self.child(name, value)
 
     def child(self, name: str, fields: Mapping[str, Any]) -> Fields:
-        return Fields(self._line, self._name(name), fields, self._ignore_unknown)
+        return Fields(self._name(name), fields, self._ignore_unknown)
 
     def also_ignored(self, paths: Iterable[str]) -> None:
         """Add the paths of ignored fields of an object below this one."""
@@ -106,7 +103,7 @@ class Fields:
             known: unsupported fields about which more is known.
 
         Raises:
-            BatchFileError: a field is left and may not be ignored.
+            BodyError: a field is left and may not be ignored.
         """
         left = [name for name, value in self._left.items() if not known.get(name, UNKNOWN).accepts(value)]
         for name in left:
@@ -128,7 +125,7 @@ def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> No
     """Check a number against bounds, both inclusive.
 
     Raises:
-        BatchFileError: the number is outside.
+        BodyError: the number is outside.
     """
     if not bounds[0] <= value <= bounds[1]:
         raise fields.wrong(name, f"must be at least {bounds[0]} and at most {bounds[1]}, got {value}")
