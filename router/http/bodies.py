@@ -34,6 +34,8 @@ class Asked:
     """Whether a stream ends with its usage."""
     running_usage: bool
     """Whether every chunk of a stream has the usage so far."""
+    token_ids: bool
+    """Whether the ids of the output's tokens are returned, as vLLM's server does."""
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
 
@@ -73,6 +75,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     fields = Fields("", body, ignore_unknown=True)
     stream = fields.flag("stream")
     usage, running_usage = _stream_options(fields, stream=stream)
+    token_ids = fields.flag("return_token_ids")
     request_class = _class(fields)
     cache_key = fields.take("prompt_cache_key")
     request = read_body(fields, chat=chat)
@@ -87,7 +90,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         generate = request_to_proto(request.model, request.prompt, request.sampling, options)
     except (TypeError, ValueError) as error:
         raise BodyError("", str(error)) from None
-    return Asked(generate, stream, usage, running_usage, request.ignored)
+    return Asked(generate, stream, usage, running_usage, token_ids, request.ignored)
 
 
 def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:

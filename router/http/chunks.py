@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
+from json.encoder import encode_basestring
 from typing import Any
 
 from penstock.batch.output import chat_logprobs, text_logprobs, usage_object
@@ -11,16 +12,23 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Usage
 from penstock.wire import duration_from_wire, logprobs_from_wire
+from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
 DONE = b"data: [DONE]\n\n"
-_REASONS = {types.FINISH_REASON_STOP: "stop", types.FINISH_REASON_LENGTH: "length"}
+_REASONS = {
+    types.FINISH_REASON_STOP: "stop",
+    types.FINISH_REASON_LENGTH: "length",
+    types.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
 
 
 class Chunks:
-    """Chunks of one stream. Every chunk has the same id, creation time and model."""
+    """Encoder of one stream. Every chunk has the same id, creation time and model."""
 
-    def __init__(self, model: str, created: int, *, chat: bool, usage: bool, running_usage: bool) -> None:
+    def __init__(
+        self, model: str, created: int, *, chat: bool, usage: bool, running_usage: bool, token_ids: bool = False
+    ) -> None:
         """Begin.
 
         Args:
@@ -29,92 +37,140 @@ class Chunks:
             chat: whether the stream is that of a chat.
             usage: whether a last chunk has the usage.
             running_usage: whether every chunk has the usage so far.
+            token_ids: whether chunks have the ids of their tokens.
         """
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
         self._model, self._created, self._chat = model, created, chat
-        self._usage, self._running_usage = usage, running_usage
+        self._usage, self._running_usage, self._token_ids = usage, running_usage, token_ids
+        self._plain = not running_usage and not token_ids
+        """Whether a chunk of plain text has nothing but its text."""
+        self._head = ""
+        """Beginning of every chunk."""
         self._greeted: set[int] = set()
         """Choices whose role was sent."""
         self._prompt_tokens = 0
         self._output_tokens = 0
 
-    def of(self, event: api.StreamGenerateResponse) -> Iterator[bytes]:
-        """Yield the lines of an event.
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return the lines of an event; empty where it has none.
 
         Raises:
             DeadlineError, CancelledError: a choice was stopped from outside, so the answer is not complete.
         """
         match event.WhichOneof("event"):
-            case "queued":
-                self.request_id = event.queued.request_id
-                eta = (
-                    f" eta_s={event.queued.eta.ToTimedelta().total_seconds():.1f}"
-                    if event.queued.HasField("eta")
-                    else ""
-                )
-                yield f": queue position={event.queued.position}{eta}\n\n".encode()
-            case "started":
-                self.request_id = event.started.request_id
-                self._prompt_tokens = event.started.prompt_tokens
-                yield from self._greeting(event.started.choice_index)
             case "delta":
-                yield from self._delta(event.delta)
+                return self._delta(event.delta)
+            case "queued":
+                self._began(event.queued.request_id)
+                return queue_place(event.queued)
+            case "started":
+                self._began(event.started.request_id)
+                self._prompt_tokens = event.started.prompt_tokens
+                return self._greeting(event.started.choice_index)
             case "finished":
-                yield from self._end(event.finished)
+                self._began(event.finished.request_id)
+                return self._end(event.finished)
+            case _:
+                return b""
 
-    def _greeting(self, index: int) -> Iterator[bytes]:
-        if self._chat and index not in self._greeted:
-            self._greeted.add(index)
-            yield self._chunk([self._choice(index, delta={"role": "assistant", "content": ""})])
+    def failed(self, error: HttpError) -> bytes:
+        """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
+        return f"data: {_json(error.object())}\n\n".encode()
 
-    def _delta(self, delta: api.Delta) -> Iterator[bytes]:
-        yield from self._greeting(delta.choice_index)
-        self._output_tokens += len(delta.token_ids)
-        if not delta.text and not delta.logprobs:
+    def _began(self, request_id: str) -> None:
+        if self._head or not request_id:
             return
+        self.request_id = request_id
+        whole = _json(
+            {
+                "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}",
+                "object": "chat.completion.chunk" if self._chat else "text_completion",
+                "created": self._created,
+                "model": self._model,
+            }
+        )
+        self._head = f"data: {whole[:-1]},"
+
+    def _greeting(self, index: int) -> bytes:
+        if not self._chat or index in self._greeted:
+            return b""
+        self._greeted.add(index)
+        return self._chunk(index, '"delta":{"role":"assistant","content":""}')
+
+    def _delta(self, delta: api.Delta) -> bytes:
+        index, text = delta.choice_index, delta.text
+        self._output_tokens += len(delta.token_ids)
+        first = self._greeting(index) if self._chat and index not in self._greeted else b""
+        if self._plain and text and not delta.logprobs and not delta.reasoning and not delta.tool_calls:
+            # Nearly every token.
+            shown = encode_basestring(text)
+            said = f'"delta":{{"content":{shown}}}' if self._chat else f'"text":{shown}'
+            return first + (
+                f'{self._head}"choices":[{{"index":{index},{said},"logprobs":null,"finish_reason":null}}]}}\n\n'.encode()
+            )
+        if not (text or delta.logprobs or delta.reasoning or delta.tool_calls or (self._token_ids and delta.token_ids)):
+            return first
         positions = tuple(map(logprobs_from_wire, delta.logprobs))
         if self._chat:
-            choice = self._choice(delta.choice_index, delta={"content": delta.text}, logprobs=chat_logprobs(positions))
+            said, logprobs = f'"delta":{_json(_chat_delta(delta))}', chat_logprobs(positions)
         else:
-            choice = self._choice(delta.choice_index, text=delta.text, logprobs=text_logprobs(positions))
-        yield self._chunk([choice])
+            said, logprobs = f'"text":{encode_basestring(text)}', text_logprobs(positions)
+        if self._token_ids:
+            said += f',"token_ids":{_json(list(delta.token_ids))}'
+        return first + self._chunk(index, said, logprobs)
 
-    def _end(self, finished: api.Finished) -> Iterator[bytes]:
+    def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
-        self.request_id = self.request_id or finished.request_id
+        lines = []
         for choice in finished.choices:
-            yield from self._greeting(choice.index)
-            said: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-            yield self._chunk([self._choice(choice.index, **said, reason=_REASONS[choice.finish_reason])])
+            lines.append(self._greeting(choice.index))
+            said = '"delta":{}' if self._chat else '"text":""'
+            lines.append(self._chunk(choice.index, said, reason=_REASONS[choice.finish_reason]))
         if self._usage:
-            yield self._line({"choices": [], "usage": usage_object(Usage.from_proto(finished.usage))})
-        yield DONE
+            usage = usage_object(Usage.from_proto(finished.usage))
+            lines.append(f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode())
+        return b"".join([*lines, DONE])
 
-    def _choice(self, index: int, *, logprobs: Any = None, reason: str | None = None, **said: Any) -> dict[str, Any]:
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> bytes:
-        fields: dict[str, Any] = {"choices": choices}
+    def _chunk(self, index: int, said: str, logprobs: Any = None, reason: str | None = None) -> bytes:
+        """Return a chunk of one choice; `said` is what it adds, as JSON."""
+        choice = f'{{"index":{index},{said},"logprobs":{_json(logprobs)},"finish_reason":{_json(reason)}}}'
+        usage = ""
         if self._running_usage:
             prompt, output = self._prompt_tokens, self._output_tokens
-            fields["usage"] = {
-                "prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output,
-            }  # fmt: skip
-        return self._line(fields)
-
-    def _line(self, fields: dict[str, Any]) -> bytes:
-        whole = {
-            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{self.request_id}",
-            "object": "chat.completion.chunk" if self._chat else "text_completion",
-            "created": self._created,
-            "model": self._model,
-            **fields,
-        }
-        return f"data: {json.dumps(whole, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+            counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+            usage = f',"usage":{_json(counts)}'
+        return f'{self._head}"choices":[{choice}]{usage}}}\n\n'.encode()
 
 
-def _place(queued: api.Queued) -> bytes:
+def queue_place(queued: api.Queued) -> bytes:
     """Return a comment, which clients of server-sent events skip; it keeps the connection alive."""
     eta = f" eta_s={duration_from_wire(queued.eta):.1f}" if queued.HasField("eta") else ""
     return f": queue position={queued.position}{eta}\n\n".encode()
+
+
+def _chat_delta(delta: api.Delta) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if delta.reasoning:
+        # vLLM renamed it; clients read one or the other.
+        found["reasoning"] = found["reasoning_content"] = delta.reasoning
+    if delta.text or not (delta.reasoning or delta.tool_calls):
+        found["content"] = delta.text
+    if delta.tool_calls:
+        found["tool_calls"] = _tool_calls(delta.tool_calls)
+    return found
+
+
+def _tool_calls(calls: Iterable[types.ToolCallDelta]) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": call.index,
+            **({"id": call.id, "type": "function"} if call.id else {}),
+            "function": {**({"name": call.name} if call.name else {}), "arguments": call.arguments},
+        }
+        for call in calls
+    ]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NoReturn
+from collections.abc import Iterable, Mapping
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import web
 from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
-from router.call_context import ClientGoneError, Metadata
-
-Send = Callable[[api.StreamGenerateResponse], Awaitable[None]]
-"""Function that sends an event of a stream to the client."""
+from router.call_context import Metadata
+from router.http.event_stream import EventStream
 
 
 class HttpContext:
     """A `CallContext` of an HTTP request."""
 
-    has_write_now = False
-
-    def __init__(self, request: web.Request, send: Send | None = None, *, keys: bool) -> None:
+    def __init__(self, request: web.Request, stream: EventStream | None = None, *, keys: bool) -> None:
         """Begin.
 
         Args:
             request: the HTTP request.
-            send: None for a call that answers once.
+            stream: the answer; None for a call that answers once.
             keys: whether the router knows API keys. OpenAI's SDKs always send one, which means nothing where it does
                 not.
         """
@@ -34,7 +29,8 @@ class HttpContext:
         self.request_id = ""
         """The cluster's id of the request; empty until it is known."""
         self._request = request
-        self._send = send
+        self._stream = stream
+        self.has_write_now = stream is not None and stream.chunked
 
     def time_remaining(self) -> float | None:
         return None
@@ -56,15 +52,14 @@ class HttpContext:
         self.request_id = next((str(value) for name, value in metadata if name == "penstock-request-id"), "")
 
     async def write(self, message: Message) -> None:
-        if self._send is None or not isinstance(message, api.StreamGenerateResponse):
+        if self._stream is None or not isinstance(message, api.StreamGenerateResponse):
             raise TypeError("this call has no stream")
-        try:
-            await self._send(message)
-        except ClientConnectionResetError as error:
-            raise ClientGoneError(str(error)) from error
+        await self._stream.write(message)
 
     def can_write(self) -> bool:
-        return False
+        return self._stream is not None and self._stream.can_write()
 
-    def write_now(self, message: Message) -> NoReturn:
-        raise ValueError("HTTP has no write that leaves at once")
+    def write_now(self, message: Message) -> None:
+        if self._stream is None or not isinstance(message, api.StreamGenerateResponse):
+            raise TypeError("this call has no stream")
+        self._stream.write_now(message)

@@ -21,18 +21,13 @@ from router.http.bodies import Asked, read_json, read_request
 from router.http.chunks import Chunks
 from router.http.context import HttpContext
 from router.http.errors import HttpError, http_error
+from router.http.event_stream import EventStream
 from router.identity import Caller
 from router.inference.servicer import InferenceServicer
 from router.metrics import RouterMetrics
 
 _LOG = logging.getLogger(__name__)
 
-_STREAM_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    # Proxies such as nginx would collect the stream otherwise.
-    "X-Accel-Buffering": "no",
-}
 _JSON_TYPE = "application/json"
 REQUEST_ID = "x-request-id"
 IGNORED = "x-penstock-ignored"
@@ -91,6 +86,9 @@ class Routes:
         reply = await self._inference.Generate(asked.generate, context, caller)
         completion = Completion.from_proto(reply)
         found = completion_object(completion, model=asked.generate.model, created=int(time.time()), chat=chat)
+        if asked.token_ids:
+            for choice, said in zip(completion.choices, found["choices"], strict=True):
+                said["token_ids"] = list(choice.token_ids)
         return web.json_response(found, headers=_headers(request, completion.request_id, asked))
 
     async def _stream(self, request: web.Request, asked: Asked, *, chat: bool) -> web.StreamResponse:
@@ -100,28 +98,21 @@ class Routes:
             chat=chat,
             usage=asked.usage,
             running_usage=asked.running_usage,
+            token_ids=asked.token_ids,
         )
-        response = web.StreamResponse(headers=_STREAM_HEADERS)
-
-        async def send(event: api.StreamGenerateResponse) -> None:
-            for line in chunks.of(event):
-                if not response.prepared:
-                    response.headers.update(_headers(request, chunks.request_id, asked))
-                    await response.prepare(request)
-                await response.write(line)
-
-        context = HttpContext(request, send, keys=self._keys)
+        stream = EventStream(request, chunks, lambda: _headers(request, chunks.request_id, asked))
+        context = HttpContext(request, stream, keys=self._keys)
         caller = self._authenticate(context)
         try:
             await self._inference.StreamGenerate(api.StreamGenerateRequest(generate=asked.generate), context, caller)
-        except (PenstockError, BodyError) as error:
-            if not response.prepared:
+        except PenstockError as error:
+            if not stream.begun:
                 raise
-            # The status is sent already. A client of OpenAI's raises the error of such a line, and no [DONE] follows.
             self._note(request, http_error(error))
-            await response.write(b"data: " + _json(http_error(error).object()) + b"\n\n")
-        await response.write_eof()
-        return response
+            await stream.fail(http_error(error))
+        finally:
+            stream.close()
+        return await stream.end()
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -197,10 +188,6 @@ def _model(model: api.Model) -> dict[str, Any]:
         "parent": None,
         "max_model_len": model.max_context_tokens or None,
     }
-
-
-def _json(value: object) -> bytes:
-    return web.json_response(value).body  # type: ignore[return-value]  # it is text
 
 
 async def _health(request: web.Request) -> web.StreamResponse:

@@ -28,8 +28,14 @@ from loadtest.benchmarks.tokens.cpu import cpu_seconds, descendants
 from loadtest.benchmarks.tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, interval, pooled
 from loadtest.benchmarks.tokens.paths import InProcessPath, ServingPath, in_process, penstock, vllm_http
 
-LABELS = {"inprocess": "(a) in process", "vllm_http": "(b) vLLM HTTP", "penstock": "(c) Penstock"}
-OPENERS = {"inprocess": in_process, "vllm_http": vllm_http, "penstock": penstock}
+LABELS = {
+    "inprocess": "(a) in process",
+    "vllm_http": "(b) vLLM HTTP",
+    "penstock": "(c) Penstock gRPC",
+    "penstock_http": "(d) Penstock HTTP",
+}
+SERVERS = {("inprocess",): in_process, ("vllm_http",): vllm_http, ("penstock", "penstock_http"): penstock}
+"""What opens the paths of a server, in their order."""
 WARM_UP = 10_000
 """Number of the first prompt that is not counted."""
 QUIET_S = 1.5
@@ -57,12 +63,17 @@ def main() -> int:
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
     async with AsyncExitStack() as stack:
-        paths = {}
-        for name in [options.only] if options.only else PATHS:
-            began = time.monotonic()
-            with console.status(f"{LABELS[name]}: starting"):
-                paths[name] = await stack.enter_async_context(OPENERS[name](console))
-            console.print(f"{LABELS[name]}: up after {time.monotonic() - began:.0f} s", highlight=False)
+        paths: dict[str, Opened] = {}
+        for names, open_server in SERVERS.items():
+            if options.only and options.only not in names:
+                continue
+            began, label = time.monotonic(), " and ".join(LABELS[name] for name in names)
+            with console.status(f"{label}: starting"):
+                opened = await stack.enter_async_context(open_server(console))
+            paths.update(zip(names, opened if isinstance(opened, tuple) else (opened,), strict=True))
+            console.print(f"{label}: up after {time.monotonic() - began:.0f} s", highlight=False)
+        if options.only:
+            paths = {options.only: paths[options.only]}
         phases = await _measure(paths, options, console)
     fields = fields_of(phases)
     _print(phases, fields, console)
@@ -117,8 +128,9 @@ class _Meter:
     async def phase(self, name: str, run: Run) -> Phase:
         path = self._paths[name]
         serving, control = path.serving(), path.control()
+        own = {process.pid for process in _all_of(path)}
         others = [other for each, other in self._paths.items() if each != name]
-        beside = [process for other in others for process in _all_of(other)]
+        beside = [process for other in others for process in _all_of(other) if process.pid not in own]
         before = [cpu_seconds(each) for each in (serving, control, beside)]
         result = await run()
         used = [cpu_seconds(each) - was for each, was in zip((serving, control, beside), before, strict=True)]
@@ -179,7 +191,7 @@ def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Con
                 f"{row['cpu_us_per_token']:.1f}",
                 f"{row['messages']:,}",
                 f"{row['tokens']:,}",
-                f"{row['control_cpu_percent']:.0f} %" if name == "penstock" else "-",
+                f"{row['control_cpu_percent']:.0f} %" if name.startswith("penstock") else "-",
                 f"{row['beside_cpu_percent']:.0f} %",
             )
         print_table(table, console)

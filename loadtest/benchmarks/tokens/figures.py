@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.benchmarks.tokens.load import LoadResult
 
 MODES = ("saturated", "paced", "alone")
-PATHS = ("inprocess", "vllm_http", "penstock")
+PATHS = ("inprocess", "vllm_http", "penstock", "penstock_http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Comparison:
 
     mode: str
     name: str
-    of: Callable[[Phase, Phase, Phase], float]
-    """Function of the phases of (a), (b) and (c)."""
+    of: Callable[[Phase, Phase, Phase, Phase], float]
+    """Function of the phases of (a), (b), (c) and (d)."""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -91,12 +91,16 @@ class Comparison:
 
 
 COMPARISONS = (
-    Comparison("saturated", "saturated_cpu_c_over_b", lambda _a, b, c: _cpu(c, b), at_most=0.65),
-    Comparison("saturated", "saturated_tokens_c_over_b", lambda _a, b, c: _speed(c, b), at_least=1.1),
-    Comparison("saturated", "saturated_tokens_c_over_a", lambda a, _b, c: _speed(c, a), at_least=0.85),
-    Comparison("paced", "paced_cpu_c_over_b", lambda _a, b, c: _cpu(c, b), at_most=1.0),
-    Comparison("paced", "paced_tokens_per_message_c", lambda _a, _b, c: c.result.tokens / c.result.messages),
-    Comparison("alone", "added_ttft_ms", lambda a, _b, c: c.ttft_ms - a.ttft_ms, at_most=3.0),
+    Comparison("saturated", "saturated_cpu_c_over_b", lambda _a, b, c, _d: _cpu(c, b), at_most=0.65),
+    Comparison("saturated", "saturated_cpu_d_over_b", lambda _a, b, _c, d: _cpu(d, b), at_most=0.6),
+    Comparison("saturated", "saturated_tokens_c_over_b", lambda _a, b, c, _d: _speed(c, b), at_least=1.1),
+    Comparison("saturated", "saturated_tokens_d_over_b", lambda _a, b, _c, d: _speed(d, b)),
+    Comparison("saturated", "saturated_tokens_c_over_a", lambda a, _b, c, _d: _speed(c, a), at_least=0.85),
+    Comparison("paced", "paced_cpu_c_over_b", lambda _a, b, c, _d: _cpu(c, b), at_most=1.0),
+    Comparison("paced", "paced_cpu_d_over_b", lambda _a, b, _c, d: _cpu(d, b), at_most=1.0),
+    Comparison("paced", "paced_tokens_per_message_c", lambda _a, _b, c, _d: c.result.tokens / c.result.messages),
+    Comparison("alone", "added_ttft_ms", lambda a, _b, c, _d: c.ttft_ms - a.ttft_ms, at_most=3.0),
+    Comparison("alone", "alone_ttft_d_over_b", lambda _a, b, _c, d: d.ttft_ms / b.ttft_ms, at_most=1.0),
 )
 
 

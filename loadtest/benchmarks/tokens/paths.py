@@ -1,4 +1,4 @@
-"""The three paths to the same engine. Each is an async context manager that yields a `ServingPath`."""
+"""The paths to the same engine. Each is an async context manager that yields one path, or two of one cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,28 +140,36 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
             # A connection may be idle for a whole phase. uvicorn would close it after 5 s, under the next request.
             {**engine_environment(), "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600"},
         )
-        connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout) as session:
+        async with _http_session(port) as session:
             try:
                 await _wait_http(session, server)
 
-                async def send(text: str, tokens: int, stream: StreamTimes) -> None:
-                    body = {
-                        "model": MODEL, "prompt": text, "max_tokens": tokens, "temperature": TEMPERATURE,
-                        "ignore_eos": True, "stream": True, "return_token_ids": True,
-                    }  # fmt: skip
-                    async with session.post("/v1/completions", json=body) as reply:
-                        reply.raise_for_status()
-                        async for line in reply.content:
-                            if line.startswith(b"data: {"):
-                                choices = json.loads(line[6:])["choices"]
-                                if choices and (ids := choices[0].get("token_ids")):
-                                    stream.got(len(ids))
-
+                send = _http_send(session)
                 yield ServingPath(send, lambda: [p for p in descendants([server.pid]) if not is_engine(p)], list)
             finally:
                 await server.stop(30.0)
+
+
+def _http_send(session: aiohttp.ClientSession) -> Send:
+    async def send(text: str, tokens: int, stream: StreamTimes) -> None:
+        body = {
+            "model": MODEL, "prompt": text, "max_tokens": tokens, "temperature": TEMPERATURE,
+            "ignore_eos": True, "stream": True, "return_token_ids": True,
+        }  # fmt: skip
+        async with session.post("/v1/completions", json=body) as reply:
+            reply.raise_for_status()
+            async for line in reply.content:
+                if line.startswith(b"data: {"):
+                    choices = json.loads(line[6:])["choices"]
+                    if choices and (ids := choices[0].get("token_ids")):
+                        stream.got(len(ids))
+
+    return send
+
+
+def _http_session(port: int) -> aiohttp.ClientSession:
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    return aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout)
 
 
 async def _wait_http(session: aiohttp.ClientSession, server: ChildProcess) -> None:
@@ -177,17 +185,17 @@ async def _wait_http(session: aiohttp.ClientSession, server: ChildProcess) -> No
             await asyncio.sleep(0.2)
 
 
-# --- (c) Penstock -----------------------------------------------------------------------------------------------------
+# --- (c) and (d) Penstock ---------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def penstock(console: Console) -> AsyncIterator[ServingPath]:
-    """Run a whole cluster and stream over gRPC, every delta at once."""
+async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, ServingPath]]:
+    """Run a whole cluster, and stream over gRPC and over HTTP."""
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             flags={
                 "cluster": {"state_dir": folder, "log_level": "warning"},
-                "router": {"port": 0},
+                "router": {"port": 0, "http": {"port": 0}},
                 "pools": {
                     MODEL: {
                         "model": MODEL,
@@ -215,10 +223,12 @@ async def penstock(console: Console) -> AsyncIterator[ServingPath]:
                     if event.HasField("delta") and (count := len(event.delta.token_ids)):
                         stream.got(count)
 
-            try:
-                yield ServingPath(send, lambda: _penstock_processes(cluster), lambda: _ray_processes(cluster))
-            finally:
-                await channel.close(None)
+            async with _http_session(cluster.routers[0].http_port) as session:
+                try:
+                    over_grpc = ServingPath(send, lambda: _penstock_processes(cluster), lambda: _ray_processes(cluster))
+                    yield over_grpc, replace(over_grpc, send=_http_send(session))
+                finally:
+                    await channel.close(None)
 
 
 def _is_replica(process: psutil.Process) -> bool:

@@ -1,0 +1,137 @@
+"""Answers as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aiohttp import ClientConnectionResetError, HttpVersion11, web
+
+from penstock.v1 import inference_pb2 as api
+from router.call_context import ClientGoneError
+from router.http.errors import HttpError
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    # Proxies such as nginx would collect the stream otherwise.
+    "X-Accel-Buffering": "no",
+}
+SILENCE_S = 15.0
+"""Seconds without output after which a comment keeps the connection alive. Proxies cut silent ones, some after 30 s."""
+_KEEP_ALIVE = b": keep-alive\n\n"
+_MOST_UNSENT = 1 << 16
+"""Bytes that a client may leave unread before its output waits."""
+
+
+class EventEncoder(Protocol):
+    """Encoder of a generation's events in the form of one API."""
+
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return the lines of an event; empty where it has none.
+
+        Raises:
+            PenstockError: the event ends the stream with an error.
+        """
+        ...
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the lines that end a stream that fails."""
+        ...
+
+
+class EventStream:
+    """One answer. Its status and headers leave with the first line."""
+
+    def __init__(self, request: web.Request, encoder: EventEncoder, headers: Callable[[], Mapping[str, str]]) -> None:
+        """`headers` returns more headers once the first line is known."""
+        self.response = web.StreamResponse(headers=_HEADERS)
+        self._request, self._encoder, self._headers = request, encoder, headers
+        self._writing = False
+        self._quiet = True
+        """Whether nothing was sent since the last look."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the status has been sent."""
+        return self.response.prepared
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the client takes chunks, so that lines can be sent outside the coroutine of the call."""
+        return self._request.version >= HttpVersion11
+
+    async def write(self, event: api.StreamGenerateResponse) -> None:
+        """Send an event. Waits while the client is slow to read.
+
+        Raises:
+            ClientGoneError: the client is gone.
+        """
+        if lines := self._encoder.of(event):
+            await self._send(lines)
+
+    async def fail(self, error: HttpError) -> None:
+        """End with an error, whose status can't be sent any more."""
+        await self._send(self._encoder.failed(error))
+
+    async def end(self) -> web.StreamResponse:
+        """Send the end of the answer, and return it."""
+        self.close()
+        await self.response.write_eof()
+        return self.response
+
+    def close(self) -> None:
+        """Send no more comments. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _send(self, lines: bytes) -> None:
+        self._quiet = False
+        self._writing = True
+        try:
+            if not self.response.prepared:
+                self.response.headers.update(self._headers())
+                await self.response.prepare(self._request)
+                self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
+            await self.response.write(lines)
+        except ClientConnectionResetError as error:
+            raise ClientGoneError(str(error)) from error
+        finally:
+            self._writing = False
+
+    # --- outside the coroutine of the call ---
+
+    def can_write(self) -> bool:
+        """Return whether lines would leave now."""
+        transport = self._request.transport
+        return (
+            not self._writing
+            and self.response.prepared
+            and transport is not None
+            and transport.get_write_buffer_size() < _MOST_UNSENT
+        )
+
+    def write_now(self, event: api.StreamGenerateResponse) -> None:
+        """Send an event while `can_write`.
+
+        Raises:
+            ValueError: the client is gone.
+        """
+        if lines := self._encoder.of(event):
+            self._quiet = False
+            self._send_now(lines)
+
+    def _send_now(self, lines: bytes) -> None:
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ValueError("the client is gone")
+        # The framing of HTTP's chunks, as the server itself does it for what the coroutine writes.
+        transport.write(b"%x\r\n%b\r\n" % (len(lines), lines))
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
+        if self._quiet and self.chunked and self.can_write() and not self._request.transport.is_closing():  # type: ignore[union-attr]
+            self._send_now(_KEEP_ALIVE)
+        self._quiet = True
