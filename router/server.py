@@ -40,7 +40,7 @@ from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
-from router.http.routes import Routes
+from router.http.calls import Calls
 from router.http.server import HttpServer, tls_context
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
@@ -172,7 +172,7 @@ def build_router(
         tls=tls,
         http=_build_http(
             own,
-            Routes(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
+            Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
             shared_port=shared_port,
         ),
     )
@@ -229,11 +229,11 @@ def _build_server(
     return server
 
 
-def _build_http(settings: RouterSettings, routes: Routes, *, shared_port: bool) -> HttpServer | None:
+def _build_http(settings: RouterSettings, calls: Calls, *, shared_port: bool) -> HttpServer | None:
     if settings.http.port is None:
         return None
     tls = tls_context(settings.tls) if settings.tls is not None else None
-    return HttpServer(settings.http, settings.host, routes, tls, shared_port=shared_port)
+    return HttpServer(settings.http, settings.host, calls, tls, shared_port=shared_port)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------

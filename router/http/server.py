@@ -10,6 +10,8 @@ from aiohttp import web
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
 from cluster.settings import HttpSettings, RouterTlsSettings
+from router.http.anthropic.routes import MessagesRoutes
+from router.http.calls import Calls
 from router.http.routes import Routes
 
 _END_S = 0.2
@@ -30,7 +32,7 @@ class HttpServer:
     """HTTP server of a router process."""
 
     def __init__(
-        self, settings: HttpSettings, host: str, routes: Routes, tls: ssl.SSLContext | None, *, shared_port: bool
+        self, settings: HttpSettings, host: str, calls: Calls, tls: ssl.SSLContext | None, *, shared_port: bool
     ) -> None:
         """`shared_port` lets several processes listen on one port."""
         self.port = settings.port or 0
@@ -41,7 +43,9 @@ class HttpServer:
         self._tls = tls
         self._shared_port = shared_port
         app = web.Application(client_max_size=settings.max_body_bytes)
-        routes.add_to(app)
+        app.middlewares.append(calls.guard)
+        Routes(calls).add_to(app)
+        MessagesRoutes(calls).add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
 

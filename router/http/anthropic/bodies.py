@@ -1,0 +1,300 @@
+"""Bodies of Anthropic's Messages API as requests. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.requests import json_schema
+from penstock.values.unsupported import Unsupported
+from penstock.wire import structured_to_wire
+
+_HINT = Unsupported(always_neutral=True)
+_BODY: Mapping[str, Unsupported] = {
+    # Hints for caches, bills and safety, which change no answer.
+    "metadata": _HINT,
+    "cache_control": _HINT,
+    "service_tier": _HINT,
+    "inference_geo": _HINT,
+    "diagnostics": _HINT,
+    "context_management": _HINT,
+    "speed": Unsupported(("standard",)),
+    "container": Unsupported(),
+    "mcp_servers": Unsupported(([],)),
+}
+_BLOCK: Mapping[str, Unsupported] = {
+    "cache_control": _HINT,
+    "citations": Unsupported(([], {"enabled": False})),
+    "signature": _HINT,
+    "caller": _HINT,
+    "toolset_name": _HINT,
+    "is_error": _HINT,
+}
+_TOOL: Mapping[str, Unsupported] = {
+    "cache_control": _HINT,
+    "eager_input_streaming": _HINT,
+    "input_examples": _HINT,
+    "defer_loading": Unsupported((False,)),
+    "allowed_callers": _HINT,
+}
+_MODES = {
+    "auto": types.TOOL_CHOICE_MODE_AUTO,
+    "any": types.TOOL_CHOICE_MODE_REQUIRED,
+    "tool": types.TOOL_CHOICE_MODE_REQUIRED,
+    "none": types.TOOL_CHOICE_MODE_NONE,
+}
+_THINKING = ("enabled", "disabled", "adaptive")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMessage:
+    """One request of a client."""
+
+    generate: api.GenerateRequest
+    stream: bool
+    thinking: bool
+    """Whether the reasoning is returned."""
+    ignored: tuple[str, ...]
+    """Fields that nobody knows, which were left out."""
+
+
+def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counted: bool = False) -> AskedMessage:
+    """Translate a body.
+
+    Args:
+        body: as the client wrote it.
+        headers: of the request.
+        counted: whether only the tokens of the prompt are asked for, so that `max_tokens` may be absent.
+
+    Raises:
+        BodyError: names the field that can't be served as written.
+    """
+    fields = Fields("", body, ignore_unknown=True)
+    generate = api.GenerateRequest(model=fields.text("model"))
+    if not generate.model:
+        raise fields.wrong("model", "is required")
+    chat = generate.prompt.chat
+    chat.messages.extend(_system(fields))
+    chat.messages.extend(_messages(fields))
+    chat.tools.extend(_tools(fields))
+    _choose(fields, generate)
+    thinking = _think(fields, generate)
+    _sample(fields, generate.sampling, counted=counted)
+    generate.reasoning.include = thinking
+    generate.idempotency_key = headers.get("Idempotency-Key", "")
+    generate.session_id = headers.get("X-Session-ID", "")
+    stream = fields.flag("stream")
+    return AskedMessage(generate, stream, thinking, fields.leftovers(_BODY))
+
+
+def _sample(fields: Fields, sampling: types.SamplingParams, *, counted: bool) -> None:
+    most = fields.count("max_tokens", (1, (1 << 32) - 1))
+    if most is not None:
+        sampling.max_tokens = most
+    elif not counted:
+        raise fields.wrong("max_tokens", "is required")
+    for name in ("temperature", "top_p"):
+        if (value := fields.number(name)) is not None:
+            setattr(sampling, name, value)
+    if (top_k := fields.count("top_k")) is not None:
+        sampling.top_k = top_k
+    stop = fields.take("stop_sequences")
+    if stop is not None and not (isinstance(stop, list) and all(isinstance(each, str) for each in stop)):
+        raise fields.wrong("stop_sequences", f"must be a list of texts, got {shown(stop)}")
+    sampling.stop.extend(stop or ())
+
+
+def _think(fields: Fields, generate: api.GenerateRequest) -> bool:
+    """Read how much the model may think, and the form of its answer; return whether the reasoning is asked for."""
+    thinking = fields.object("thinking")
+    kind = thinking.text("type") if thinking is not None else "disabled"
+    if kind not in _THINKING:
+        raise fields.wrong("thinking.type", f"must be one of {', '.join(_THINKING)}, got {shown(kind)}")
+    if thinking is not None:
+        # The engine has no budget for reasoning alone: max_tokens bounds all output.
+        thinking.count("budget_tokens")
+        thinking.text("display")
+        fields.also_ignored(thinking.leftovers())
+    thinks = kind != "disabled"
+    # Names of several families' templates; those without reasoning ignore them.
+    variables: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
+    output = fields.object("output_config")
+    if output is not None:
+        if effort := output.text("effort"):
+            variables["reasoning_effort"] = effort
+        _format(output, generate.sampling)
+        fields.also_ignored(output.leftovers())
+    generate.prompt.chat.template_kwargs = json.dumps(variables)
+    return thinks
+
+
+def _format(output: Fields, sampling: types.SamplingParams) -> None:
+    wanted = output.object("format")
+    if wanted is None:
+        return
+    if (kind := wanted.text("type")) != "json_schema":
+        raise wanted.wrong("type", f"must be json_schema, got {shown(kind)}")
+    schema = wanted.take("schema")
+    if not isinstance(schema, dict):
+        raise wanted.wrong("schema", f"must be a JSON Schema, got {shown(schema)}")
+    try:
+        sampling.structured_output.CopyFrom(structured_to_wire(json_schema(schema)))
+    except ValueError as error:
+        raise wanted.wrong("schema", str(error)) from None
+    output.also_ignored(wanted.leftovers())
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tools(fields: Fields) -> Iterator[types.Tool]:
+    tools = fields.take("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise fields.wrong("tools", f"must be a list, got {shown(tools)}")
+    for index, tool in enumerate(tools or ()):
+        where = f"tools[{index}]"
+        if not isinstance(tool, dict):
+            raise fields.wrong(where, f"must be an object, got {shown(tool)}")
+        found = fields.child(where, tool)
+        if (kind := found.text("type")) not in ("", "custom"):
+            raise found.wrong("type", f"must be custom, a tool that the caller runs, got {shown(kind)}")
+        schema = found.take("input_schema")
+        if not isinstance(schema, dict):
+            raise found.wrong("input_schema", f"must be a JSON Schema, got {shown(schema)}")
+        yield types.Tool(
+            name=found.text("name"),
+            description=found.text("description"),
+            parameters=json.dumps(schema, ensure_ascii=False),
+            strict=found.flag("strict"),
+        )
+        fields.also_ignored(found.leftovers(_TOOL))
+
+
+def _choose(fields: Fields, generate: api.GenerateRequest) -> None:
+    choice = fields.object("tool_choice")
+    if choice is None:
+        return
+    kind = choice.text("type")
+    if kind not in _MODES:
+        raise choice.wrong("type", f"must be one of {', '.join(_MODES)}, got {shown(kind)}")
+    generate.tool_choice.mode = _MODES[kind]
+    name = choice.text("name")
+    if kind == "tool":
+        if not name:
+            raise choice.wrong("name", "is required with the type tool")
+        generate.tool_choice.names.append(name)
+    if choice.flag("disable_parallel_tool_use"):
+        generate.parallel_tool_calls = False
+    fields.also_ignored(choice.leftovers())
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _system(fields: Fields) -> Iterator[types.ChatMessage]:
+    system = fields.take("system")
+    if isinstance(system, list):
+        parts = [_text_block(fields, f"system[{index}]", block) for index, block in enumerate(system)]
+        system = "\n".join(parts)
+    if system is not None and not isinstance(system, str):
+        raise fields.wrong("system", f"must be text or a list of text blocks, got {shown(system)}")
+    if system:
+        yield types.ChatMessage(role="system", content=system)
+
+
+def _messages(fields: Fields) -> Iterator[types.ChatMessage]:
+    messages = fields.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise fields.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise fields.wrong(where, f"must be an object, got {shown(message)}")
+        turn = fields.child(where, message)
+        role, content = turn.text("role"), turn.take("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise turn.wrong("content", f"must be text or a list of blocks, got {shown(content)}")
+        match role:
+            case "user":
+                yield from _user(fields, f"{where}.content", content)
+            case "assistant":
+                yield _assistant(fields, f"{where}.content", content)
+            case "system":
+                texts = [_text_block(fields, f"{where}.content[{n}]", block) for n, block in enumerate(content)]
+                yield types.ChatMessage(role="system", content="\n".join(texts))
+            case _:
+                raise turn.wrong("role", f"must be user, assistant or system, got {shown(role)}")
+        fields.also_ignored(turn.leftovers())
+
+
+def _user(fields: Fields, where: str, blocks: Sequence[object]) -> Iterator[types.ChatMessage]:
+    """Yield the results of tools, and the user's text, in their order."""
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        place = f"{where}[{index}]"
+        if not (isinstance(block, dict) and block.get("type") == "tool_result"):
+            texts.append(_text_block(fields, place, block))
+            continue
+        if texts:
+            yield types.ChatMessage(role="user", content="\n".join(texts))
+            texts = []
+        result = fields.child(place, block)
+        result.take("type")
+        content = result.take("content")
+        if isinstance(content, list):
+            content = "\n".join(
+                _text_block(fields, f"{place}.content[{number}]", part) for number, part in enumerate(content)
+            )
+        if content is not None and not isinstance(content, str):
+            raise result.wrong("content", f"must be text or a list of text blocks, got {shown(content)}")
+        yield types.ChatMessage(role="tool", content=content or "", tool_call_id=result.text("tool_use_id"))
+        fields.also_ignored(result.leftovers(_BLOCK))
+    if texts:
+        yield types.ChatMessage(role="user", content="\n".join(texts))
+
+
+def _assistant(fields: Fields, where: str, blocks: Sequence[object]) -> types.ChatMessage:
+    message = types.ChatMessage(role="assistant")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for index, block in enumerate(blocks):
+        place = f"{where}[{index}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind not in ("tool_use", "thinking", "redacted_thinking") or not isinstance(block, dict):
+            texts.append(_text_block(fields, place, block))
+            continue
+        found = fields.child(place, block)
+        found.take("type")
+        if kind == "thinking":
+            thoughts.append(found.text("thinking"))
+        elif kind == "redacted_thinking":
+            # It is written for the server that made it.
+            found.take("data")
+        else:
+            arguments = found.take("input")
+            if not isinstance(arguments, dict):
+                raise found.wrong("input", f"must be an object, got {shown(arguments)}")
+            message.tool_calls.add(
+                id=found.text("id"), name=found.text("name"), arguments=json.dumps(arguments, ensure_ascii=False)
+            )
+        fields.also_ignored(found.leftovers(_BLOCK))
+    message.content, message.reasoning = "\n".join(texts), "\n".join(thoughts)
+    return message
+
+
+def _text_block(fields: Fields, where: str, block: object) -> str:
+    if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+        kind = block.get("type") if isinstance(block, dict) else block
+        raise BodyError(where, f"must be a block of type text, got {shown(kind)}")
+    found = fields.child(where, block)
+    found.take("type")
+    text = found.text("text")
+    fields.also_ignored(found.leftovers(_BLOCK))
+    return text

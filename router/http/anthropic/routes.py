@@ -1,0 +1,55 @@
+"""Routes of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from penstock.v1 import inference_pb2 as api
+from router.http.anthropic.bodies import AskedMessage, read_messages
+from router.http.anthropic.errors import error_object
+from router.http.anthropic.events import MessageEvents, message_object
+from router.http.calls import REQUEST_ID, Calls, json_body
+from router.http.routes import IGNORED
+
+_PATH = "/v1/messages"
+_REQUEST_ID = "request-id"
+"""Header in which Anthropic's SDK looks for the id of a request."""
+
+
+class MessagesRoutes:
+    """Handlers of the Messages API."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        calls.error_bodies[_PATH] = error_object
+
+    def add_to(self, app: web.Application) -> None:
+        """Add all routes to an application."""
+        app.router.add_post(_PATH, self.create)
+        app.router.add_post(f"{_PATH}/count_tokens", self.count)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Answer a conversation."""
+        asked = read_messages(await json_body(request), request.headers)
+        model = asked.generate.model
+        if not asked.stream:
+            reply = await self._calls.generate(request, asked.generate)
+            return web.json_response(message_object(reply, model), headers=_headers(request, reply.request_id, asked))
+        events = MessageEvents(model)
+        generate = api.StreamGenerateRequest(generate=asked.generate)
+        return await self._calls.stream(request, generate, events, lambda: _headers(request, events.request_id, asked))
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
+        """Count the tokens of a conversation."""
+        asked = read_messages(await json_body(request), request.headers, counted=True).generate
+        count = api.CountTokensRequest(model=asked.model, prompt=asked.prompt)
+        found = await self._calls.inference.CountTokens(count, *self._calls.caller(request))
+        return web.json_response({"input_tokens": found.tokens})
+
+
+def _headers(request: web.Request, request_id: str, asked: AskedMessage) -> dict[str, str]:
+    shown = request.headers.get(REQUEST_ID) or request_id
+    headers = {REQUEST_ID: shown, _REQUEST_ID: shown}
+    if asked.ignored:
+        headers[IGNORED] = ", ".join(asked.ignored)
+    return headers

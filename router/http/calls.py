@@ -1,0 +1,136 @@
+"""Calls of the services for HTTP requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from cluster.errors import PenstockError
+from penstock.v1 import inference_pb2 as api
+from penstock.values.objects import BodyError
+from router.call_context import CallContext
+from router.http.bodies import read_json
+from router.http.context import HttpContext
+from router.http.errors import HttpError, http_error
+from router.http.event_stream import EventEncoder, EventStream
+from router.identity import Caller
+from router.inference.servicer import InferenceServicer
+from router.metrics import RouterMetrics
+
+_LOG = logging.getLogger(__name__)
+
+REQUEST_ID = "x-request-id"
+_JSON_TYPE = "application/json"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ErrorBody = Callable[[HttpError], Mapping[str, Any]]
+"""Function that returns an error as the clients of one API read it."""
+
+
+class Calls:
+    """What the routes of all APIs share: who calls, generations, and errors."""
+
+    def __init__(
+        self,
+        inference: InferenceServicer,
+        authenticate: Callable[[CallContext], Caller],
+        metrics: RouterMetrics,
+        *,
+        keys: bool,
+    ) -> None:
+        """`keys`: whether the router knows API keys."""
+        self.inference = inference
+        self._authenticate = authenticate
+        self._metrics = metrics
+        self._keys = keys
+        self.error_bodies: dict[str, ErrorBody] = {}
+        """Forms of errors by the beginning of the path. Others are those of OpenAI."""
+
+    def caller(self, request: web.Request) -> tuple[HttpContext, Caller]:
+        """Return the call of a request that is answered at once, and who makes it.
+
+        Raises:
+            UnauthenticatedError: nobody who is known.
+        """
+        context = HttpContext(request, keys=self._keys)
+        return context, self._authenticate(context)
+
+    async def generate(self, request: web.Request, generate: api.GenerateRequest) -> api.GenerateResponse:
+        """Return a whole answer."""
+        return await self.inference.Generate(generate, *self.caller(request))
+
+    async def stream(
+        self,
+        request: web.Request,
+        generate: api.StreamGenerateRequest,
+        encoder: EventEncoder,
+        headers: Callable[[], Mapping[str, str]],
+    ) -> web.StreamResponse:
+        """Answer with a stream. An error before its first line is raised; a later one becomes its last line."""
+        stream = EventStream(request, encoder, headers)
+        context = HttpContext(request, stream, keys=self._keys)
+        caller = self._authenticate(context)
+        try:
+            await self.inference.StreamGenerate(generate, context, caller)
+        except PenstockError as error:
+            if not stream.begun:
+                raise
+            self.note(request, http_error(error))
+            await stream.fail(http_error(error))
+        finally:
+            stream.close()
+        return await stream.end()
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer every error in the form of its API, and count the call."""
+        try:
+            response = await handler(request)
+        except asyncio.CancelledError:
+            self._metrics.call(_name(request), "CANCELLED", None)
+            raise
+        except web.HTTPException as error:
+            # No route, another method, or a body that is too large.
+            kind = "not_found_error" if error.status == web.HTTPNotFound.status_code else "invalid_request_error"
+            code = error.reason.lower().replace(" ", "_")
+            return self._answer(request, HttpError(error.status, kind, error.reason, code))
+        except Exception as error:  # noqa: BLE001 - the table of errors hides what is not meant for clients
+            return self._answer(request, http_error(error))
+        self._metrics.call(_name(request), "OK", None)
+        return response
+
+    def _answer(self, request: web.Request, error: HttpError) -> web.Response:
+        self.note(request, error)
+        headers = {**error.headers(), REQUEST_ID: request.headers.get(REQUEST_ID, "")}
+        forms = (form for path, form in self.error_bodies.items() if request.path.startswith(path))
+        body = next(forms, HttpError.object)
+        return web.json_response(body(error), status=error.status, headers={k: v for k, v in headers.items() if v})
+
+    def note(self, request: web.Request, error: HttpError) -> None:
+        """Count and log an error."""
+        self._metrics.call(_name(request), str(error.status), error.code.upper())
+        _LOG.info("http.failed", extra={"path": request.path, "status": error.status, "reason": error.code})
+
+
+async def json_body(request: web.Request) -> Mapping[str, Any]:
+    """Return the object in a request's body.
+
+    Raises:
+        BodyError: there is none.
+    """
+    if request.content_type != _JSON_TYPE:
+        # A page in a browser could send any other type to a router on its user's machine without being asked.
+        raise BodyError("", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
+    return read_json(await request.read())
+
+
+def _name(request: web.Request) -> str:
+    """Return the name of a route for metrics; the same for all paths that nobody serves."""
+    resource = request.match_info.route.resource
+    return f"http {resource.canonical}" if resource is not None else "http"

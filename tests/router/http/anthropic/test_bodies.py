@@ -1,0 +1,147 @@
+"""Bodies of Anthropic's API as requests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.v1 import types_pb2 as types
+from penstock.values.objects import BodyError
+from router.http.anthropic.bodies import AskedMessage, read_messages
+
+HI = [{"role": "user", "content": "Hi"}]
+TOOL = {"name": "weather", "description": "Weather.", "input_schema": {"type": "object"}}
+
+
+def read(**fields: Any) -> AskedMessage:
+    """Read a body with these fields beside the required ones."""
+    return read_messages({"model": "demo", "max_tokens": 5, "messages": HI, **fields}, {})
+
+
+def turns(asked: AskedMessage) -> list[tuple[str, str]]:
+    """Return roles and contents."""
+    return [(message.role, message.content) for message in asked.generate.prompt.chat.messages]
+
+
+def test_system_comes_first_and_blocks_are_joined() -> None:
+    cached = {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
+    asked = read(
+        system=[{"type": "text", "text": "Be brief."}, cached],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": "Hello"},
+            *HI,
+        ],
+    )
+    assert [("system", "Be brief.\nBe kind."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Hi")] == turns(asked)
+    assert asked.ignored == ()
+
+
+def test_calls_and_their_results_become_messages_of_assistant_and_tool() -> None:
+    asked = read(
+        messages=[
+            *HI,
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "x"},
+                    {"type": "text", "text": "One moment."},
+                    {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Zürich"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "Rain"}]},
+                    {"type": "tool_result", "tool_use_id": "t2", "is_error": True},
+                    {"type": "text", "text": "And now?"},
+                ],
+            },
+        ],
+        tools=[TOOL],
+        tool_choice={"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+    )
+    messages = asked.generate.prompt.chat.messages
+    assert ["user", "assistant", "tool", "tool", "user"] == [message.role for message in messages]
+    assert ("One moment.", "Hm") == (messages[1].content, messages[1].reasoning)
+    assert ("t1", "weather", '{"city": "Zürich"}') == (
+        messages[1].tool_calls[0].id, messages[1].tool_calls[0].name, messages[1].tool_calls[0].arguments,
+    )  # fmt: skip
+    assert [("t1", "Rain"), ("t2", "")] == [(each.tool_call_id, each.content) for each in messages[2:4]]
+    tool = asked.generate.prompt.chat.tools[0]
+    assert ("weather", "Weather.", '{"type": "object"}') == (tool.name, tool.description, tool.parameters)
+    choice = asked.generate.tool_choice
+    assert (types.TOOL_CHOICE_MODE_REQUIRED, ["weather"]) == (choice.mode, list(choice.names))
+    assert not asked.generate.parallel_tool_calls
+
+
+@pytest.mark.parametrize(
+    ("thinking", "thinks"),
+    [
+        (None, False),
+        ({"type": "disabled"}, False),
+        ({"type": "enabled", "budget_tokens": 2048}, True),
+        ({"type": "adaptive"}, True),
+    ],
+)
+def test_thinking_is_a_variable_of_the_template_and_shown_where_asked_for(thinking: Any, thinks: bool) -> None:
+    asked = read(thinking=thinking, output_config={"effort": "low"})
+    variables = json.loads(asked.generate.prompt.chat.template_kwargs)
+    assert {"enable_thinking": thinks, "thinking": thinks, "reasoning_effort": "low"} == variables
+    assert (thinks, thinks) == (asked.thinking, asked.generate.reasoning.include)
+
+
+def test_sampling_and_the_form_of_the_answer_are_read() -> None:
+    schema = {"type": "object", "properties": {}}
+    asked = read(
+        temperature=0.5, top_p=0.9, top_k=3, stop_sequences=["END"], stream=True, metadata={"user_id": "u"},
+        output_config={"format": {"type": "json_schema", "schema": schema}}, new_field=1,
+    )  # fmt: skip
+    sampling = asked.generate.sampling
+    assert (5, 0.5, 3, ["END"]) == (sampling.max_tokens, sampling.temperature, sampling.top_k, list(sampling.stop))
+    assert schema == json.loads(sampling.structured_output.json_schema)
+    assert (True, ("new_field",)) == (asked.stream, asked.ignored)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"model": None}, "model"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "input": 1}]}]},
+            "messages[0].content[0].input",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]},
+            "messages[0].content[0].content[0]",
+        ),
+        ({"system": 7}, "system"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"thinking": {"type": "maybe"}}, "thinking.type"),
+        ({"stop_sequences": "END"}, "stop_sequences"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BodyError) as raised:
+        read(**fields)
+    assert field == raised.value.field
+
+
+def test_counting_needs_no_max_tokens() -> None:
+    asked = read_messages({"model": "demo", "messages": HI}, {}, counted=True)
+    assert not asked.generate.sampling.HasField("max_tokens")
