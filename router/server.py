@@ -41,7 +41,7 @@ from router.dispatch.pool import Pool
 from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
 from router.http.calls import Calls
-from router.http.server import HttpServer, tls_context
+from router.http.server import HttpServer
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
@@ -173,6 +173,7 @@ def build_router(
         http=_build_http(
             own,
             Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
+            tls,
             shared_port=shared_port,
         ),
     )
@@ -229,11 +230,13 @@ def _build_server(
     return server
 
 
-def _build_http(settings: RouterSettings, calls: Calls, *, shared_port: bool) -> HttpServer | None:
+def _build_http(
+    settings: RouterSettings, calls: Calls, tls: TlsFiles | None, *, shared_port: bool
+) -> HttpServer | None:
     if settings.http.port is None:
         return None
-    tls = tls_context(settings.tls) if settings.tls is not None else None
-    return HttpServer(settings.http, settings.host, calls, tls, shared_port=shared_port)
+    context = tls.server_context() if tls is not None else None
+    return HttpServer(settings.http, settings.host, calls, context, shared_port=shared_port)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------

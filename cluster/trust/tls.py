@@ -106,6 +106,37 @@ class TlsFiles(Watched[TlsMaterial]):
         # The type stubs lack that None means "unchanged".
         return grpc.dynamic_ssl_server_credentials(self.content.configuration(), fetch, require)  # type: ignore[arg-type]
 
+    def server_context(self) -> ssl.SSLContext:
+        """Return the TLS of a port that is not gRPC's. Every new connection gets the newest certificate."""
+        shown, newest = self.version, self._context()
+
+        # OpenSSL calls this for every handshake, also for one that names no server.
+        def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            nonlocal shown, newest
+            self.refresh()
+            if self.version != shown:
+                try:
+                    newest = self._context()
+                    shown = self.version
+                except (OSError, ValueError):
+                    # The files are being replaced again. The next connection reads them.
+                    return
+            connection.context = newest
+
+        first = self._context()
+        first.sni_callback = renew
+        return first
+
+    def _context(self) -> ssl.SSLContext:
+        certificate, key, peer_ca = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key, password=_no_password)
+        if peer_ca is not None:
+            context.load_verify_locations(peer_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
 
 def _no_password() -> str:
     # Without this callback OpenSSL would ask for a password at the terminal.

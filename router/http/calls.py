@@ -25,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
 _JSON_TYPE = "application/json"
+BODY_S = 60.0
+"""Longest time in seconds until a body has arrived."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ErrorBody = Callable[[HttpError], Mapping[str, Any]]
@@ -47,6 +49,8 @@ class Calls:
         self._authenticate = authenticate
         self._metrics = metrics
         self._keys = keys
+        self.open = not keys
+        """Whether everybody who reaches the port may call."""
         self.error_bodies: dict[str, ErrorBody] = {}
         """Forms of errors by the beginning of the path. Others are those of OpenAI."""
 
@@ -117,17 +121,34 @@ class Calls:
         self._metrics.call(_name(request), str(error.status), error.code.upper())
         _LOG.info("http.failed", extra={"path": request.path, "status": error.status, "reason": error.code})
 
+    async def json(self, request: web.Request) -> Mapping[str, Any]:
+        """Return the object in the body of a request whose caller is known.
+
+        Raises:
+            UnauthenticatedError: nobody who is known; the body is not read then.
+            BodyError: there is none.
+            web.HTTPRequestTimeout: it does not arrive.
+        """
+        self.caller(request)
+        return await json_body(request)
+
 
 async def json_body(request: web.Request) -> Mapping[str, Any]:
     """Return the object in a request's body.
 
     Raises:
         BodyError: there is none.
+        web.HTTPRequestTimeout: it does not arrive.
     """
     if request.content_type != _JSON_TYPE:
         # A page in a browser could send any other type to a router on its user's machine without being asked.
         raise BodyError("", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
-    return read_json(await request.read())
+    try:
+        async with asyncio.timeout(BODY_S):
+            data = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    return read_json(data)
 
 
 def _name(request: web.Request) -> str:

@@ -12,7 +12,7 @@ from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
 from router.http.bodies import Asked, read_request
-from router.http.calls import REQUEST_ID, Calls, json_body
+from router.http.calls import REQUEST_ID, Calls
 from router.http.chunks import Chunks
 
 IGNORED = "x-penstock-ignored"
@@ -46,7 +46,7 @@ class Routes:
         return await self._generate(request, chat=False)
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        asked = read_request(await json_body(request), request.headers, chat=chat)
+        asked = read_request(await self._calls.json(request), request.headers, chat=chat)
         if asked.stream:
             return await self._stream(request, asked, chat=chat)
         completion = Completion.from_proto(await self._calls.generate(request, asked.generate))

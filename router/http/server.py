@@ -9,23 +9,18 @@ from aiohttp import web
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
-from cluster.settings import HttpSettings, RouterTlsSettings
+from cluster.settings import HttpSettings, is_loopback
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
+from router.http.hosts import refuse_foreign_hosts
 from router.http.routes import Routes
 
 _END_S = 0.2
 """Seconds that connections may take to end after their calls have."""
-
-
-def tls_context(settings: RouterTlsSettings) -> ssl.SSLContext:
-    """Return the TLS of the port, from the certificates of the gRPC port. New files count after a restart."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.certificate_file, settings.private_key_file)
-    if settings.client_ca_file is not None:
-        context.load_verify_locations(settings.client_ca_file)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
+_REST_S = 1.0
+"""Seconds for which the rest of a body that nobody reads is awaited before the connection is closed."""
+_IDLE_S = 75.0
+"""Seconds for which a connection without a request stays open, also one that never has one."""
 
 
 class HttpServer:
@@ -44,10 +39,19 @@ class HttpServer:
         self._shared_port = shared_port
         app = web.Application(client_max_size=settings.max_body_bytes)
         app.middlewares.append(calls.guard)
+        if calls.open and is_loopback(host):
+            app.middlewares.append(refuse_foreign_hosts)
         Routes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_END_S,
+            keepalive_timeout=_IDLE_S,
+            lingering_time=_REST_S,
+        )
 
     async def start(self) -> None:
         """Bind the port.

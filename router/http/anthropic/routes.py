@@ -8,7 +8,7 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
-from router.http.calls import REQUEST_ID, Calls, json_body
+from router.http.calls import REQUEST_ID, Calls
 from router.http.routes import IGNORED
 
 _PATH = "/v1/messages"
@@ -30,7 +30,7 @@ class MessagesRoutes:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = read_messages(await json_body(request), request.headers)
+        asked = read_messages(await self._calls.json(request), request.headers)
         model = asked.generate.model
         if not asked.stream:
             reply = await self._calls.generate(request, asked.generate)
@@ -41,7 +41,7 @@ class MessagesRoutes:
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation."""
-        asked = read_messages(await json_body(request), request.headers, counted=True).generate
+        asked = read_messages(await self._calls.json(request), request.headers, counted=True).generate
         count = api.CountTokensRequest(model=asked.model, prompt=asked.prompt)
         found = await self._calls.inference.CountTokens(count, *self._calls.caller(request))
         return web.json_response({"input_tokens": found.tokens})

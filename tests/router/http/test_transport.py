@@ -1,0 +1,161 @@
+"""What a public port of HTTP meets: nonsense, slow and silent clients, foreign names, new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from router.http import calls, event_stream
+from router.http.hosts import is_own
+from tests.router.http.test_openai import ASK, HTTP, lines, post
+from tests.router.server.test_tls import dialer, shown_by, tls
+from tests.support.certificates import LOOPBACK, Authority
+from tests.support.keys import Keys
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BODY = json.dumps({"model": "demo", "messages": ASK, "max_tokens": 2}).encode()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("stack"), router=HTTP, sim={"max_model_len": 4096}) as running:
+        yield running
+
+
+async def raw(stack: Stack, *pieces: bytes) -> bytes:
+    """Send bytes as they are, and return what comes back until the server closes or is quiet."""
+    http = stack.routers[0].http
+    assert http is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+JSON = {"Content-Type": "application/json"}
+CLOSE = b"Connection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"x" * 70_000 + b"\r\n\r\n",
+        # Two proxies could disagree about where such a request ends.
+        HEAD + CLOSE + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + CLOSE + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        HEAD + CLOSE + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
+        HEAD + CLOSE + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        HEAD + CLOSE + b"Content-Length : 5\r\n\r\nabcde",
+    ],
+)
+async def test_nonsense_is_refused_and_the_next_request_is_served(stack: Stack, sent: bytes) -> None:
+    answer = await raw(stack, sent)
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 505"))
+    assert (await post(stack, "/v1/chat/completions", data=BODY, headers=JSON))[0] == 200
+
+
+async def test_a_chunked_body_is_read(stack: Stack) -> None:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (BODY[:9], BODY[9:])) + b"0\r\n\r\n"
+    assert (await raw(stack, HEAD + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_of_http_1_0_gets_its_stream(stack: Stack) -> None:
+    body = BODY[:-1] + b', "stream": true}'
+    head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    answer = await raw(stack, head + body)
+    assert answer.endswith(b"data: [DONE]\n\n")
+    assert b"chunked" not in answer
+
+
+async def test_a_body_that_does_not_arrive_ends_its_request(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "BODY_S", 0.2)
+    answer = await raw(stack, HEAD + CLOSE + b"Content-Length: 50\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"error"' in answer
+
+
+async def test_a_stream_that_is_silent_for_long_has_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "SILENCE_S", 0.05)
+    async with running_stack(tmp_path, router=HTTP, sim={"base_ms": 300.0}) as slow:
+        found = await lines(slow, {"model": "demo", "messages": ASK, "max_tokens": 3, "stream": True})
+    assert ": keep-alive" in found
+    assert found[-1] == "data: [DONE]"
+
+
+async def test_a_client_that_reads_late_gets_everything_and_others_go_on(stack: Stack) -> None:
+    """More than sockets hold: some 6 MB."""
+    http = stack.routers[0].http
+    assert http is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port, limit=1)
+    asked = {"model": "demo", "prompt": "x", "max_tokens": 4000, "logprobs": 20, "stream": True, "ignore_eos": True}
+    body = json.dumps(asked).encode()
+    writer.write(HEAD.replace(b"chat/", b"") + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await writer.drain()
+    assert (await post(stack, "/v1/chat/completions", data=BODY, headers=JSON))[0] == 200
+    await until(lambda: not stack.engines[0].live_ids())
+    text = b""
+    async with asyncio.timeout(60):
+        while b"[DONE]" not in text[-40:]:
+            text += await reader.read(1 << 20)
+    writer.close()
+    assert text.count(b'"finish_reason":"length"') == 1
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "[::1].evil"])
+async def test_a_router_without_keys_answers_to_no_foreign_name(stack: Stack, host: str) -> None:
+    status, body, _headers = await post(stack, "/v1/chat/completions", data=BODY, headers={"Host": host, **JSON})
+    assert (421, "invalid_request_error") == (status, body["error"]["type"])
+    assert not is_own(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:80", "[::1]:8000", "10.1.2.3", "a.localhost"]
+)
+async def test_addresses_and_localhost_are_its_own_names(host: str) -> None:
+    assert is_own(host)
+
+
+async def test_the_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+    assert keys.acme
+    sections = {"auth": {"keys_file": str(tmp_path / "keys.toml")}}
+    async with running_stack(tmp_path, replicas=0, router=HTTP, sections=sections) as strict:
+        answer = await raw(strict, HEAD + CLOSE + b"Content-Length: 5000\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+async def test_a_new_certificate_is_shown_to_the_next_connection(tmp_path: Path) -> None:
+    authority = Authority()
+    sections = tls(tmp_path, authority.issue("first", *LOOPBACK))
+    sections["router"] |= HTTP
+    async with running_stack(tmp_path, replicas=0, sections=sections, dial=dialer(authority)) as secure:
+        http = secure.routers[0].http
+        assert http is not None
+        assert await asyncio.to_thread(shown_by, http.port) == "first"
+        await asyncio.to_thread(authority.issue("second", *LOOPBACK).write, tmp_path, "router")
+        assert await asyncio.to_thread(shown_by, http.port) == "second"
+        context = ssl.create_default_context(cadata=authority.pem.decode())
+        url = f"https://127.0.0.1:{http.port}/health"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as reply:
+            assert reply.status == 200
