@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.models import Capabilities, FinishReason, SamplingParams
+from penstock.models import Capabilities, FinishReason, OutputParsing, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSize:
+    """Size of parsed output, in characters."""
+
+    text: int = 0
+    reasoning: int = 0
+    arguments: tuple[int, ...] = ()
+    """Arguments of each tool call that has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,8 @@ class ResumeRecord:
     """That text. Engines do not need it; a router that attaches later does."""
     prior_deltas: tuple[tuple[int, int], ...] = ()
     """Tokens and characters of each delta that the client got; empty where they are not known."""
+    prior_parsed: ParsedSize | None = None
+    """Size of the parsed output that the client has; None for output that is not parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class GenerationSpec:
     cache_salt: str = ""
     """Salt that isolates the prefix cache between tenants; empty shares the cache."""
     resume: ResumeRecord | None = None
+    parsing: OutputParsing | None = None
+    """How the output is parsed; None for output that is only text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,8 @@ class SequenceEnd:
     invalid_request: bool = False
     engine_died: bool = False
     """Whether the whole engine failed, and not this sequence alone."""
+    reasoning_tokens: int = 0
+    """Number of output tokens that are reasoning, those before a resume included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,12 @@ class VllmSettings(Section):
     """Format of the weights, as vLLM names it. "dummy" gives random weights, for tests."""
     structured_output: StructuredOutputSettings = StructuredOutputSettings()
     """Constrained output."""
+    tool_call_parser: str | None = None
+    """vLLM's parser of the model's tool calls, such as "hermes", "llama3_json", "mistral" or "qwen3_coder". Requests
+    may have tools then. A start with a name that vLLM does not know lists all names. Default: no tools."""
+    reasoning_parser: str | None = None
+    """vLLM's parser of the model's reasoning, such as "qwen3" or "deepseek_r1". Reasoning then has a channel of its
+    own, and structured output begins after it. Default: reasoning is part of the text."""
     extra: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Any other engine argument of vLLM, by vLLM's own name, such as hf_overrides or kv_transfer_config. Names are
     checked when an engine starts. Arguments that have a setting of their own, or that Penstock must set itself, are
@@ -129,6 +135,10 @@ class SimSettings(Section):
     """Duration of a replica's start, in seconds."""
     block_size: int = Field(default=16, ge=1)
     """Tokens per block of the prefix cache."""
+    answer: str = ""
+    """Text of every answer, to try clients with. Requests may then have tools: reasoning is text between <think> and
+    </think> at the beginning, and a tool call is between <tool_call> and </tool_call>, as in Qwen3's format. Default:
+    made-up tokens."""
 
 
 class ClassSloSettings(Section):

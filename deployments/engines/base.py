@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cluster.control.step_model import StepSample
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, SequenceEnd, Windows
-from penstock.models import PositionLogprobs, StructuredOutput
+from penstock.models import ParsedDelta, PositionLogprobs, StructuredOutput
+
+
+class OutputParser(Protocol):
+    """Parser of one sequence's output into text, reasoning and tool calls. It has a state: output comes in order."""
+
+    @property
+    def short_call_ids(self) -> bool:
+        """Whether the model's chat template takes only ids of nine letters and digits for tool calls."""
+        ...
+
+    def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
+        """Take new output and return what it adds; None for nothing. Ids of tool calls are empty.
+
+        After `last` nothing follows: what was held back comes out. It must not raise.
+        """
+        ...
+
+    def reasoning_tokens(self, token_ids: Sequence[int]) -> int:
+        """Count the reasoning in the whole output, in tokens."""
+        ...
 
 
 class TokenSink(Protocol):
@@ -24,6 +44,15 @@ class TokenSink(Protocol):
 
     def on_end(self, end: SequenceEnd) -> None:
         """Take the end of the sequence, whose slot is free now. Called exactly once, as the last call."""
+        ...
+
+
+@runtime_checkable
+class ParsingSink(TokenSink, Protocol):
+    """Receiver that parses the output of sequences whose spec has `parsing`."""
+
+    def on_parser(self, parser: OutputParser) -> None:
+        """Parse the output with this new parser. Called before any output, by engines that have parsers."""
         ...
 
 

@@ -12,7 +12,7 @@ from cluster.clock import Clock
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import Engine
-from deployments.replica.output_log import Entry, Outlet, OutputLog
+from deployments.replica.output_log import Outlet, OutputLog, Parsed, log_of
 from penstock.models import FinishReason
 
 _LOG = logging.getLogger(__name__)
@@ -143,10 +143,10 @@ class AttemptTable:
             return Refused.WINDOW_FULL, full
         if self._alone is not None or (alone and self.prefill_tokens):
             return Refused.WINDOW_FULL, "an attempt that may kill the engine runs without others"
-        log = OutputLog(request_id, attempt, self._changed, spec.resume, logprobs=spec.sampling.logprobs is not None)
+        sampling = spec.sampling
+        log = log_of(request_id, attempt, spec, self._changed)
         log.outlet, log.sink = outlet, sink
         deadline = float("inf") if time_left_s is None else self._clock.monotonic() + time_left_s
-        sampling = spec.sampling
         stays = not self._resumes_penalties and bool(sampling.presence_penalty or sampling.frequency_penalty)
         self._attempts[key] = Attempt(log, prompt_tokens, deadline=deadline, interactive=interactive, stays=stays)
         self.interactive_started += interactive
@@ -197,8 +197,8 @@ class AttemptTable:
             old_outlet.detach(old_sink)
         return None
 
-    def history(self, request_id: str, attempt: str, offset: int) -> list[Entry]:
-        """Return the output of an attempt before the offset of an attach."""
+    def history(self, request_id: str, attempt: str, offset: int) -> Parsed:
+        """Return the output of an attempt before the offset of an attach, and its parsed pieces if it is parsed."""
         return self._attempts[request_id, attempt].log.before(offset)
 
     def outlet(self, request_id: str, attempt: str) -> Outlet | None:
@@ -214,9 +214,12 @@ class AttemptTable:
         `final`: the output will not be continued, so the text held back is sent too. Otherwise that text may become a
         stop string on another replica.
         """
-        ids = [f"{r}#{a}" for r, a in keys if (item := self._attempts.get((r, a))) is not None and item.live]
-        if ids:
-            await self._engine.abort(ids, reason.value, release_text=final or reason is FinishReason.DEADLINE)
+        live = [item.log for key in keys if (item := self._attempts.get(key)) is not None and item.live]
+        final = final or reason is FinishReason.DEADLINE
+        for log in live:
+            log.final = log.final or final
+        if live:
+            await self._engine.abort([f"{log.request_id}#{log.attempt}" for log in live], reason, release_text=final)
 
     def acknowledge(self, request_id: str, attempt: str) -> None:
         """Forget a finished attempt whose output the client has."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cluster.models import SequenceEnd
+from cluster.wire.output_parsing import parsed_to_wire
+from deployments.engines.pieces import joined
 from deployments.replica.output_log import Entry, Outlet, OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.models import FinishReason, PositionLogprobs
+from penstock.models import FinishReason, ParsedDelta, PositionLogprobs
 from penstock.wire import finish_reason_to_wire, logprobs_to_wire
 
 MAX_FRAME_TOKENS = 65_536
@@ -36,6 +38,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
         if size >= MAX_FRAME_TOKENS:
             left.append(log)
             continue
+        log.parse()
         entries = log.entries
         cursor = log.cursor
         count = len(entries)
@@ -64,9 +67,11 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             offsets.append(news[0][0])
             counts.append(len(tokens) - before)
             texts.append("".join([entry[2] for entry in news]))
-            if log.cursor < count:
-                left.append(log)
-                continue
+        if log.parsed:
+            _add_parsed(frame, len(sinks) - 1, log.pieces[cursor : log.cursor])
+        if log.cursor < count:
+            left.append(log)
+            continue
         if log.end is not None:
             frame.ends.append(end_to_wire(log.sink, log.end, moved=log.moved))
         log.dirty = False
@@ -100,6 +105,11 @@ def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[
         item.positions.extend(map(logprobs_to_wire, group))
 
 
+def _add_parsed(frame: pb.LinkResponse, delta: int, pieces: Sequence[ParsedDelta | None]) -> None:
+    if (piece := joined(pieces)) is not None:
+        frame.parsed.append(parsed_to_wire(delta, piece))
+
+
 def end_to_wire(sink: int, end: SequenceEnd, *, moved: bool = False) -> pb.AttemptEnd:
     """Translate the end of an attempt. `moved`: it was stopped because the replica stops."""
     return pb.AttemptEnd(
@@ -116,4 +126,5 @@ def end_to_wire(sink: int, end: SequenceEnd, *, moved: bool = False) -> pb.Attem
         invalid_request=end.invalid_request,
         engine_died=end.engine_died,
         draining=moved and end.reason is FinishReason.CANCELLED,
+        reasoning_tokens=end.reasoning_tokens,
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import GenerationSpec
+from cluster.wire.output_parsing import parsed_to_wire, parsing_from_wire
 from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.frames import fill_frame
@@ -168,13 +169,14 @@ class LinkSession:
         self._keys[attach.sink] = key
         self._extra.attached.append(attach.sink)
         if attach.want_history and attach.from_offset:
-            entries = self._table.history(*key, attach.from_offset)
+            entries, pieces = self._table.history(*key, attach.from_offset)
             self._extra.histories.add(
                 sink=attach.sink,
                 token_ids=[token for entry in entries for token in entry[1]],
                 text="".join(entry[2] for entry in entries),
                 delta_tokens=[len(entry[1]) for entry in entries],
                 delta_characters=[len(entry[2]) for entry in entries],
+                parsed=[parsed_to_wire(index, piece) for index, piece in enumerate(pieces) if piece is not None],
             )
         self._touch()
 
@@ -191,4 +193,5 @@ def spec_from_wire(start: pb.Start) -> GenerationSpec:
         lora_adapter=start.lora_adapter,
         cache_salt=start.cache_salt,
         resume=resume_record_from_wire(start.resume) if start.HasField("resume") else None,
+        parsing=parsing_from_wire(start.parsing) if start.HasField("parsing") else None,
     )

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from cluster.models import ResumeRecord, SequenceEnd
-from penstock.models import PositionLogprobs, TokenLogprob
+from cluster.models import GenerationSpec, ResumeRecord, SequenceEnd
+from deployments.engines.base import OutputParser
+from deployments.replica.parsed_output import ParsedOutput, TextOnly
+from penstock.models import FinishReason, OutputParsing, ParsedDelta, PositionLogprobs, TokenLogprob
 from penstock.wire import LOGPROB_FLOOR
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
 """Offset of the first token, token ids, text that they released, log probabilities.
 
-Only the last entry may have no tokens. It has text that was held back and that the end released.
+Only the last entries may have no tokens. They have text that was held back and that the end released.
 """
+Parsed = tuple[Sequence[Entry], Sequence[ParsedDelta | None]]
+"""Entries, and the parsed piece of each; no pieces where the output is not parsed."""
+_COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Outlet(Protocol):
@@ -34,15 +40,21 @@ class OutputLog:
     __slots__ = (
         "_logprobs",
         "_on_change",
+        "_output",
+        "_parsing",
         "_prior",
+        "_resume",
         "attempt",
         "begun",
         "cursor",
         "dirty",
         "end",
         "entries",
+        "final",
         "moved",
         "outlet",
+        "parsed",
+        "pieces",
         "request_id",
         "sink",
         "tokens",
@@ -56,6 +68,7 @@ class OutputLog:
         resume: ResumeRecord | None = None,
         *,
         logprobs: bool = False,
+        parsing: OutputParsing | None = None,
     ) -> None:
         """`on_change(log, ended)` is called at the first token and at the end. `logprobs`: the request asked for them.
 
@@ -70,6 +83,10 @@ class OutputLog:
         self.end: SequenceEnd | None = None
         self.moved = False
         """Whether it is stopped because the replica stops. It continues on another replica then."""
+        self.final = False
+        """Whether it is stopped and does not continue, so that what a parser holds back is sent."""
+        self.pieces: list[ParsedDelta | None] = []
+        """Parsed piece of each entry, as far as entries were parsed. Entries that are parsed together become one."""
         self.outlet: Outlet | None = None
         self.sink = 0
         """Number of the receiver on the outlet's link."""
@@ -85,6 +102,13 @@ class OutputLog:
             self.tokens = len(resume.prior_token_ids)
             self.cursor = len(self.entries)
         self._prior = self.tokens
+        self.parsed = parsing is not None
+        """Whether the output is parsed. The client gets the pieces then, and not the text."""
+        self._parsing = parsing
+        self._resume = resume
+        self._output: ParsedOutput | None = None
+        if parsing is not None:
+            self.on_parser(TextOnly())
 
     @property
     def produced(self) -> int:
@@ -92,6 +116,14 @@ class OutputLog:
         return self.tokens - self._prior
 
     # --- TokenSink ----------------------------------------------------------------------------------------------------
+
+    def on_parser(self, parser: OutputParser) -> None:
+        """Parse the output from its beginning with this parser. Ignored where the output is only text."""
+        if self._parsing is None:
+            return
+        self._output = ParsedOutput(parser, self._parsing, self.request_id)
+        sent = self._resume.prior_parsed if self._resume is not None else None
+        self.pieces = self._output.replay([(entry[1], entry[2]) for entry in self.entries], sent)
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         """Append a delta. After an end, ignore everything, also from an engine that was given up and still runs."""
@@ -113,11 +145,42 @@ class OutputLog:
         """Close the log."""
         if self.end is not None:
             return
-        self.end = end
+        self.end = end if self._output is None else self._parsed_end(self._output, end)
         if not self.dirty and self.outlet is not None:
             self.dirty = True
             self.outlet.mark(self)
         self._on_change(self, True)
+
+    # --- parsing ------------------------------------------------------------------------------------------------------
+
+    def parse(self) -> None:
+        """Parse the entries that were not parsed yet, as one."""
+        if self._output is not None and len(self.pieces) < len(self.entries):
+            self._parse(self._output, last=False)
+
+    def _parse(self, output: ParsedOutput, *, last: bool) -> None:
+        done = len(self.pieces)
+        news = self.entries[done:]
+        if len(news) > 1:
+            self.entries[done:] = news = [_merged(news)]
+        ids, text = (news[0][1], news[0][2]) if news else ((), "")
+        piece = output.feed(ids, text, last=last)
+        if not news:
+            if piece is None:
+                return
+            self.entries.append((self.tokens, (), "", None))
+        self.pieces.append(piece)
+
+    def _parsed_end(self, output: ParsedOutput, end: SequenceEnd) -> SequenceEnd:
+        # Output that continues elsewhere is parsed there: what is held back here may become part of a call.
+        self._parse(output, last=end.reason in _COMPLETE or self.final)
+        calls = end.reason is FinishReason.STOP and output.called
+        ids = [token for entry in self.entries for token in entry[1]]
+        return replace(
+            end,
+            reason=FinishReason.TOOL_CALLS if calls else end.reason,
+            reasoning_tokens=output.reasoning_tokens(ids),
+        )
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -125,6 +188,7 @@ class OutputLog:
         """Send everything from `from_offset` on to this outlet. Return False, and change nothing, if no delta ends
         there.
         """
+        self.parse()
         cursor = self._cursor_at(from_offset)
         if cursor is None:
             return False
@@ -143,10 +207,12 @@ class OutputLog:
         if offset == 0:
             return 0
         if offset == self.tokens:
-            # A last entry without tokens was not received: it travels with the end, and with the end this attach would
-            # not happen.
-            has_tail = bool(self.entries) and not self.entries[-1][1]
-            return len(self.entries) - has_tail
+            # Last entries without tokens were not received: they travel with the end, and with the end this attach
+            # would not happen.
+            place = len(self.entries)
+            while place and not self.entries[place - 1][1]:
+                place -= 1
+            return place
         low, high = 0, len(self.entries)
         while low < high:
             middle = (low + high) // 2
@@ -156,13 +222,28 @@ class OutputLog:
                 high = middle
         return low if low < len(self.entries) and self.entries[low][0] == offset else None
 
-    def before(self, offset: int) -> list[Entry]:
-        """Return the entries before an offset that is the end of a delta."""
-        return self.entries[: self._cursor_at(offset)]
+    def before(self, offset: int) -> Parsed:
+        """Return the output before an offset that is the end of a delta."""
+        place = self._cursor_at(offset)
+        return self.entries[:place], self.pieces[:place]
 
     def size_bytes(self) -> int:
         """Return an estimate of the memory that it takes."""
-        return 200 + 120 * len(self.entries) + 40 * self.tokens + 128 * self._logprobs
+        return 200 + 120 * (len(self.entries) + len(self.pieces)) + 40 * self.tokens + 128 * self._logprobs
+
+
+def log_of(
+    request_id: str, attempt: str, spec: GenerationSpec, on_change: Callable[[OutputLog, bool], None]
+) -> OutputLog:
+    """Make the log of a sequence; `on_change` as for `OutputLog`."""
+    logprobs = spec.sampling.logprobs is not None
+    return OutputLog(request_id, attempt, on_change, spec.resume, logprobs=logprobs, parsing=spec.parsing)
+
+
+def _merged(entries: Sequence[Entry]) -> Entry:
+    ids = [token for entry in entries for token in entry[1]]
+    logprobs = [position for entry in entries for position in entry[3] or ()]
+    return entries[0][0], ids, "".join([entry[2] for entry in entries]), logprobs or None
 
 
 def _prior_entries(resume: ResumeRecord, *, logprobs: bool) -> Iterator[Entry]:

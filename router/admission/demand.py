@@ -13,7 +13,7 @@ from penstock.values.slo import OperatingPoint
 from router.generation.choice import Choice
 
 _CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
-_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
+_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH, types.FINISH_REASON_TOOL_CALLS)
 
 LEARNING = 0.02
 """Weight of a new request in the averages."""

@@ -133,7 +133,7 @@ def _whole(event: Event) -> bool:
     """Return whether the answer is complete as far as this event shows. One that was stopped from outside is not."""
     from penstock.client import Finished, FinishReason
 
-    complete = (FinishReason.STOP, FinishReason.LENGTH)
+    complete = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS)
     return not isinstance(event, Finished) or all(end.finish_reason in complete for end in event.choices)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+from cluster.errors import EngineRequestError, InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.metering import FinishedAttempt
@@ -85,3 +86,8 @@ class Attempt:
             decode_s=max(0.0, self.place.link.output_at - self.began_at) if self.began_at else 0.0,
         )
         return self.over(end, self.silent_s)
+
+
+def refused_by_engine(detail: str) -> InvalidRequestError:
+    """Turn an engine's objection into a client error: what it objects to passed our own checks."""
+    return InvalidRequestError.of("sampling", f"refused by the engine: {EngineRequestError(detail)}")

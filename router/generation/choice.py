@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from cluster.errors import (
-    EngineRequestError,
     GenerationFailedError,
     InvalidRequestError,
     ModelChangedError,
@@ -21,7 +20,7 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Attempt
+from router.generation.attempt import Attempt, refused_by_engine
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, Prices
@@ -32,6 +31,7 @@ from router.generation.wait import Wait
 from router.links.failure import Failure
 from router.links.link import ReplicaLink
 from router.links.placement import Group, Placement
+from router.links.receiver import Parsed
 
 _LOG = logging.getLogger(__name__)
 NO_PRICES = Prices()
@@ -76,7 +76,7 @@ class Choice:
         """Identity of the store that has its entry."""
         self.link: ReplicaLink | None = None
         """Link to the replica that it runs, or ran last, on; None while it waits."""
-        self.output = Output(index, logprobs=start.sampling.HasField("logprobs"))
+        self.output = Output(index, logprobs=start.sampling.HasField("logprobs"), parsed=start.HasField("parsing"))
         self.metering = AttemptMetering(index, entry.prompt_tokens, prices)
         self.resume_state = ResumeState()
         self.first_token_at = 0.0
@@ -235,7 +235,9 @@ class Choice:
 
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
 
-    def on_delta(self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
+    def on_delta(
+        self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object], parsed: Parsed = None
+    ) -> None:
         """Take new output; what is already here (after a re-attach) is dropped."""
         output, attempt = self.output, self._attempt
         if offset != output.tokens:
@@ -244,7 +246,7 @@ class Choice:
             return
         if attempt is not None and not attempt.began_at and token_ids:
             self._begin(attempt)
-        if output.add(token_ids, text, logprobs, plain=self.announced):
+        if output.add(token_ids, text, logprobs, parsed, plain=self.announced):
             self._wake()
 
     def _begin(self, attempt: Attempt) -> None:
@@ -528,11 +530,6 @@ class Choice:
         if self.link is None or self._attempt is None:
             return ResumeTokenChoice()
         return ResumeTokenChoice(self.attempt, self.link.replica_id, self.link.address, self._attempt.place.group_id)
-
-
-def refused_by_engine(detail: str) -> InvalidRequestError:
-    """Turn an engine's objection into a client error: what it objects to passed our own checks."""
-    return InvalidRequestError.of("sampling", f"refused by the engine: {EngineRequestError(detail)}")
 
 
 def _cancelled() -> pb.AttemptEnd:

@@ -10,6 +10,7 @@ from typing import Protocol
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
@@ -119,11 +120,11 @@ class Generation:
         if len(self.choices) == 1:
             first.output.through = self._pass if way is not None and first.error is None else None
 
-    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
+    def _pass(self, offset: int, token_ids: Sequence[int], text: str, parsed: pb.DeltaParsed | None) -> bool:
         way = self._way
         if way is None or self._enough != 1 or self._news.is_set() or not way.ready():
             return False
-        way.write(delta_event(self.choices[0].index, offset, token_ids, text), len(token_ids))
+        way.write(delta_event(self.choices[0].index, offset, token_ids, text, parsed), len(token_ids))
         return True
 
     def _pass_collected(self) -> bool:
@@ -355,6 +356,7 @@ class Generation:
                 prompt_tokens=self._ticket.prompt_tokens,
                 output_tokens=sum(choice.tokens for choice in self.choices),
                 cached_tokens=sum(choice.metering.cached_tokens for choice in self.choices),
+                reasoning_tokens=sum(choice.metering.reasoning_tokens for choice in self.choices),
             ),
             receipt=self._receipt(),
         )

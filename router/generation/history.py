@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from penstock.internal.v1 import replica_pb2 as pb
+from router.generation.parsed import ParsedHistory, joined, size_of
 
 _DELTAS = 16
 """Deltas that are packed together. One by one would cost more; until then a delta takes some 210 bytes."""
@@ -19,9 +20,10 @@ class History:
     bytes per token of English.
     """
 
-    __slots__ = ("_characters", "_fresh", "_ids", "_texts", "_tokens")
+    __slots__ = ("_characters", "_fresh", "_ids", "_parsed", "_texts", "_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, *, parsed: bool = False) -> None:
+        """`parsed`: the output is parsed, and what clients got of it is remembered too."""
         self._ids = array("I")
         # Of each delta: where a client may come back.
         self._tokens = array("I")
@@ -29,9 +31,12 @@ class History:
         self._texts: list[str] = []
         self._fresh: list[tuple[Sequence[int], str]] = []
         """Deltas that are not in the above yet."""
+        self._parsed = ParsedHistory() if parsed else None
 
-    def add(self, token_ids: Sequence[int], text: str) -> None:
+    def add(self, token_ids: Sequence[int], text: str, parsed: pb.DeltaParsed | None = None) -> None:
         """Append a delta; its ids must not change any more."""
+        if self._parsed is not None:
+            self._parsed.add(parsed)
         fresh = self._fresh
         fresh.append((token_ids, text))
         if len(fresh) == _DELTAS:
@@ -45,6 +50,10 @@ class History:
         self._tokens.extend(history.delta_tokens or (len(history.token_ids),))
         self._characters.extend(history.delta_characters or (len(history.text),))
         self._texts.append(history.text)
+        if self._parsed is not None:
+            pieces = {piece.delta: piece for piece in history.parsed}
+            for index in range(len(history.delta_tokens) or 1):
+                self._parsed.add(pieces.get(index))
 
     def _pack(self) -> None:
         fresh = self._fresh
@@ -82,6 +91,17 @@ class History:
             characters += more_characters
         return characters if have == tokens else None
 
+    def parsed_at(self, tokens: int) -> tuple[pb.DeltaParsed, pb.DeltaParsed]:
+        """Return the parsed output of the deltas that the first `tokens` tokens came in, and that of the others."""
+        self._pack()
+        before: list[pb.DeltaParsed | None] = []
+        behind: list[pb.DeltaParsed | None] = []
+        have = 0
+        for more_tokens, piece in zip(self._tokens, self._parsed.pieces() if self._parsed else (), strict=False):
+            (before if have < tokens else behind).append(piece)
+            have += more_tokens
+        return joined(before), joined(behind)
+
     def record(self, model_digest: str) -> pb.ResumeRecord:
         """Describe what has been delivered, and which weights it came from."""
         text = self.text
@@ -92,4 +112,5 @@ class History:
             model_digest=model_digest,
             delta_tokens=self._tokens,
             delta_characters=self._characters,
+            prior_parsed=size_of(tuple(self._parsed.pieces())) if self._parsed is not None else None,
         )

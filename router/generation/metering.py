@@ -79,6 +79,11 @@ class AttemptMetering:
         return self._attempts[0].end.cached_tokens if self._attempts else 0
 
     @property
+    def reasoning_tokens(self) -> int:
+        """Output tokens that are reasoning: each attempt counts all output up to its end."""
+        return max((ran.end.reasoning_tokens for ran in self._attempts), default=0)
+
+    @property
     def gpu_seconds(self) -> float:
         """Of all attempts."""
         return sum(ran.end.gpu_seconds for ran in self._attempts)

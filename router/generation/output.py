@@ -8,31 +8,35 @@ from cluster.errors import InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from router.generation.history import History
+from router.generation.parsed import NOTHING, add_to, joined
 from router.generation.unread import Dropped, Unread
 
 NO_END = "must be the end of a delta, got {}"
 """Complaint about the offset of a client that resumes."""
 
-WriteThrough = Callable[[int, Sequence[int], str], bool]
-"""Function that sends a delta at once (offset, token ids, text), or returns False."""
+WriteThrough = Callable[[int, Sequence[int], str, pb.DeltaParsed | None], bool]
+"""Function that sends a delta at once (offset, token ids, text, parsed piece), or returns False."""
 
 
 class Output:
     """Output of one choice, in order. Offsets count output tokens from the choice's first one."""
 
-    __slots__ = ("_index", "_remembers", "_unread", "history", "prefix", "through", "tokens")
+    __slots__ = ("_index", "_parsed", "_remembers", "_unread", "history", "prefix", "through", "tokens")
 
-    def __init__(self, index: int, *, logprobs: bool) -> None:
-        """`logprobs`: they were asked for. They are not remembered, so no other call can have this output whole."""
+    def __init__(self, index: int, *, logprobs: bool, parsed: bool = False) -> None:
+        """`logprobs`: they were asked for. They are not remembered, so no other call can have this output whole.
+        `parsed`: replicas parse the output. The client gets the parsed pieces, and replicas the raw text.
+        """
         self.tokens = 0
         """Handed on or pending."""
-        self.history = History()
+        self.history = History(parsed=parsed)
         """All output, where it is known."""
         self.prefix: api.Delta | None = None
         """What the client had before it came here."""
         self.through: WriteThrough | None = None
         """First chance at plain output that nothing is pending before."""
         self._index = index
+        self._parsed = parsed
         self._remembers = not logprobs
         self._unread = Unread()
 
@@ -43,16 +47,26 @@ class Output:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object], *, plain: bool) -> bool:
+    def add(
+        self,
+        token_ids: Sequence[int],
+        text: str,
+        logprobs: Sequence[object],
+        parsed: pb.DeltaParsed | None = None,
+        *,
+        plain: bool,
+    ) -> bool:
         """Append a delta; returns whether it is pending. `plain`: nothing else has to leave before it."""
         offset = self.tokens
-        self.history.add(token_ids, text)
+        self.history.add(token_ids, text, parsed)
+        if self._parsed and parsed is None:
+            parsed = NOTHING
         self.tokens = offset + len(token_ids)
         through = self.through
-        if through and plain and not logprobs and not self._unread and through(offset, token_ids, text):
+        if through and plain and not logprobs and not self._unread and through(offset, token_ids, text, parsed):
             # Nearly every token.
             return False
-        self._unread.add(token_ids, text, logprobs)
+        self._unread.add(token_ids, text, logprobs, parsed)
         return True
 
     def remember(self, history: pb.History) -> None:
@@ -60,6 +74,8 @@ class Output:
         self.history.add_all(history)
         if self._remembers:
             self.prefix = api.Delta(choice_index=self._index, token_ids=history.token_ids, text=history.text)
+            if self._parsed:
+                add_to(self.prefix, joined(history.parsed))
 
     def inherits(self, old: Output) -> bool:
         """Take over what another call had, to go on from there; False where that can't be."""
@@ -79,8 +95,12 @@ class Output:
             raise InvalidRequestError.of("resume.received_tokens", NO_END.format(tokens))
         ids, text = self.history.token_ids, self.history.text
         self.prefix = api.Delta(choice_index=self._index, token_ids=ids[:tokens], text=text[:at])
+        rest = None
+        if self._parsed:
+            before, rest = self.history.parsed_at(tokens)
+            add_to(self.prefix, before)
         if tokens < self.tokens:
-            self._unread.add(ids[tokens:], text[at:], ())
+            self._unread.add(ids[tokens:], text[at:], (), rest)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 

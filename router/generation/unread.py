@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.generation.parsed import add_to, join_calls
 
 _TOKEN_BYTES = 40
 """An int and its place in a list."""
 _TEXT_BYTES = 64
 """A short str and its place in a list."""
+_CALL_TEXTS = 3
+"""Number of such texts that a piece of a tool call counts as."""
 
 
-def delta_event(choice_index: int, offset: int, token_ids: Sequence[int], text: str) -> api.StreamGenerateResponse:
-    """Write a delta without log probabilities; `offset` counts the choice's output tokens before it."""
+def delta_event(
+    choice_index: int, offset: int, token_ids: Sequence[int], text: str, parsed: pb.DeltaParsed | None = None
+) -> api.StreamGenerateResponse:
+    """Write a delta without log probabilities; `offset` counts the choice's output tokens before it. The client gets
+    `parsed` in place of the text.
+    """
     event = api.StreamGenerateResponse()
     # Filled in place: a finished delta given to the constructor would be copied.
     delta = event.delta
     if choice_index:
         delta.choice_index = choice_index
-    delta.text = text
+    if parsed is None:
+        delta.text = text
+    else:
+        add_to(delta, parsed)
     delta.token_ids.extend(token_ids)
     delta.offset = offset
     return event
@@ -29,15 +40,17 @@ def delta_event(choice_index: int, offset: int, token_ids: Sequence[int], text: 
 class Unread:
     """Deltas that merge until the client takes them."""
 
-    __slots__ = ("_ids", "_logprobs", "_texts")
+    __slots__ = ("_calls", "_ids", "_logprobs", "_reasoning", "_texts")
 
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._texts: list[str] = []
         self._logprobs: list[types.PositionLogprobs] = []
+        self._reasoning: list[str] = []
+        self._calls: list[types.ToolCallDelta] = []
 
     def __bool__(self) -> bool:
-        return bool(self._ids or self._texts)
+        return bool(self._ids or self._texts or self._reasoning or self._calls)
 
     @property
     def tokens(self) -> int:
@@ -48,10 +61,23 @@ class Unread:
     def size(self) -> int:
         """Estimate its bytes in memory: of log probabilities the newest stands for all."""
         each = 4 * self._logprobs[-1].ByteSize() if self._logprobs else 0
-        return _TOKEN_BYTES * len(self._ids) + _TEXT_BYTES * len(self._texts) + each * len(self._logprobs)
+        texts = len(self._texts) + len(self._reasoning) + _CALL_TEXTS * len(self._calls)
+        return _TOKEN_BYTES * len(self._ids) + _TEXT_BYTES * texts + each * len(self._logprobs)
 
-    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
-        """Append a delta."""
+    def add(
+        self,
+        token_ids: Sequence[int],
+        text: str,
+        logprobs: Sequence[object],
+        parsed: pb.DeltaParsed | None = None,
+    ) -> None:
+        """Append a delta. `parsed` takes the place of the text."""
+        if parsed is not None:
+            text = parsed.text
+            if parsed.reasoning:
+                self._reasoning.append(parsed.reasoning)
+            if parsed.tool_calls:
+                self._calls.extend(parsed.tool_calls)
         self._ids.extend(token_ids)
         if text:
             self._texts.append(text)
@@ -66,6 +92,12 @@ class Unread:
         if self._logprobs:
             event.delta.logprobs.extend(self._logprobs)
             self._logprobs = []
+        if self._reasoning:
+            event.delta.reasoning = "".join(self._reasoning)
+            self._reasoning = []
+        if self._calls:
+            event.delta.tool_calls.extend(join_calls(self._calls))
+            self._calls = []
         return event
 
 
@@ -74,5 +106,11 @@ class Dropped(Unread):
 
     __slots__ = ()
 
-    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
+    def add(
+        self,
+        token_ids: Sequence[int],
+        text: str,
+        logprobs: Sequence[object],
+        parsed: pb.DeltaParsed | None = None,
+    ) -> None:
         """Drop a delta."""

@@ -15,6 +15,7 @@ from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
+from router.inference.parsing import output_parsing
 from router.validation import choice_sampling
 
 
@@ -75,6 +76,7 @@ class Builder:
             cache_salt=admitted.salt,
             request_class=request_class_to_wire(checked.request_class),
             tokenizer_digest=admitted.info.tokenizer_digest,
+            parsing=output_parsing(checked, admitted.info.capabilities),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         return Choice(

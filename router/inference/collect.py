@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from router.generation.parsed import join_calls
 
 
 class Collector:
@@ -11,6 +13,8 @@ class Collector:
     def __init__(self) -> None:
         self._choices: dict[int, api.Choice] = {}
         self._texts: dict[int, list[str]] = {}
+        self._reasoning: dict[int, list[str]] = {}
+        self._calls: dict[int, list[types.ToolCallDelta]] = {}
         self.finished = api.Finished()
         """The last event; empty until it came."""
 
@@ -22,6 +26,10 @@ class Collector:
             choice.token_ids.extend(delta.token_ids)
             choice.logprobs.extend(delta.logprobs)
             self._texts[delta.choice_index].append(delta.text)
+            if delta.reasoning:
+                self._reasoning.setdefault(delta.choice_index, []).append(delta.reasoning)
+            if delta.tool_calls:
+                self._calls.setdefault(delta.choice_index, []).extend(delta.tool_calls)
         elif event.HasField("finished"):
             self.finished = event.finished
             for end in event.finished.choices:
@@ -39,6 +47,10 @@ class Collector:
         """Return the result so far; complete after the event `finished`."""
         for index, choice in self._choices.items():
             choice.text = "".join(self._texts[index])
+            choice.reasoning = "".join(self._reasoning.get(index, ()))
+            choice.ClearField("tool_calls")
+            for call in join_calls(self._calls.get(index, ())):
+                choice.tool_calls.add(id=call.id, name=call.name, arguments=call.arguments)
         return api.GenerateResponse(
             request_id=self.finished.request_id,
             choices=[self._choices[index] for index in sorted(self._choices)],

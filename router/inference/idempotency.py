@@ -13,10 +13,14 @@ from router.generation.generation import Generation
 from router.generation.output import NO_END
 from router.inference.collect import Collector
 
-_COMPLETE = {types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH}
+_COMPLETE = {types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH, types.FINISH_REASON_TOOL_CALLS}
 
-Ends = dict[int, list[tuple[int, int]]]
-"""Choice to the ends of its deltas, each in tokens and characters from the beginning of the output."""
+End = tuple[int, int] | tuple[int, int, int, tuple[int, ...]]
+"""End of a delta: tokens and characters from the beginning of the output. Where it has reasoning or tool calls, also
+characters of reasoning, and of the arguments of each call.
+"""
+Ends = dict[int, list[End]]
+"""Choice to the ends of its deltas."""
 
 
 class IdempotentResult:
@@ -28,6 +32,8 @@ class IdempotentResult:
         self._ends: Ends = {}
         self._tokens: dict[int, int] = {}
         self._characters: dict[int, int] = {}
+        self._reasoning: dict[int, int] = {}
+        self._arguments: dict[int, dict[int, int]] = {}
         self._whole = True
         """Whether the output is known from its beginning."""
 
@@ -39,13 +45,25 @@ class IdempotentResult:
                 self._begin_with(self._generation.choices[index].output.prefix)
             self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
             self._characters[index] = self._characters.get(index, 0) + len(delta.text)
-            self._ends.setdefault(index, []).append((self._tokens[index], self._characters[index]))
+            self._ends.setdefault(index, []).append(self._end(delta))
         elif event.HasField("finished"):
             for choice in self._generation.choices:
                 if choice.tokens and choice.index not in self._tokens:
                     # Its client had all of it before this call.
                     self._begin_with(choice.output.prefix)
         self._collector.add(event)
+
+    def _end(self, delta: api.Delta) -> End:
+        index = delta.choice_index
+        if delta.reasoning:
+            self._reasoning[index] = self._reasoning.get(index, 0) + len(delta.reasoning)
+        for call in delta.tool_calls:
+            arguments = self._arguments.setdefault(index, {})
+            arguments[call.index] = arguments.get(call.index, 0) + len(call.arguments)
+        end = self._tokens[index], self._characters[index]
+        if index not in self._reasoning and index not in self._arguments:
+            return end
+        return *end, self._reasoning.get(index, 0), tuple(self._arguments.get(index, {}).values())
 
     def _begin_with(self, prefix: api.Delta | None) -> None:
         """Collect the output that the client had before this call."""
@@ -73,6 +91,27 @@ def read_result(data: bytes) -> tuple[api.GenerateResponse, Ends]:
     return api.GenerateResponse.FromString(response), {index: [tuple(end) for end in list_] for index, list_ in ends}
 
 
+def _behind(choice: api.Choice, have: int, end: tuple[int, int, tuple[int, ...]]) -> api.Delta | None:
+    """Return the output of a choice behind its first `have` tokens, which end at these characters of text, reasoning
+    and arguments; None where there is none.
+    """
+    characters, reasoning, arguments = end
+    delta = api.Delta(
+        choice_index=choice.index,
+        text=choice.text[characters:],
+        token_ids=choice.token_ids[have:],
+        logprobs=choice.logprobs[have:],
+        offset=have,
+        reasoning=choice.reasoning[reasoning:],
+    )
+    for number, call in enumerate(choice.tool_calls):
+        if number >= len(arguments):
+            delta.tool_calls.add(index=number, id=call.id, name=call.name, arguments=call.arguments)
+        elif rest := call.arguments[arguments[number] :]:
+            delta.tool_calls.add(index=number, arguments=rest)
+    return delta if delta.token_ids or delta.text or delta.reasoning or delta.tool_calls else None
+
+
 def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerateResponse]:
     """Turn a stored result into the rest of a stream. `received` is the number of tokens per choice that a client has.
 
@@ -80,26 +119,22 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
         InvalidRequestError: `received` is not the end of a delta.
     """
     response, ends = read_result(data)
-    rest: list[tuple[api.Choice, int, int]] = []
+    rest: list[api.Delta | None] = []
     for choice in response.choices:
         have = received[choice.index] if choice.index < len(received) else 0
         # Text without tokens was held back until the end, and is sent with it. A client that has it does not come back.
-        known = {**dict(reversed(ends.get(choice.index, ()))), 0: 0}
+        known: dict[int, tuple[int, int, tuple[int, ...]]] = {
+            end[0]: (end[1], end[2], tuple(end[3])) if len(end) == 4 else (end[1], 0, ())
+            for end in reversed(ends.get(choice.index, ()))
+        }
+        known[0] = (0, 0, ())
         if have not in known:
             # Refuse before anything is sent.
             raise InvalidRequestError.of("resume.received_tokens", NO_END.format(have))
-        rest.append((choice, have, known[have]))
-    for choice, have, characters in rest:
-        if have < len(choice.token_ids) or characters < len(choice.text):
-            yield api.StreamGenerateResponse(
-                delta=api.Delta(
-                    choice_index=choice.index,
-                    text=choice.text[characters:],
-                    token_ids=choice.token_ids[have:],
-                    logprobs=choice.logprobs[have:],
-                    offset=have,
-                )
-            )
+        rest.append(_behind(choice, have, known[have]))
+    for delta in rest:
+        if delta is not None:
+            yield api.StreamGenerateResponse(delta=delta)
     yield api.StreamGenerateResponse(
         finished=api.Finished(
             request_id=response.request_id,

@@ -8,11 +8,16 @@ from typing import Protocol
 from penstock.internal.v1 import replica_pb2 as pb
 from router.links.failure import Failure
 
+Parsed = pb.DeltaParsed | None
+"""Parsed output of a delta; None where the output is not parsed, or the delta adds nothing to it."""
+
 
 class Receiver(Protocol):
     """Receiver of one attempt's output. The link calls it on the router's loop, so it never blocks."""
 
-    def on_delta(self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
+    def on_delta(
+        self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object], parsed: Parsed = None
+    ) -> None:
         """Take new output; `logprobs` are PositionLogprobs messages, empty when not asked for."""
         ...
 

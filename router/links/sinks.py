@@ -82,6 +82,7 @@ class Sinks:
         """Hand over new output; `now` is in monotonic seconds. Output without a sink is counted as orphaned."""
         tokens = list(frame.token_ids)
         logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
+        parsed = {item.delta: item for item in frame.parsed} if frame.parsed else None
         at = 0
         columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
         for index, (sink, offset, count, text) in enumerate(columns):
@@ -95,8 +96,9 @@ class Sinks:
                 item.offset = offset + count
                 item.begun = True
                 positions = logprobs.get(index, ()) if logprobs is not None else ()
+                piece = parsed.get(index) if parsed is not None else None
                 try:
-                    item.receiver.on_delta(offset, tokens[at:end], text, positions)
+                    item.receiver.on_delta(offset, tokens[at:end], text, positions, piece)
                 except Exception:  # noqa: BLE001 - as in _tell, which would cost a call per token
                     self._drop(sink, item)
             at = end

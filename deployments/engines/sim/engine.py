@@ -16,14 +16,15 @@ from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings
 from deployments.engines import identity, tokenizer_files
-from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import prefill_window
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
+from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
-from penstock.models import Capabilities, FinishReason, StructuredOutput
+from penstock.models import Capabilities, FinishReason, StructuredOutput, ToolMode
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class SimEngine:
         self._files: Mapping[str, bytes] = {}
         """Tokenizer files by name."""
         self._vocabulary = Vocabulary(self._files)
+        self._answer: Sequence[int] = ()
+        """Tokens of every answer; empty for made-up ones."""
         self._core = BatchCore(
             CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)
         )
@@ -99,6 +102,7 @@ class SimEngine:
         if self._folder is not None:
             self._files = await asyncio.to_thread(tokenizer_files.of_folder, self._folder)
         self._vocabulary = Vocabulary(self._files)
+        self._answer = self._vocabulary.encode(self._settings.answer)
         self._steps = asyncio.create_task(self._run(), name="sim-engine")
         return self._identify()
 
@@ -142,7 +146,9 @@ class SimEngine:
         prompt = [*spec.prompt_token_ids, *(spec.resume.prior_token_ids if spec.resume else ())]
         self._check(sequence_id, spec, prompt)
         now = self._clock.monotonic()
-        sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now)
+        sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now, answer=self._answer)
+        if self._answer and spec.parsing is not None and isinstance(sink, ParsingSink):
+            sink.on_parser(SimParser(self._vocabulary.encode, tools=bool(spec.parsing.tools)))
         if sequence.finish_reason is not None:
             sequence.end(sequence.finish_reason, gpu_seconds=0.0)
             return
@@ -316,14 +322,16 @@ class SimEngine:
             raise EngineRequestError(f"the prompt has a token id outside of 0 to {self._vocabulary.size - 1}")
         if spec.resume and len(spec.resume.prior_token_ids) >= sampling.max_tokens:
             raise EngineRequestError(f"max_tokens={sampling.max_tokens} is used up by prior tokens")
-        if sampling.structured is not None or sampling.logit_bias:
+        called = spec.parsing is not None and spec.parsing.mode is ToolMode.REQUIRED
+        if sampling.structured is not None or sampling.logit_bias or called:
             raise EngineRequestError(NO_CONSTRAINTS)
         if spec.lora_adapter:
             raise EngineRequestError(f"adapter {spec.lora_adapter!r} is not loaded")
 
     def _identify(self) -> EngineIdentity:
         tokenizer = tokenizer_digest(self._files) if self._files else "0" * 64
-        digest = hashlib.sha256(f"sim\0{tokenizer}\0{self._context}".encode()).hexdigest()
+        answer = f"\0{self._settings.answer}" if self._settings.answer else ""
+        digest = hashlib.sha256(f"sim\0{tokenizer}\0{self._context}{answer}".encode()).hexdigest()
         ranks = self._pool.tensor_parallel_size
         return EngineIdentity(
             model=ModelInfo(
@@ -331,7 +339,12 @@ class SimEngine:
                 tokenizer_digest=tokenizer,
                 max_context_tokens=self._context,
                 vocabulary_size=self._vocabulary.size,
-                capabilities=Capabilities(structured_output=False, logit_bias=False),
+                capabilities=Capabilities(
+                    structured_output=False,
+                    logit_bias=False,
+                    tools=bool(self._answer),
+                    reasoning=bool(self._answer),
+                ),
             ),
             group_id=identity.group_id(digest, "sim", ranks, "none"),
             tensor_parallel_size=ranks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.text import StopText, Vocabulary
@@ -13,8 +15,16 @@ class SimSequence:
     """One sequence, from steps to tokens, text and an end. Times are seconds of the engine's clock, or None."""
 
     def __init__(
-        self, sequence_id: str, spec: GenerationSpec, sink: TokenSink, vocabulary: Vocabulary, arrived_at: float
+        self,
+        sequence_id: str,
+        spec: GenerationSpec,
+        sink: TokenSink,
+        vocabulary: Vocabulary,
+        arrived_at: float,
+        *,
+        answer: Sequence[int] = (),
     ) -> None:
+        """`answer`: the tokens of the output; empty for tokens that are made up."""
         prior = spec.resume.prior_token_ids if spec.resume else ()
         self.sequence_id = sequence_id
         self.sampling = spec.sampling
@@ -32,7 +42,9 @@ class SimSequence:
         self._sink = sink
         self._prior_tokens = len(prior)
         self._end_id = vocabulary.end_id
-        self._source = TokenSource(spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id)
+        self._source = TokenSource(
+            spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id, answer
+        )
         self._decode = vocabulary.decoder()
         self._text = StopText(spec.sampling.stop)
         for index, token in enumerate(prior, 1):

@@ -37,6 +37,12 @@ class Vocabulary:
         stream, tokenizer = DecodeStream(skip_special_tokens=True), self._tokenizer
         return lambda token: stream.step(tokenizer, token) or ""
 
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text. Without a tokenizer, other characters than printable ASCII have none."""
+        if self._tokenizer is None:
+            return [ord(character) for character in text if ord(character) in _PRINTABLE]
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
     def _load(self, files: Mapping[str, bytes]) -> None:
         from tokenizers import Tokenizer
 

@@ -22,9 +22,18 @@ class TokenSource:
         seed: distinguishes choices for the same prompt.
         natural_ids: the ids to draw from, at least one.
         end_id: the id that ends the output; None when the vocabulary has none.
+        answer: the output, in place of tokens that are drawn; empty to draw them.
     """
 
-    def __init__(self, prompt: Sequence[int], seed: int | None, natural_ids: Sequence[int], end_id: int | None) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        seed: int | None,
+        natural_ids: Sequence[int],
+        end_id: int | None,
+        answer: Sequence[int] = (),
+    ) -> None:
+        self._answer = answer
         digest = hashlib.blake2b(struct.pack(f"<{len(prompt)}q", *prompt), digest_size=8).digest()
         self._base = _mix(int.from_bytes(digest, "little") ^ _mix((seed or 0) & _MASK))
         self._natural = natural_ids
@@ -32,6 +41,10 @@ class TokenSource:
 
     def token(self, index: int, *, may_end: bool) -> int:
         """Return the token at a position of the output, from 0."""
+        if self._answer:
+            if index < len(self._answer):
+                return self._answer[index]
+            return self._answer[index % len(self._answer)] if self._end_id is None else self._end_id
         draw = _mix(self._base + index)
         if may_end and self._end_id is not None and draw % _END_ODDS == 0:
             return self._end_id

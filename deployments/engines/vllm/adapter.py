@@ -44,6 +44,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.errors import EngineRequestError, EngineStartError
 from deployments.engines.vllm.compilers.check import told
+from deployments.engines.vllm.parsing.sequence import ParsedSequence
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
 from deployments.engines.vllm.text import PlainText, StoppableText, Text
@@ -124,6 +125,7 @@ class Frontend:
         lora: Any,
         cache_salt: str | None,
         delivered_characters: int,
+        parsed: ParsedSequence | None = None,
     ) -> str | None:
         """Check a request, register it and send it to the engine.
 
@@ -139,6 +141,7 @@ class Frontend:
             lora: vLLM's LoRARequest or None.
             cache_salt: isolates the prefix cache.
             delivered_characters: length of the text of `prior` that must not be sent again.
+            parsed: how the output is parsed; None for output that is only text.
 
         Raises:
             EngineRequestError: vLLM refuses the request.
@@ -156,6 +159,9 @@ class Frontend:
             # The call only looks at the request. The libraries behind it raise exceptions of many kinds.
             raise EngineRequestError(told(error, sequence.sampling.structured)) from error
         llm.input_processor.assign_request_id(request)
+        # Without parsing there is no reasoning, and a constraint holds from the first token.
+        request.reasoning_ended = parsed.reasoning_ended if parsed is not None else True
+        request.reasoning_parser_kwargs = parsed.reasoning_kwargs if parsed is not None else None
         if prior:
             with _tokenizer_faults():
                 detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)

@@ -15,10 +15,11 @@ from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
 from cluster.models import EngineStats, GenerationSpec
 from cluster.settings import PoolSettings
-from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm.compilers.check import silent_gap
+from deployments.engines.vllm.parsing.sequence import parse_sequence
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
@@ -149,9 +150,13 @@ class VllmEngine:
         if sequence_id in self._live:
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
         params = self._up.translate(spec)
+        if (parsed := parse_sequence(self._up.parsers, spec)) is not None:
+            params = parsed.adjust(params)
         if (constraint := spec.sampling.structured) is not None and (ignored := self._gap(constraint)) is not None:
             raise EngineRequestError(ignored)
         sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
+        if parsed is not None and isinstance(sink, ParsingSink):
+            sink.on_parser(parsed.parser)
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
         try:
@@ -163,6 +168,7 @@ class VllmEngine:
                 lora=self._lora(spec.lora_adapter),
                 cache_salt=spec.cache_salt or None,
                 delivered_characters=spec.resume.prior_text_length if spec.resume else 0,
+                parsed=parsed,
             )
         except EngineRequestError:
             self._forget(sequence)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.models import PositionLogprobs, TokenLogprob
+from penstock.models import PositionLogprobs, TokenLogprob, ToolCall
 from penstock.values.jobs import Job, JobResult
 from penstock.values.results import Choice, Completion, Usage
 
@@ -55,16 +55,33 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
 def _chat_choice(choice: Choice) -> dict[str, Any]:
     return {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": message_object(choice),
         "logprobs": chat_logprobs(choice.logprobs),
         "finish_reason": choice.finish_reason.value,
     }
+
+
+def message_object(choice: Choice) -> dict[str, Any]:
+    """Return the message of an answer. The reasoning has two names, because clients look for either."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.tool_calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [call_object(call) for call in choice.tool_calls]
+    if choice.reasoning:
+        message |= {"reasoning": choice.reasoning, "reasoning_content": choice.reasoning}
+    return message
+
+
+def call_object(call: ToolCall) -> dict[str, Any]:
+    """Return a tool call."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _text_choice(choice: Choice) -> dict[str, Any]:

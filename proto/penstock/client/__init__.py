@@ -18,6 +18,11 @@ from penstock.models import (
     RequestClass,
     StructuredOutput,
     TokenLogprob,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+    ToolMode,
 )
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.errors import (
@@ -141,6 +146,11 @@ __all__ = [
     "Tls",
     "TokenCount",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolMode",
     "UnauthenticatedError",
     "UnavailableError",
     "Usage",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from penstock.models import FinishReason, PositionLogprobs
+from penstock.models import FinishReason, PositionLogprobs, ToolCall, ToolCallDelta
 from penstock.values.errors import CancelledError, DeadlineExceededError, ErrorDetails
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished
 from penstock.values.results import Choice, Completion
@@ -17,6 +17,9 @@ class _Parts:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, list[ToolCallDelta]] = field(default_factory=dict)
+    """Deltas of each tool call, by its number."""
 
 
 class Gathering:
@@ -33,6 +36,9 @@ class Gathering:
                 parts.texts.append(event.text)
                 parts.token_ids.extend(event.token_ids)
                 parts.logprobs.extend(event.logprobs)
+                parts.reasoning.append(event.reasoning)
+                for call in event.tool_calls:
+                    parts.calls.setdefault(call.index, []).append(call)
             case Finished():
                 self._finished = event
 
@@ -70,4 +76,10 @@ class Gathering:
             logprobs=tuple(parts.logprobs),
             finish_reason=end.finish_reason,
             stop_match=end.stop_match,
+            reasoning="".join(parts.reasoning),
+            tool_calls=tuple(_call(parts.calls[number]) for number in sorted(parts.calls)),
         )
+
+
+def _call(deltas: list[ToolCallDelta]) -> ToolCall:
+    return ToolCall(deltas[0].id, deltas[0].name, "".join([delta.arguments for delta in deltas]))

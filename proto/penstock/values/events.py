@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.models import FinishReason, PositionLogprobs
+from penstock.models import FinishReason, PositionLogprobs, ToolCallDelta
 from penstock.v1 import inference_pb2
 from penstock.values.results import Receipt, Usage
 from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_from_wire
@@ -60,6 +60,10 @@ class Delta:
     logprobs: tuple[PositionLogprobs, ...]
     offset: int
     """Number of output tokens of this choice before this delta."""
+    reasoning: str = ""
+    """New text of the reasoning."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    """New output of tool calls."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Delta) -> Delta:
@@ -69,6 +73,8 @@ class Delta:
             token_ids=tuple(wire.token_ids),
             logprobs=tuple(map(logprobs_from_wire, wire.logprobs)),
             offset=wire.offset,
+            reasoning=wire.reasoning,
+            tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in wire.tool_calls),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from penstock.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState
+from penstock.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState, ToolCall
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
 from penstock.wire import (
     capabilities_from_wire,
@@ -25,10 +25,12 @@ class Usage:
     """Sum over all choices, end-of-sequence tokens included."""
     cached_tokens: int
     """Prompt tokens found in a prefix cache."""
+    reasoning_tokens: int = 0
+    """Output tokens that are reasoning, over all choices."""
 
     @classmethod
     def from_proto(cls, wire: types_pb2.Usage) -> Usage:
-        return cls(wire.prompt_tokens, wire.output_tokens, wire.cached_tokens)
+        return cls(wire.prompt_tokens, wire.output_tokens, wire.cached_tokens, wire.reasoning_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,10 @@ class Choice:
     finish_reason: FinishReason
     stop_match: str
     """Stop string, or stop token id in decimal, that ended the choice; empty otherwise."""
+    reasoning: str = ""
+    """Reasoning of the model, which is no part of `text`."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools, in order."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Choice) -> Choice:
@@ -122,6 +128,8 @@ class Choice:
             logprobs=tuple(map(logprobs_from_wire, wire.logprobs)),
             finish_reason=finish_reason_from_wire(wire.finish_reason),
             stop_match=wire.stop_match,
+            reasoning=wire.reasoning,
+            tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in wire.tool_calls),
         )
 
 

@@ -255,6 +255,7 @@ def test_a_chat_result_has_openais_form() -> None:
                     "completion_tokens": 2,
                     "total_tokens": 7,
                     "prompt_tokens_details": {"cached_tokens": 1},
+                    "completion_tokens_details": {"reasoning_tokens": 0},
                 },
             },
         },

@@ -19,7 +19,7 @@ def add(output: Output, *token_ids: int, logprobs: Sequence[object] = (), plain:
 def written_through(output: Output, *, takes: bool = True) -> list[tuple[int, list[int], str]]:
     written: list[tuple[int, list[int], str]] = []
 
-    def through(offset: int, token_ids: Sequence[int], text: str) -> bool:
+    def through(offset: int, token_ids: Sequence[int], text: str, _parsed: pb.DeltaParsed | None) -> bool:
         if takes:
             written.append((offset, list(token_ids), text))
         return takes

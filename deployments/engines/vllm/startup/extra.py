@@ -30,6 +30,7 @@ SETTINGS = {
     "model": "model",
     "pipeline_parallel_size": "pipeline_parallel_size",
     "quantization": "vllm.quantization",
+    "reasoning_parser": "vllm.reasoning_parser",
     "speculative_config": "vllm.speculative",
     "tensor_parallel_size": "tensor_parallel_size",
     "trust_remote_code": "vllm.trust_remote_code",

@@ -19,6 +19,8 @@ from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
+from deployments.engines.vllm.parsing import loader
+from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
@@ -59,6 +61,8 @@ class Launched:
     """Content of the files that routers need, by name."""
     lora_requests: Mapping[str, Any]
     """vLLM's LoRARequest of each adapter, by the adapter's name. It has the adapter's folder."""
+    parsers: Parsers | None
+    """Parsers of tool calls and reasoning; None where the settings name none."""
     constrains: bool
     """Whether the compiler of constraints can work with the model's tokenizer."""
     sockets: Path
@@ -77,6 +81,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
 
     report.stage("reading the model's configuration")
     check_names(pool.vllm.extra, AsyncEngineArgs)
+    loader.check_names(pool.vllm)
     processes.reap_orphans()
     adapters = _adapter_folders(pool)
     on_cpu = current_platform.is_cpu()
@@ -102,6 +107,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         _check_adapters(adapters, config)
         # Before the weights, which may take minutes.
         tokenizer_files = tokenizer.files_of(config.model_config)
+        parsers = loader.load(pool.vllm, config.model_config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
         config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
         penalties = _resume_of_penalties(config)
@@ -122,6 +128,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
             name: LoRARequest(name, number, str(adapter))
             for number, (name, adapter) in enumerate(adapters.items(), start=1)
         },
+        parsers=parsers,
         constrains=_can_constrain(pool, frontend),
         sockets=folder,
     )
@@ -167,7 +174,11 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             vocabulary_size=config.model_config.get_vocab_size(),
             # vLLM refuses these two with speculative decoding.
             capabilities=Capabilities(
-                min_p=not speculates, logit_bias=not speculates, structured_output=launched.constrains
+                min_p=not speculates,
+                logit_bias=not speculates,
+                structured_output=launched.constrains,
+                tools=pool.vllm.tool_call_parser is not None,
+                reasoning=pool.vllm.reasoning_parser is not None,
             ),
             lora_adapters=tuple(pool.vllm.lora_modules),
         ),
@@ -226,6 +237,7 @@ def _variant(pool: PoolSettings, config: Any) -> str:
         parts.append(f"kv-{pool.vllm.kv_cache_dtype}")
     # The same request may have other output under another compiler, or with other arguments.
     parts.append(compiler_id(pool.vllm.structured_output.compiler))
+    parts += [name for name in (pool.vllm.tool_call_parser, pool.vllm.reasoning_parser) if name is not None]
     if extra := extra_id(pool.vllm.extra):
         parts.append(extra)
     return "-".join(parts)

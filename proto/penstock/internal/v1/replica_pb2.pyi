@@ -337,6 +337,7 @@ class ResumeRecord(_message.Message):
     PRIOR_TEXT_FIELD_NUMBER: _builtins.int
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
+    PRIOR_PARSED_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
     """Number of characters of text that the client already has."""
     model_digest: _builtins.str
@@ -357,6 +358,10 @@ class ResumeRecord(_message.Message):
     def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Number of characters of each of these deltas."""
 
+    @_builtins.property
+    def prior_parsed(self) -> Global___ParsedSize:
+        """Size of the parsed output that the client already has; absent for output that is not parsed."""
+
     def __init__(
         self,
         *,
@@ -366,14 +371,47 @@ class ResumeRecord(_message.Message):
         prior_text: _builtins.str = ...,
         delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
         delta_characters: _abc.Iterable[_builtins.int] | None = ...,
+        prior_parsed: Global___ParsedSize | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prior_parsed", b"prior_parsed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_parsed", b"prior_parsed", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeRecord: _TypeAlias = ResumeRecord  # noqa: Y015
+
+@_typing.final
+class ParsedSize(_message.Message):
+    """Size of parsed output, in characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    text: _builtins.int
+    """Text of the answer."""
+    reasoning: _builtins.int
+    """Reasoning."""
+    @_builtins.property
+    def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Arguments of each tool call that has begun."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.int = ...,
+        reasoning: _builtins.int = ...,
+        arguments: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "reasoning", b"reasoning", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParsedSize: _TypeAlias = ParsedSize  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
@@ -642,7 +680,7 @@ class DeltaParsed(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     delta: _builtins.int
-    """Index of the delta in the columns."""
+    """Index of the delta, in the columns or in the history."""
     text: _builtins.str
     """New text of the answer."""
     reasoning: _builtins.str
@@ -678,6 +716,7 @@ class History(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
+    PARSED_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The receiver."""
     text: _builtins.str
@@ -694,6 +733,10 @@ class History(_message.Message):
     def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Number of characters of each of these deltas."""
 
+    @_builtins.property
+    def parsed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaParsed]:
+        """Parsed output of those deltas that have any."""
+
     def __init__(
         self,
         *,
@@ -702,10 +745,11 @@ class History(_message.Message):
         text: _builtins.str = ...,
         delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
         delta_characters: _abc.Iterable[_builtins.int] | None = ...,
+        parsed: _abc.Iterable[Global___DeltaParsed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "sink", b"sink", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "parsed", b"parsed", "sink", b"sink", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
