@@ -41,6 +41,10 @@ class CallContext(Protocol):
         """Send metadata before the first message. At most once."""
         ...
 
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request whose events follow."""
+        ...
+
     async def write(self, message: Message) -> None:
         """Send a message of a stream. Waits while the client is slow to read.
 

@@ -23,7 +23,14 @@ INTRO = """Settings come from a TOML file, environment variables and flags: see
 setting. *Unset* means that the setting has no value; its text says what holds then."""
 KEYS = {"pools": "NAME", "tenants": "NAME"}
 """What stands for a name in sections that have one."""
-WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
+WORDS = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    Path: "path",
+    tuple[str, ...]: "list of texts",
+}
 
 
 def render() -> str:

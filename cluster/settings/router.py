@@ -156,6 +156,8 @@ class HttpSettings(Section):
     """Port of the HTTP API; 0 takes a free one. Default: none, except that `penstock up` takes 8000."""
     max_body_bytes: int = Field(default=8 << 20, ge=1 << 16, le=256 << 20)
     """Largest body of a request, in bytes."""
+    cors_origins: tuple[str, ...] = Field(default=(), max_length=64)
+    """Origins whose pages may call from a browser, such as https://app.example.com; * is every one. Default: none."""
 
 
 class RouterSettings(Section):

@@ -39,6 +39,9 @@ class AioContext:
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         await self._context.send_initial_metadata(metadata)
 
+    def opened(self, request_id: str) -> None:
+        """Do nothing: events name their request themselves."""
+
     async def write(self, message: Message) -> None:
         try:
             await self._context.write(message)

@@ -110,6 +110,9 @@ class Call:
         operation = core.SendInitialMetadataOperation(tuple(metadata), NO_FLAGS)
         self._completions.start(self._call, (operation,), _nothing)
 
+    def opened(self, request_id: str) -> None:
+        """Do nothing: events name their request themselves."""
+
     async def write(self, message: Any) -> None:
         """Send a message, after the one before has left. So a client that reads slowly holds up its handler.
 

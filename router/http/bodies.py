@@ -11,7 +11,7 @@ from penstock.batch.body import read_body
 from penstock.batch.encoding import is_unicode
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.objects import UINT32, BodyError, Fields, shown
 from penstock.values.requests import GenerateOptions, request_to_proto
 
 _TIERS = {
@@ -22,6 +22,11 @@ _TIERS = {
     "flex": RequestClass.BATCH,
 }
 """Class of a request by its `service_tier`."""
+LAST_EVENT = "Last-Event-ID"
+"""Header with the id of the last event that a client got before its connection broke."""
+RECEIPT = "x-penstock-receipt"
+"""Header that asks for the receipt of a request."""
+_LONGEST_ID = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,12 @@ class Asked:
     """Whether every chunk of a stream has the usage so far."""
     token_ids: bool
     """Whether the ids of the output's tokens are returned, as vLLM's server does."""
+    tier: str
+    """Tier that serves the request; empty where the client named none."""
+    receipt: bool
+    """Whether the usage has the receipt."""
+    received: tuple[int, ...] | None
+    """Tokens that a client which comes back has of each choice; None where it begins."""
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
 
@@ -76,13 +87,14 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     stream = fields.flag("stream")
     usage, running_usage = _stream_options(fields, stream=stream)
     token_ids = fields.flag("return_token_ids")
-    request_class = _class(fields)
+    tier = _tier(fields)
     cache_key = fields.take("prompt_cache_key")
     request = read_body(fields, chat=chat)
     session = request.session_id or headers.get("X-Session-ID", "")
+    key = headers.get("Idempotency-Key", "")
     options = GenerateOptions(
-        request_class=request_class,
-        idempotency_key=headers.get("Idempotency-Key", ""),
+        request_class=_TIERS.get(tier, RequestClass.STANDARD),
+        idempotency_key=key,
         session_id=session or (cache_key if isinstance(cache_key, str) else ""),
         continue_final_message=request.continue_final_message,
     )
@@ -90,7 +102,19 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         generate = request_to_proto(request.model, request.prompt, request.sampling, options)
     except (TypeError, ValueError) as error:
         raise BodyError("", str(error)) from None
-    return Asked(generate, stream, usage, running_usage, token_ids, request.ignored)
+    receipt = headers.get(RECEIPT, "").lower() in ("1", "true", "yes")
+    received = _received(headers, stream=stream, keyed=bool(key))
+    return Asked(
+        generate=generate,
+        stream=stream,
+        usage=usage or receipt,
+        running_usage=running_usage,
+        token_ids=token_ids,
+        tier="default" if tier in ("auto", "standard") else tier,
+        receipt=receipt,
+        received=received,
+        ignored=request.ignored,
+    )
 
 
 def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
@@ -104,8 +128,21 @@ def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
     return found
 
 
-def _class(fields: Fields) -> RequestClass:
+def _tier(fields: Fields) -> str:
     tier = fields.text("service_tier")
     if tier and tier not in _TIERS:
         raise fields.wrong("service_tier", f"must be one of {', '.join(_TIERS)}, got {shown(tier)}")
-    return _TIERS.get(tier, RequestClass.STANDARD)
+    return tier
+
+
+def _received(headers: Mapping[str, str], *, stream: bool, keyed: bool) -> tuple[int, ...] | None:
+    """Read the id of the last event that a client got, as a browser's EventSource sends it."""
+    last = headers.get(LAST_EVENT, "")
+    if not last:
+        return None
+    if not stream or not keyed:
+        raise BodyError(LAST_EVENT, "goes with a stream and an Idempotency-Key only")
+    counts = last.split(",")
+    if len(last) > _LONGEST_ID or not all(each.isascii() and each.isdigit() for each in counts):
+        raise BodyError(LAST_EVENT, f"must be the id of an event of this stream, got {shown(last)}")
+    return tuple(min(int(each), UINT32[1]) for each in counts)

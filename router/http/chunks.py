@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
 from typing import Any
 
 from penstock.batch.output import chat_logprobs, text_logprobs, usage_object
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.values.results import Usage
+from penstock.values.results import Receipt, Usage
 from penstock.wire import duration_from_wire, logprobs_from_wire
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
@@ -23,31 +24,41 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkOptions:
+    """What a client wants to see in a stream."""
+
+    chat: bool
+    """Whether the stream is that of a chat."""
+    usage: bool = False
+    """Whether a last chunk has the usage."""
+    running_usage: bool = False
+    """Whether every chunk has the usage so far."""
+    token_ids: bool = False
+    """Whether chunks have the ids of their tokens."""
+    receipt: bool = False
+    """Whether the usage has the receipt."""
+    event_ids: bool = False
+    """Whether chunks have ids, with which a client can come back."""
+    received: tuple[int, ...] | None = None
+    """Output tokens of each choice that a client which comes back has; None where it begins."""
+
+
 class Chunks:
     """Encoder of one stream. Every chunk has the same id, creation time and model."""
 
-    def __init__(
-        self, model: str, created: int, *, chat: bool, usage: bool, running_usage: bool, token_ids: bool = False
-    ) -> None:
-        """Begin.
-
-        Args:
-            model: as the client wrote it.
-            created: seconds since 1970.
-            chat: whether the stream is that of a chat.
-            usage: whether a last chunk has the usage.
-            running_usage: whether every chunk has the usage so far.
-            token_ids: whether chunks have the ids of their tokens.
-        """
+    def __init__(self, head: Mapping[str, Any], options: ChunkOptions) -> None:
+        """`head` has the fields that all chunks share beside their id."""
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
-        self._model, self._created, self._chat = model, created, chat
-        self._usage, self._running_usage, self._token_ids = usage, running_usage, token_ids
-        self._plain = not running_usage and not token_ids
+        self._fields, self._options, self._chat = head, options, options.chat
+        self._plain = not options.running_usage and not options.token_ids
         """Whether a chunk of plain text has nothing but its text."""
         self._head = ""
         """Beginning of every chunk."""
-        self._greeted: set[int] = set()
+        self._received = list(options.received or (0,))
+        """Output tokens of each choice that the client has with the next chunk."""
+        self._greeted = set(range(len(options.received))) if options.received else set[int]()
         """Choices whose role was sent."""
         self._prompt_tokens = 0
         self._output_tokens = 0
@@ -62,14 +73,11 @@ class Chunks:
             case "delta":
                 return self._delta(event.delta)
             case "queued":
-                self._began(event.queued.request_id)
                 return queue_place(event.queued)
             case "started":
-                self._began(event.started.request_id)
                 self._prompt_tokens = event.started.prompt_tokens
                 return self._greeting(event.started.choice_index)
             case "finished":
-                self._began(event.finished.request_id)
                 return self._end(event.finished)
             case _:
                 return b""
@@ -78,16 +86,14 @@ class Chunks:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
         return f"data: {_json(error.object())}\n\n".encode()
 
-    def _began(self, request_id: str) -> None:
-        if self._head or not request_id:
-            return
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
         self.request_id = request_id
         whole = _json(
             {
                 "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}",
                 "object": "chat.completion.chunk" if self._chat else "text_completion",
-                "created": self._created,
-                "model": self._model,
+                **self._fields,
             }
         )
         self._head = f"data: {whole[:-1]},"
@@ -99,26 +105,35 @@ class Chunks:
         return self._chunk(index, '"delta":{"role":"assistant","content":""}')
 
     def _delta(self, delta: api.Delta) -> bytes:
-        index, text = delta.choice_index, delta.text
+        index, text, options = delta.choice_index, delta.text, self._options
         self._output_tokens += len(delta.token_ids)
         first = self._greeting(index) if self._chat and index not in self._greeted else b""
-        if self._plain and text and not delta.logprobs and not delta.reasoning and not delta.tool_calls:
+        rich = delta.logprobs or delta.reasoning or delta.tool_calls
+        if not text and not rich and not (options.token_ids and delta.token_ids):
+            return first
+        if options.event_ids:
+            first += self._event_id(index, delta.offset + len(delta.token_ids))
+        if self._plain and not rich:
             # Nearly every token.
             shown = encode_basestring(text)
             said = f'"delta":{{"content":{shown}}}' if self._chat else f'"text":{shown}'
-            return first + (
-                f'{self._head}"choices":[{{"index":{index},{said},"logprobs":null,"finish_reason":null}}]}}\n\n'.encode()
-            )
-        if not (text or delta.logprobs or delta.reasoning or delta.tool_calls or (self._token_ids and delta.token_ids)):
-            return first
+            choice = f'{{"index":{index},{said},"logprobs":null,"finish_reason":null}}'
+            return first + f'{self._head}"choices":[{choice}]}}\n\n'.encode()
         positions = tuple(map(logprobs_from_wire, delta.logprobs))
         if self._chat:
             said, logprobs = f'"delta":{_json(_chat_delta(delta))}', chat_logprobs(positions)
         else:
             said, logprobs = f'"text":{encode_basestring(text)}', text_logprobs(positions)
-        if self._token_ids:
+        if options.token_ids:
             said += f',"token_ids":{_json(list(delta.token_ids))}'
         return first + self._chunk(index, said, logprobs)
+
+    def _event_id(self, index: int, tokens: int) -> bytes:
+        """Return the id of the next chunk: the output tokens of each choice that a client has with it."""
+        received = self._received
+        received += [0] * (index + 1 - len(received))
+        received[index] = tokens
+        return f"id: {','.join(map(str, received))}\n".encode()
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
@@ -127,8 +142,10 @@ class Chunks:
             lines.append(self._greeting(choice.index))
             said = '"delta":{}' if self._chat else '"text":""'
             lines.append(self._chunk(choice.index, said, reason=_REASONS[choice.finish_reason]))
-        if self._usage:
+        if self._options.usage:
             usage = usage_object(Usage.from_proto(finished.usage))
+            if self._options.receipt:
+                usage["receipt"] = receipt_object(finished.receipt)
             lines.append(f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode())
         return b"".join([*lines, DONE])
 
@@ -136,7 +153,7 @@ class Chunks:
         """Return a chunk of one choice; `said` is what it adds, as JSON."""
         choice = f'{{"index":{index},{said},"logprobs":{_json(logprobs)},"finish_reason":{_json(reason)}}}'
         usage = ""
-        if self._running_usage:
+        if self._options.running_usage:
             prompt, output = self._prompt_tokens, self._output_tokens
             counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
             usage = f',"usage":{_json(counts)}'
@@ -147,6 +164,11 @@ def queue_place(queued: api.Queued) -> bytes:
     """Return a comment, which clients of server-sent events skip; it keeps the connection alive."""
     eta = f" eta_s={duration_from_wire(queued.eta):.1f}" if queued.HasField("eta") else ""
     return f": queue position={queued.position}{eta}\n\n".encode()
+
+
+def receipt_object(receipt: types.Receipt) -> dict[str, Any]:
+    """Return a receipt with times in seconds."""
+    return asdict(Receipt.from_proto(receipt))
 
 
 def _chat_delta(delta: api.Delta) -> dict[str, Any]:

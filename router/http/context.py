@@ -51,6 +51,11 @@ class HttpContext:
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         self.request_id = next((str(value) for name, value in metadata if name == "penstock-request-id"), "")
 
+    def opened(self, request_id: str) -> None:
+        self.request_id = request_id
+        if self._stream is not None:
+            self._stream.opened(request_id)
+
     async def write(self, message: Message) -> None:
         if self._stream is None or not isinstance(message, api.StreamGenerateResponse):
             raise TypeError("this call has no stream")

@@ -28,6 +28,10 @@ _MOST_UNSENT = 1 << 16
 class EventEncoder(Protocol):
     """Encoder of a generation's events in the form of one API."""
 
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
+        ...
+
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none.
 
@@ -62,6 +66,10 @@ class EventStream:
     def chunked(self) -> bool:
         """Whether the client takes chunks, so that lines can be sent outside the coroutine of the call."""
         return self._request.version >= HttpVersion11
+
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
+        self._encoder.opened(request_id)
 
     async def write(self, event: api.StreamGenerateResponse) -> None:
         """Send an event. Waits while the client is slow to read.

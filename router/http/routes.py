@@ -10,10 +10,10 @@ from aiohttp import web
 
 from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
-from penstock.values.results import Completion
+from penstock.values.results import Completion, Receipt
 from router.http.bodies import Asked, read_request
 from router.http.calls import REQUEST_ID, Calls
-from router.http.chunks import Chunks
+from router.http.chunks import ChunkOptions, Chunks, receipt_object
 
 IGNORED = "x-penstock-ignored"
 """Header with the fields of the body that nobody knows."""
@@ -49,24 +49,40 @@ class Routes:
         asked = read_request(await self._calls.json(request), request.headers, chat=chat)
         if asked.stream:
             return await self._stream(request, asked, chat=chat)
-        completion = Completion.from_proto(await self._calls.generate(request, asked.generate))
+        reply = await self._calls.generate(request, asked.generate)
+        completion = Completion.from_proto(reply)
         found = completion_object(completion, model=asked.generate.model, created=int(time.time()), chat=chat)
+        found |= self._shared(asked)
         if asked.token_ids:
             for choice, said in zip(completion.choices, found["choices"], strict=True):
                 said["token_ids"] = list(choice.token_ids)
-        return web.json_response(found, headers=_headers(request, completion.request_id, asked))
+        if asked.receipt:
+            found["usage"]["receipt"] = receipt_object(reply.receipt)
+        headers = {**_headers(request, completion.request_id, asked), **timing_headers(completion.receipt)}
+        return web.json_response(found, headers=headers)
 
     async def _stream(self, request: web.Request, asked: Asked, *, chat: bool) -> web.StreamResponse:
-        chunks = Chunks(
-            asked.generate.model,
-            int(time.time()),
+        options = ChunkOptions(
             chat=chat,
             usage=asked.usage,
             running_usage=asked.running_usage,
             token_ids=asked.token_ids,
+            receipt=asked.receipt,
+            event_ids=bool(asked.generate.idempotency_key),
+            received=asked.received,
         )
+        head = {"created": int(time.time()), "model": asked.generate.model, **self._shared(asked)}
+        chunks = Chunks(head, options)
         generate = api.StreamGenerateRequest(generate=asked.generate)
+        if asked.received is not None:
+            generate.resume.received_tokens.extend(asked.received)
         return await self._calls.stream(request, generate, chunks, lambda: _headers(request, chunks.request_id, asked))
+
+    def _shared(self, asked: Asked) -> dict[str, Any]:
+        """Return the fields that whole answers and chunks share."""
+        digest = self._calls.inference.digest(asked.generate.model)
+        fields: dict[str, Any] = {"system_fingerprint": f"fp_{digest[:16]}" if digest else None}
+        return {**fields, "service_tier": asked.tier} if asked.tier else fields
 
     # --- models -------------------------------------------------------------------------------------------------------
 
@@ -83,6 +99,20 @@ class Routes:
     async def _listed(self, request: web.Request) -> list[dict[str, Any]]:
         found = await self._calls.inference.ListModels(api.ListModelsRequest(), *self._calls.caller(request))
         return [_model(each) for each in found.models]
+
+
+def timing_headers(receipt: Receipt) -> dict[str, str]:
+    """Return how long a request waited and ran, as browsers and OpenAI's clients show it."""
+    attempts = receipt.attempts
+    parts = {
+        "queue": sum(attempt.queue_time for attempt in attempts),
+        "prefill": sum(attempt.prefill_time for attempt in attempts),
+        "decode": sum(attempt.decode_time for attempt in attempts),
+    }
+    return {
+        "openai-processing-ms": f"{1000 * receipt.total_time:.0f}",
+        "server-timing": ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts.items()),
+    }
 
 
 def _headers(request: web.Request, request_id: str, asked: Asked) -> dict[str, str]:

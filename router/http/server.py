@@ -12,6 +12,7 @@ from cluster.errors import BootstrapError
 from cluster.settings import HttpSettings, is_loopback
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
+from router.http.cors import allow_origins
 from router.http.hosts import refuse_foreign_hosts
 from router.http.routes import Routes
 
@@ -38,6 +39,8 @@ class HttpServer:
         self._tls = tls
         self._shared_port = shared_port
         app = web.Application(client_max_size=settings.max_body_bytes)
+        if settings.cors_origins:
+            allow_origins(app, settings.cors_origins)
         app.middlewares.append(calls.guard)
         if calls.open and is_loopback(host):
             app.middlewares.append(refuse_foreign_hosts)

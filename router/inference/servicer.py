@@ -69,9 +69,11 @@ class InferenceServicer:
             )
             if isinstance(opened, bytes):
                 received = checked.resume.received_tokens if checked.resume is not None else ()
+                context.opened(read_result(opened)[0].request_id)
                 for event in replay(opened, received):
                     await context.write(event)
                 return
+            context.opened(opened.generation.request_id)
             coalescing = StreamCoalescing(self._coalescing, checked.flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
             await opened.deliver(writer.run())
@@ -165,6 +167,12 @@ class InferenceServicer:
     ) -> api.GetModelResponse:
         pool = self._catalog.pool(check_get_model(request), caller)
         return api.GetModelResponse(model=await self._describe(pool))
+
+    def digest(self, model: str) -> str:
+        """Return the digest of a model's weights and tokenizer; empty while it is not known."""
+        pool = self._pools.get(model)
+        info = self._catalog.known(pool) if pool is not None else None
+        return info.digest if info is not None else ""
 
     async def _describe(self, pool: Pool) -> api.Model:
         if self._catalog.known(pool) is not None:

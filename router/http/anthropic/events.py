@@ -34,6 +34,10 @@ class MessageEvents:
         self._head = ""
         """Beginning of an event with more text of the open block."""
 
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
+        self.request_id = request_id
+
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none.
 
@@ -44,13 +48,10 @@ class MessageEvents:
             case "delta":
                 return self._delta(event.delta)
             case "queued":
-                self.request_id = event.queued.request_id
                 return queue_place(event.queued)
             case "started":
-                self.request_id = event.started.request_id
                 return self._start(event.started.prompt_tokens)
             case "finished":
-                self.request_id = self.request_id or event.finished.request_id
                 return self._end(event.finished)
             case _:
                 return b""

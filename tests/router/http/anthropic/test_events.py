@@ -22,6 +22,7 @@ async def replaying(events: Sequence[Event]) -> AsyncIterator[anthropic.AsyncAnt
 
     async def answer(request: web.Request) -> web.StreamResponse:
         encoder = MessageEvents("demo")
+        encoder.opened("r1")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in events:
