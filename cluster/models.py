@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.models import Capabilities, FinishReason, OutputParsing, SamplingParams
+from penstock.models import (
+    NOT_POOLING,
+    Capabilities,
+    FinishReason,
+    ModelTask,
+    OutputParsing,
+    PoolingFeatures,
+    SamplingParams,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,27 @@ class ResumeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingSpec:
+    """Inputs whose vectors are asked for. An engine gets one at a time, an attempt has a group of them."""
+
+    task: ModelTask
+    lengths: tuple[int, ...]
+    """Number of tokens of each input. The prompt has them one after another."""
+    dimensions: int | None = None
+    """Number of dimensions of each vector; None for all."""
+    activation: bool | None = None
+    """Whether vectors have length 1, or classes get probabilities; None leaves it to the model's files."""
+    second_at: tuple[int, ...] = ()
+    """Position of the second text of each pair, in the input's tokens; empty where the inputs are no pairs."""
+
+
+NOTHING_TO_SAMPLE = SamplingParams(max_tokens=0)
+"""Sampling parameters of work without output tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationSpec:
-    """One sequence for an engine."""
+    """One sequence for an engine. With `pooling` a vector is asked for, and nothing is generated."""
 
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
@@ -46,6 +73,7 @@ class GenerationSpec:
     resume: ResumeRecord | None = None
     parsing: OutputParsing | None = None
     """How the output is parsed; None for output that is only text."""
+    pooling: PoolingSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +99,8 @@ class SequenceEnd:
     """Whether the whole engine failed, and not this sequence alone."""
     reasoning_tokens: int = 0
     """Number of output tokens that are reasoning, those before a resume included."""
+    vectors: tuple[bytes, ...] = ()
+    """Vector of each input of a `PoolingSpec`: float32 numbers, the lowest byte first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +127,8 @@ class ModelInfo:
     vocabulary_size: int
     capabilities: Capabilities
     lora_adapters: tuple[str, ...] = ()
+    task: ModelTask = ModelTask.GENERATE
+    pooling: PoolingFeatures = NOT_POOLING
 
 
 @dataclass(frozen=True, slots=True)

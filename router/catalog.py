@@ -13,12 +13,14 @@ from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
 from cluster.trust.announcement import model_from_fields
+from penstock.models import ModelTask
 from penstock.v1 import inference_pb2 as api
-from penstock.wire import capabilities_to_wire
+from penstock.wire import capabilities_to_wire, model_task_to_wire, pooling_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
 from router.tokens import Tokenizer, TokenizerStore
 from router.tokens.fair_turns import FairTurns
+from router.tokens.inputs import EncodedInput, Texts
 from router.validation import Prompt, TokenPrompt
 
 _LOG = logging.getLogger(__name__)
@@ -86,6 +88,26 @@ class Catalog:
         async with self._fair_turns.turn(tenant):
             return info, await tokenizer.encode_prompt(prompt)
 
+    async def encode_inputs(
+        self, pool: Pool, texts: Texts, max_tokens: int | None, tenant: str, *, keep_end: bool
+    ) -> list[EncodedInput]:
+        """Return the token ids of texts, or pairs of texts, as `Tokenizer.encode_inputs`. Tenants take turns.
+
+        Raises:
+            NoReplicaError: for the reasons of `model`.
+        """
+        _info, tokenizer = await self.model(pool)
+        async with self._fair_turns.turn(tenant):
+            return await tokenizer.encode_inputs(texts, max_tokens, keep_end=keep_end)
+
+    def require(self, pool: Pool) -> ModelInfo:
+        """Return the model of a pool.
+
+        Raises:
+            NoReplicaError: no replica of the pool has ever been seen.
+        """
+        return self._require(pool)
+
     def _require(self, pool: Pool) -> ModelInfo:
         info = self.known(pool)
         if info is None:
@@ -139,6 +161,8 @@ class Catalog:
             capabilities=capabilities_to_wire(able, chat=chat),
             ready_replicas=pool.replicas.ready(),
             digest=info.digest,
+            task=model_task_to_wire(info.task),
+            pooling=pooling_to_wire(info.pooling) if info.task is not ModelTask.GENERATE else None,
         )
 
     def _file(self, pool: Pool) -> Path:

@@ -32,12 +32,14 @@ from cluster.settings import RouterSettings, Settings
 from cluster.telemetry import MetricsServer
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
-from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
+from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
 from router.admin.servicer import AdminServicer
 from router.affinity import CacheSalts
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
+from router.embeddings.admit import PoolingAdmission
+from router.embeddings.servicer import EmbeddingServicer
 from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
 from router.http.calls import Calls
@@ -68,6 +70,7 @@ _SERVICES = tuple(
     file.services_by_name[name]
     for file, name in (
         (inference_pb2.DESCRIPTOR, "InferenceService"),
+        (embeddings_pb2.DESCRIPTOR, "EmbeddingService"),
         (jobs_pb2.DESCRIPTOR, "JobService"),
         (admin_pb2.DESCRIPTOR, "AdminService"),
     )
@@ -126,19 +129,17 @@ def build_router(
         name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
     }
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
-    constraints = ConstraintChecks()
+    constraints, policies = ConstraintChecks(), TenantPolicies(settings)
+    salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     admission = Admission(
-        catalog,
-        secret,
-        router_id,
-        TenantPolicies(settings),
-        own.expected_output_tokens,
-        CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants),
-        constraints=constraints,
+        catalog, secret, router_id, policies, own.expected_output_tokens, salts, constraints=constraints
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
+    embeddings = EmbeddingServicer(
+        PoolingAdmission(catalog, admission, policies, salts), limits, metrics, inference.entered, generations.unkeyed
+    )
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
     feeder = _build_feeder(router_id, settings, pools, job_stores, Executor(admission, limits, metrics), metrics)
@@ -153,7 +154,7 @@ def build_router(
     admin = AdminServicer(pools, router_id, control_api)
     handlers = [
         service_handler(service, servicer, metrics, authenticator)
-        for service, servicer in zip(_SERVICES, (inference, jobs, admin), strict=True)
+        for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
     ]
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     parts = RouterParts(

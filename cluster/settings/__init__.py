@@ -12,6 +12,7 @@ from cluster.settings.pools import (
     SloSettings,
     SpeculativeSettings,
     StructuredOutputSettings,
+    TaskKind,
     VllmSettings,
 )
 from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
@@ -56,6 +57,7 @@ __all__ = [
     "SloSettings",
     "SpeculativeSettings",
     "StructuredOutputSettings",
+    "TaskKind",
     "TenantSettings",
     "VllmSettings",
     "access_of",

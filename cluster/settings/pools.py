@@ -27,6 +27,19 @@ class EngineKind(enum.StrEnum):
     """Simulated engine without a model."""
 
 
+class TaskKind(enum.StrEnum):
+    """Task of a pool's model."""
+
+    AUTO = "auto"
+    """What the model's files name."""
+    GENERATE = "generate"
+    """Text."""
+    EMBED = "embed"
+    """Vectors."""
+    CLASSIFY = "classify"
+    """Numbers for each of the model's classes; with one class, scores of pairs of texts."""
+
+
 class SpeculativeSettings(Section):
     """Speculative decoding; the values are passed to vLLM."""
 
@@ -139,6 +152,8 @@ class SimSettings(Section):
     """Text of every answer, to try clients with. Requests may then have tools: reasoning is text between <think> and
     </think> at the beginning, and a tool call is between <tool_call> and </tool_call>, as in Qwen3's format. Default:
     made-up tokens."""
+    vector_size: int = Field(default=64, ge=1, le=16_384)
+    """Number of dimensions of a vector, or number of classes, where the pool's task is "embed" or "classify"."""
 
 
 class ClassSloSettings(Section):
@@ -251,6 +266,9 @@ class PoolSettings(Section):
     the model's tokenizer."""
     engine: EngineKind = EngineKind.VLLM
     """Engine of the replicas: vLLM, or a simulated one for tests and load tests."""
+    task: TaskKind = TaskKind.AUTO
+    """What the model makes of its input: "generate" text, "embed" it as a vector, or "classify" it. "auto" takes what
+    the model's files name, and "generate" for a simulated engine. Many models that generate can "embed" too."""
     replicas: int = Field(default=1, ge=1, le=1024)
     """Number of replicas at the start. The autoscaler changes it where `autoscale` is active."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
@@ -278,6 +296,18 @@ class PoolSettings(Section):
     """Price of a million prompt tokens found in the prefix cache. Default: that of other prompt tokens."""
     price_per_million_output_tokens: float = Field(default=0.0, ge=0)
     """Price of a million output tokens."""
+
+    @model_validator(mode="after")
+    def _fits_task(self) -> PoolSettings:
+        if self.task in (TaskKind.AUTO, TaskKind.GENERATE):
+            return self
+        why = f"must be unset where the task is {self.task.value!r}: nothing is generated"
+        for name in ("interactive", "standard", "batch"):
+            if getattr(self.slo, name).itl_p95_s is not None:
+                raise ValueError(f"slo.{name}.itl_p95_s {why}")
+        if self.vllm.speculative is not None:
+            raise ValueError(f"vllm.speculative {why}")
+        return self
 
     @property
     def ranks(self) -> int:

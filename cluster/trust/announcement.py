@@ -10,7 +10,7 @@ import msgpack
 
 from cluster.models import ModelInfo
 from cluster.trust.secret import ClusterSecret
-from penstock.models import Capabilities
+from penstock.models import Capabilities, ModelTask, PoolingFeatures
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -66,8 +66,16 @@ def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
             **_known(ModelInfo, fields),
             "capabilities": Capabilities(**_known(Capabilities, fields["capabilities"])),
             "lora_adapters": tuple(fields["lora_adapters"]),
+            # Replicas of the last release only generate.
+            "task": ModelTask(fields.get("task", ModelTask.GENERATE)),
+            "pooling": _pooling(fields.get("pooling", {})),
         }
     )
+
+
+def _pooling(fields: dict[str, Any]) -> PoolingFeatures:
+    lists: dict[str, Any] = {name: tuple(fields[name]) for name in ("dimensions", "labels") if name in fields}
+    return PoolingFeatures(**{**_known(PoolingFeatures, fields), **lists})
 
 
 def _known(kind: type[DataclassInstance], found: dict[str, Any]) -> dict[str, Any]:

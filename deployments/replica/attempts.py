@@ -12,6 +12,7 @@ from cluster.clock import Clock
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import Engine
+from deployments.replica.inputs import GroupingEngine
 from deployments.replica.output_log import Outlet, OutputLog, Parsed, log_of
 from penstock.models import FinishReason
 
@@ -73,10 +74,8 @@ class AttemptTable:
         on_prefilled: Callable[[], None] | None = None,
         resumes_penalties: bool = True,
     ) -> None:
-        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat. `resumes_penalties` is
-        that of `EngineIdentity`.
-        """
-        self._engine = engine
+        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat."""
+        self._engine = GroupingEngine(engine)
         self._clock = clock
         self._grace_s = attach_grace_s
         self._retained_bytes = retained_bytes

@@ -13,10 +13,14 @@ from penstock.models import FinishReason, ParsedDelta, PositionLogprobs
 from penstock.wire import finish_reason_to_wire, logprobs_to_wire
 
 MAX_FRAME_TOKENS = 65_536
-"""Most tokens of a frame. Each log probability counts as one more, and one entry may exceed the bound.
+"""Most tokens of a frame. Each log probability counts as one more, and so does each `_BYTES_PER_TOKEN` of vectors. One
+entry may exceed the bound.
 
 The bound keeps a frame far below gRPC's message limit. It also keeps the loop free for other streams.
 """
+
+
+_BYTES_PER_TOKEN = 64
 
 
 def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet) -> list[OutputLog]:
@@ -74,6 +78,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             continue
         if log.end is not None:
             frame.ends.append(end_to_wire(log.sink, log.end, moved=log.moved))
+            size += sum(map(len, log.end.vectors)) // _BYTES_PER_TOKEN
         log.dirty = False
     frame.sinks.extend(sinks)
     frame.offsets.extend(offsets)
@@ -127,4 +132,5 @@ def end_to_wire(sink: int, end: SequenceEnd, *, moved: bool = False) -> pb.Attem
         engine_died=end.engine_died,
         draining=moved and end.reason is FinishReason.CANCELLED,
         reasoning_tokens=end.reasoning_tokens,
+        vectors=end.vectors,
     )

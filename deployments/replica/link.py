@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from cluster.lifecycle import TaskOwner
 from cluster.models import GenerationSpec
 from cluster.wire.output_parsing import parsed_to_wire, parsing_from_wire
+from cluster.wire.pooling import pooling_from_start
 from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.frames import fill_frame
@@ -194,4 +195,5 @@ def spec_from_wire(start: pb.Start) -> GenerationSpec:
         cache_salt=start.cache_salt,
         resume=resume_record_from_wire(start.resume) if start.HasField("resume") else None,
         parsing=parsing_from_wire(start.parsing) if start.HasField("parsing") else None,
+        pooling=pooling_from_start(start.pooling) if start.HasField("pooling") else None,
     )

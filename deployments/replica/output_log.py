@@ -229,7 +229,9 @@ class OutputLog:
 
     def size_bytes(self) -> int:
         """Return an estimate of the memory that it takes."""
-        return 200 + 120 * (len(self.entries) + len(self.pieces)) + 40 * self.tokens + 128 * self._logprobs
+        vectors = sum(map(len, self.end.vectors)) if self.end is not None else 0
+        entries = len(self.entries) + len(self.pieces)
+        return 200 + 120 * entries + 40 * self.tokens + 128 * self._logprobs + vectors
 
 
 def log_of(

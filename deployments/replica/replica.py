@@ -140,7 +140,7 @@ class Replica:
         identity = await self._engine.start()
         try:
             require_tokenizer(identity, f"pool {plan.pool!r}, model {plan.pool_settings.model!r}")
-            await first_token(self._engine)
+            await first_token(self._engine, identity.model.task)
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
             self._running = self._build(identity, metrics)
             governor = self._running.governor

@@ -113,6 +113,43 @@ class Capabilities:
     prompt_logprobs: bool = False
 
 
+NOTHING_GENERATED = Capabilities(
+    logprobs=False,
+    max_logprobs=0,
+    structured_output=False,
+    min_p=False,
+    logit_bias=False,
+    penalties=False,
+    seed=False,
+)
+"""Features of engines that generate nothing."""
+
+
+class ModelTask(enum.StrEnum):
+    """What a model makes of its input."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFeatures:
+    """Features of a model that embeds or classifies."""
+
+    size: int = 0
+    """Number of dimensions of a vector, or number of classes; 0 for a model that generates."""
+    shorter_vectors: bool = False
+    """Whether vectors with fewer dimensions can be asked for."""
+    dimensions: tuple[int, ...] = ()
+    """Numbers of dimensions that can be asked for; empty for any number up to `size`."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; empty where the model does not name them."""
+
+
+NOT_POOLING = PoolingFeatures()
+
+
 class ToolMode(enum.StrEnum):
     """How much a model is free to call tools."""
 

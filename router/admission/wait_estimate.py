@@ -109,9 +109,12 @@ class PoolEstimate:
 
     def run_s(self, prompt_tokens: int, max_tokens: int) -> float | None:
         """Return how long an attempt runs, in seconds, with an average output of at most `max_tokens`."""
-        if self._prefill_s is None or self._token_s is None or self._output is None:
+        if self._prefill_s is None or self._output is None:
             return None
-        return prompt_tokens * self._prefill_s + max(0.0, min(max_tokens, self._output) - 1) * self._token_s
+        following = max(0.0, min(max_tokens, self._output) - 1)
+        if following and self._token_s is None:
+            return None
+        return prompt_tokens * self._prefill_s + following * (self._token_s or 0.0)
 
 
 def _mixed(old: float | None, new: float) -> float:

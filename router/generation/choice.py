@@ -211,9 +211,8 @@ class Choice:
     def ordered(self, kind: str) -> None:
         """Obey an order of the queue (`cluster.queue.entries.Order`)."""
         if kind == "expired" and self.state.waits:
-            bound_ms = self.entry.start_within_ms
-            waited_s = time.monotonic() - self.wait.submitted_at
-            self._fail(QueueTimeoutError(waited_s, bound_ms / 1000 if bound_ms else None))
+            bound_s = self.entry.start_within_ms / 1000 or None
+            self._fail(QueueTimeoutError(time.monotonic() - self.wait.submitted_at, bound_s))
             # It may have been charged for a grant that was refused.
             self._pool.withdraw(self)
         elif kind == "cancel":
@@ -286,13 +285,12 @@ class Choice:
         self._pool.release(self)
 
     def _failed(self, end: pb.AttemptEnd) -> None:
-        request_id = self.entry.request_id
         if end.invalid_request and not self.tokens:
             self._note_attempt(end)
             self._fail(refused_by_engine(end.error))
             self._pool.release(self)
             return
-        _LOG.error("choice.engine_failed", extra={"request": request_id, "error": end.error})
+        _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
         self._lose(Failure.ENGINE_DIED if end.engine_died else Failure.ENGINE, end)
 
     def on_refused(self, refusal: pb.Refusal) -> None:
@@ -421,6 +419,8 @@ class Choice:
 
     def _note_attempt(self, end: pb.AttemptEnd | None) -> None:
         if self._attempt is not None:
+            if end is not None and end.vectors:
+                self._begin(self._attempt)
             self.metering.add(self._attempt.lost(self.tokens) if end is None else self._attempt.over(end))
 
     @property

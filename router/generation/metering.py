@@ -53,10 +53,11 @@ class FinishedAttempt:
 class AttemptMetering:
     """Sum over the attempts of a choice. Prompt tokens count once, though later attempts read them again."""
 
-    def __init__(self, choice_index: int, prompt_tokens: int, prices: Prices) -> None:
+    def __init__(self, choice_index: int, prompt_tokens: int, prices: Prices, *, shares_prompt: bool = True) -> None:
+        """`shares_prompt`: whether all choices of the request have the same prompt, which counts once."""
         self._choice_index = choice_index
         self._all_prompt_tokens = prompt_tokens
-        self._prompt_tokens = prompt_tokens if choice_index == 0 else 0
+        self._prompt_tokens = prompt_tokens if choice_index == 0 or not shares_prompt else 0
         self._prices = prices
         self._attempts: list[FinishedAttempt] = []
         self._settled = 0

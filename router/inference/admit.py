@@ -32,7 +32,7 @@ from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
 from router.tokens.guess import likely_tokens
-from router.validation import CheckedRequest, ResumePoint, check_received, resolve
+from router.validation import CheckedRequest, ResumePoint, check_generates, check_received, resolve
 
 JOIN_S = 5.0
 """Longest wait for the result of a request that has just ended."""
@@ -86,6 +86,7 @@ class Admission:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
+        check_generates(self._catalog.known(pool))
         try:
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
         except NoReplicaError:
@@ -120,6 +121,17 @@ class Admission:
             return found.result
         # It was counted when it came for the first time.
         return await self._line_up(replace(admitted, counted=False), resume.received_tokens)
+
+    async def line_up(self, admitted: Admitted) -> Generation:
+        """Put the choices of a request without an idempotency key in line.
+
+        Raises:
+            PenstockError: as `open`.
+        """
+        opened = await self._line_up(admitted, ())
+        if isinstance(opened, bytes):
+            raise TypeError("a request without a key has no stored result")
+        return opened
 
     async def _line_up(self, admitted: Admitted, received: Sequence[int]) -> Generation | bytes:
         joined_at, pause_s = time.monotonic(), JOIN_POLL_S
@@ -162,7 +174,7 @@ class Admission:
         if admitted.counted:
             admitted.pool.admission.demand.arrived(
                 admitted.checked.request_class,
-                len(admitted.ids),
+                admitted.choice_tokens,
                 admitted.params.max_tokens,
                 self._expected_output_tokens,
                 admitted.n,

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
-from cluster.models import ModelInfo
+from cluster.models import ModelInfo, PoolingSpec
 from penstock.models import SamplingParams
 from router.affinity import Trail
 from router.dispatch.pool import Pool
 from router.identity import Caller
 from router.validation import CheckedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class InputGroup:
+    """Inputs that a model embeds or classifies in one attempt: a choice of their request."""
+
+    ids: Sequence[int]
+    """Token ids of all inputs, one after another."""
+    pooling: PoolingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +44,22 @@ class Admitted:
     arrived_at: float
     counted: bool
     """Whether it counts as demand."""
+    groups: tuple[InputGroup, ...] = ()
+    """Groups of inputs, one for each choice; empty for a generation, where all choices have the same prompt."""
+
+    @property
+    def choice_tokens(self) -> int:
+        """Number of prompt tokens of a choice. Groups have nearly as many each, and count as if they had as many."""
+        return -(-self.prompt_tokens // self.n) if self.groups else self.prompt_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of prompt tokens of the request."""
+        return sum(len(group.ids) for group in self.groups) if self.groups else len(self.ids)
 
     def run_s(self) -> float | None:
         """Return an estimate of its running time in seconds; None while there is none."""
-        return self.pool.admission.estimate.run_s(len(self.ids), self.params.max_tokens)
+        return self.pool.admission.estimate.run_s(self.choice_tokens, self.params.max_tokens)
 
     def start_within_ms(self) -> int:
         """Return its longest wait: until its queue timeout, or until it could not end in time. 0 is no bound."""

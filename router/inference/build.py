@@ -9,10 +9,12 @@ from functools import partial
 from cluster.queue.entries import QueueEntry
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
+from cluster.wire.pooling import pooling_to_start
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.generation.choice import Choice
 from router.generation.generation import Generation
+from router.generation.metering import AttemptMetering
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
 from router.inference.parsing import output_parsing
@@ -34,7 +36,7 @@ class Builder:
     def generation(self, admitted: Admitted, request_id: str) -> Generation:
         """Return a request's generation with its choices."""
         choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
-        resume_token = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
+        resume_token = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, admitted.prompt_tokens, ())
         return Generation(
             resume_token,
             choices,
@@ -47,7 +49,8 @@ class Builder:
 
     def _choice(self, admitted: Admitted, request_id: str, index: int) -> Choice:
         checked, params, pool = admitted.checked, admitted.params, admitted.pool
-        prompt_tokens = len(admitted.ids)
+        prompt_tokens = admitted.choice_tokens
+        group = admitted.groups[index] if admitted.groups else None
         expected = min(params.max_tokens, max(self._expected_output_tokens, params.min_tokens))
         policy = self._policies.of(admitted.caller.tenant, pool.name)
         entry = QueueEntry(
@@ -70,8 +73,9 @@ class Builder:
             preferred_replicas=admitted.preferred,
         )
         start = pb.Start(
-            prompt_token_ids=admitted.ids,
-            sampling=sampling_to_wire(choice_sampling(params, index)),
+            prompt_token_ids=admitted.ids if group is None else group.ids,
+            sampling=sampling_to_wire(choice_sampling(params, index)) if group is None else None,
+            pooling=pooling_to_start(group.pooling) if group is not None else None,
             lora_adapter=checked.lora_adapter,
             cache_salt=admitted.salt,
             request_class=request_class_to_wire(checked.request_class),
@@ -79,13 +83,17 @@ class Builder:
             parsing=output_parsing(checked, admitted.info.capabilities),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
-        return Choice(
+        choice = Choice(
             index,
             entry,
             start,
             pool,
             pool.prices,
             deadline=admitted.deadline,
-            on_start=learn,
+            on_start=learn if group is None else None,
             arrived_at=admitted.arrived_at,
         )
+        if group is not None:
+            # Each group has a prompt of its own.
+            choice.metering = AttemptMetering(index, len(group.ids), pool.prices, shares_prompt=False)
+        return choice

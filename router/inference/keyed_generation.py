@@ -117,6 +117,10 @@ class OpenGenerations:
             self.spawn(self._linger_from(task, key), "linger")
             raise
 
+    def unkeyed(self, generation: Generation) -> KeyedGeneration:
+        """Give a generation without a key the life of its call."""
+        return KeyedGeneration(generation, "", self._pools[generation.pool], self)
+
     def begin(self, generation: Generation) -> None:
         """Note a generation that runs from now on."""
         self._open.add(generation)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
 from penstock.v1 import inference_pb2 as api
@@ -51,7 +52,7 @@ class InferenceServicer:
         self._metrics = metrics
         self._coalescing = coalescing
         self.open_calls = 0
-        """Calls of Generate and StreamGenerate that have not ended."""
+        """Calls that have not ended, of Generate, StreamGenerate and those of EmbeddingService."""
         self.idle = asyncio.Event()
         """Set while there are no such calls."""
         self.idle.set()
@@ -62,8 +63,7 @@ class InferenceServicer:
         self, request: api.StreamGenerateRequest, context: CallContext, caller: Caller
     ) -> None:
         checked = check_stream(request, self._limits)
-        self._enter()
-        try:
+        with self.entered():
             opened = await self._generations.open(
                 checked.generate, caller, context.time_remaining(), resume=checked.resume
             )
@@ -77,15 +77,12 @@ class InferenceServicer:
             coalescing = StreamCoalescing(self._coalescing, checked.flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
             await opened.deliver(writer.run())
-        finally:
-            self._leave()
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: CallContext, caller: Caller
     ) -> api.GenerateResponse:
         checked = check_request(request, self._limits)
-        self._enter()
-        try:
+        with self.entered():
             opened = await self._generations.open(checked, caller, context.time_remaining())
             if isinstance(opened, bytes):
                 return read_result(opened)[0]
@@ -93,8 +90,6 @@ class InferenceServicer:
             await opened.deliver(self._collect(opened, collector, context))
             raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
             return collector.response()
-        finally:
-            self._leave()
 
     async def _collect(self, opened: KeyedGeneration, collector: Collector, context: CallContext) -> None:
         generation, result = opened.generation, opened.result
@@ -123,16 +118,23 @@ class InferenceServicer:
         """End everything that goes on without a client."""
         await self._generations.close()
 
-    def _enter(self) -> None:
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Count a call as open.
+
+        Raises:
+            ShuttingDownError: this router takes no new calls.
+        """
         if self._generations.draining:
             raise ShuttingDownError("this router is shutting down", 0.1)
         self.open_calls += 1
         self.idle.clear()
-
-    def _leave(self) -> None:
-        self.open_calls -= 1
-        if self.open_calls == 0:
-            self.idle.set()
+        try:
+            yield
+        finally:
+            self.open_calls -= 1
+            if self.open_calls == 0:
+                self.idle.set()
 
     # --- control ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire, request_class_from_wire
 from router.validation import RequestLimits, check_request
-from router.validation.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES
+from router.validation.fields import MAX_MODEL_BYTES
+from router.validation.validation import MAX_KEY_BYTES
 from router.validation.violations import MAX_VIOLATIONS, Violations, shown
 
 MAX_CUSTOM_ID_BYTES = 512

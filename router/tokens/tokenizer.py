@@ -15,6 +15,7 @@ from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
 from router.tokens.chat import ChatTemplate, splits_special_tokens
+from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
 from router.validation import ChatPrompt, Message, Prompt, TextPrompt
 
@@ -92,6 +93,13 @@ class Tokenizer:
         if _is_short(messages):
             return self._encode_chat(self._chat, messages, continue_final)
         return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))
+
+    async def encode_inputs(self, texts: Texts, max_tokens: int | None, *, keep_end: bool) -> list[EncodedInput]:
+        """Encode many texts, or pairs of texts, as `encode_inputs` says."""
+        call = partial(encode_inputs, self._encoder, texts, max_tokens, keep_end=keep_end)
+        if sum(map(len, texts)) <= INLINE_CHARACTERS and all(isinstance(each, str) for each in texts):
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def is_quick(self, prompt: Prompt) -> bool:
         """Return whether a prompt is encoded without a thread."""

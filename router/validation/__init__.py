@@ -1,6 +1,6 @@
 """Validation of requests: well formed, and servable by the model. Pure: messages in, values or one error out."""
 
-from router.validation.resolve import check_received, choice_sampling, resolve
+from router.validation.resolve import check_generates, check_received, choice_sampling, resolve
 from router.validation.validation import (
     check_cancel,
     check_count,
@@ -38,6 +38,7 @@ __all__ = [
     "check_cancel",
     "check_count",
     "check_detokenize",
+    "check_generates",
     "check_get_model",
     "check_received",
     "check_request",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
-from penstock.models import SamplingParams
+from penstock.models import ModelTask, SamplingParams
 from router.validation.values import CheckedRequest, ResumePoint, TokenPrompt
 from router.validation.violations import Violations, shown
 
@@ -25,9 +26,21 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
     params = _settle_lengths(found, checked, model, prompt_tokens)
     _check_vocabulary(found, checked, model.vocabulary_size, model.max_context_tokens)
     _check_capabilities(found, checked.sampling, model)
-    _check_adapter(found, checked.lora_adapter, model.lora_adapters)
+    check_adapter(found, "lora_adapter", checked.lora_adapter, model.lora_adapters)
     found.raise_any()
     return params, checked.n
+
+
+def check_generates(model: ModelInfo | None) -> None:
+    """Check that a model generates, where it is known.
+
+    Raises:
+        InvalidRequestError: it embeds or classifies.
+    """
+    if model is not None and model.task is not ModelTask.GENERATE:
+        raise InvalidRequestError.of(
+            "model", f"must have the task 'generate' for this call, and it has {model.task.value!r}"
+        )
 
 
 def check_received(resume: ResumePoint, max_tokens: int) -> None:
@@ -118,8 +131,9 @@ def _check_capabilities(found: Violations, params: SamplingParams, model: ModelI
         found.add("sampling.logprobs", f"must be at most {able.max_logprobs} for this model, got {params.logprobs}")
 
 
-def _check_adapter(found: Violations, adapter: str, known: tuple[str, ...]) -> None:
+def check_adapter(found: Violations, field: str, adapter: str, known: tuple[str, ...]) -> None:
+    """Check that an adapter is one of the pool's."""
     if adapter and adapter not in known:
         names = ", ".join(map(shown, known[:_SHOWN_ADAPTERS])) or "none"
         more = ", ..." if len(known) > _SHOWN_ADAPTERS else ""
-        found.add("lora_adapter", f"must be one of the pool's adapters ({names}{more}), got {shown(adapter)}")
+        found.add(field, f"must be one of the pool's adapters ({names}{more}), got {shown(adapter)}")

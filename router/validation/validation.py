@@ -9,11 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from google.protobuf.duration_pb2 import Duration
-
-from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
-from penstock.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
+from penstock.wire import clear_defaults, sampling_from_wire
+from router.validation.fields import (
+    MAX_ADAPTER_BYTES,
+    MAX_MODEL_BYTES,
+    check_class,
+    check_duration,
+    check_queue_timeout,
+)
 from router.validation.sampling import check_sampling
 from router.validation.values import (
     CancelTarget,
@@ -30,17 +34,13 @@ from router.validation.values import (
 )
 from router.validation.violations import Violations, utf8_length
 
-MAX_MODEL_BYTES = 256
 MAX_KEY_BYTES = 128
 MAX_REQUEST_ID_BYTES = 128
 MAX_SESSION_BYTES = 128
-MAX_ADAPTER_BYTES = 256
 MAX_ROLE_BYTES = 64
 MAX_DETOKENIZED = 1 << 20
 MAX_FLUSH_INTERVAL_S = 10.0
 MAX_RESUME_TOKEN_BYTES = 4_096
-_MAX_DURATION_S = 315_576_000_000
-"""The largest valid google.protobuf.Duration: 10,000 years."""
 
 
 def check_request(request: inference_pb2.GenerateRequest, limits: RequestLimits) -> CheckedRequest:
@@ -68,7 +68,7 @@ def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLi
     generate = _check_generate(found, request.generate, limits)
     flush_interval_s = None
     if request.HasField("flush_interval"):
-        flush_interval_s = _check_duration(found, "flush_interval", request.flush_interval)
+        flush_interval_s = check_duration(found, "flush_interval", request.flush_interval)
         found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S, unit="s")
     resume = None
     if request.HasField("resume"):
@@ -143,9 +143,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
     check_sampling(found, "sampling", request.sampling, limits.each)
     queue_timeout_s = None
     if request.HasField("queue_timeout"):
-        queue_timeout_s = _check_duration(found, "queue_timeout", request.queue_timeout)
-        if queue_timeout_s <= 0:
-            found.add("queue_timeout", f"must be above 0 s, got {queue_timeout_s:g} s")
+        queue_timeout_s = check_queue_timeout(found, "queue_timeout", request.queue_timeout)
     if request.idempotency_key:
         _check_key(found, "idempotency_key", request.idempotency_key)
     found.size("lora_adapter", request.lora_adapter, 0, MAX_ADAPTER_BYTES)
@@ -158,7 +156,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         prompt=prompt,
         sampling=sampling_from_wire(request.sampling, max_tokens=0),
         n=request.sampling.n if request.sampling.HasField("n") else 1,
-        request_class=_check_class(found, "request_class", request.request_class),
+        request_class=check_class(found, "request_class", request.request_class),
         queue_timeout_s=queue_timeout_s,
         idempotency_key=request.idempotency_key,
         lora_adapter=request.lora_adapter,
@@ -225,21 +223,6 @@ def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limit
 def _refuse_set(found: Violations, field: str, *, set_: bool) -> None:
     if set_:
         found.add(field, "is not supported yet")
-
-
-def _check_class(found: Violations, field: str, number: types_pb2.RequestClass.ValueType) -> RequestClass:
-    try:
-        return request_class_from_wire(number)
-    except ValueError:
-        found.add(field, f"must be a known class, got {number}")
-        return RequestClass.STANDARD
-
-
-def _check_duration(found: Violations, field: str, wire: Duration) -> float:
-    seconds, nanos = wire.seconds, wire.nanos
-    if abs(seconds) > _MAX_DURATION_S or abs(nanos) > 999_999_999 or seconds * nanos < 0:
-        found.add(field, f"must be a valid duration, got seconds {seconds} and nanos {nanos}")
-    return duration_from_wire(wire)
 
 
 def _check_key(found: Violations, field: str, key: str) -> None:

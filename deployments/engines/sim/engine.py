@@ -14,7 +14,7 @@ from cluster.control.step_model import StepSample
 from cluster.digests import tokenizer_digest
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, Windows
-from cluster.settings import PoolSettings, SimSettings
+from cluster.settings import PoolSettings, SimSettings, TaskKind
 from deployments.engines import identity, tokenizer_files
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import prefill_window
@@ -24,7 +24,15 @@ from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
-from penstock.models import Capabilities, FinishReason, StructuredOutput, ToolMode
+from deployments.engines.sim.vectors import sim_features
+from penstock.models import (
+    NOTHING_GENERATED,
+    Capabilities,
+    FinishReason,
+    ModelTask,
+    StructuredOutput,
+    ToolMode,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +74,8 @@ class SimEngine:
         self._pool = pool
         self._settings = pool.sim
         self._folder = tokenizer_path
+        self._task = ModelTask.GENERATE if pool.task is TaskKind.AUTO else ModelTask(pool.task.value)
+        self._features = sim_features(self._task, pool.sim.vector_size)
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
         # A partial block does not count.
@@ -270,6 +280,9 @@ class SimEngine:
             return None
         if not sequence.output_tokens:
             self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
+        if sequence.pooling is not None:
+            sequence.pool(now, sequence.pooling, self._features)
+            return sequence
         context_left = self._context - sequence.prompt_tokens - sequence.output_tokens - 1
         return sequence if sequence.produce(now, context_left) else None
 
@@ -287,7 +300,7 @@ class SimEngine:
             return
         self._meter.leave(
             prompt_tokens=sequence.prompt_tokens,
-            prefilled=bool(sequence.output_tokens),
+            prefilled=sequence.prefilled,
             output_tokens=sequence.output_tokens,
         )
         share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
@@ -314,9 +327,11 @@ class SimEngine:
         sampling = spec.sampling
         if sequence_id in self._live:
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
+        if (ModelTask.GENERATE if spec.pooling is None else spec.pooling.task) is not self._task:
+            raise EngineRequestError(f"this engine's task is {self._task.value!r}")
         if not prompt:
             raise EngineRequestError("the prompt is empty")
-        if len(prompt) >= self._context:
+        if len(prompt) >= self._context + (spec.pooling is not None):
             raise EngineRequestError(f"the prompt's {len(prompt)} tokens leave no room in a context of {self._context}")
         if min(prompt) < 0 or max(prompt) >= self._vocabulary.size:
             raise EngineRequestError(f"the prompt has a token id outside of 0 to {self._vocabulary.size - 1}")
@@ -339,12 +354,18 @@ class SimEngine:
                 tokenizer_digest=tokenizer,
                 max_context_tokens=self._context,
                 vocabulary_size=self._vocabulary.size,
-                capabilities=Capabilities(
-                    structured_output=False,
-                    logit_bias=False,
-                    tools=bool(self._answer),
-                    reasoning=bool(self._answer),
+                capabilities=(
+                    Capabilities(
+                        structured_output=False,
+                        logit_bias=False,
+                        tools=bool(self._answer),
+                        reasoning=bool(self._answer),
+                    )
+                    if self._task is ModelTask.GENERATE
+                    else NOTHING_GENERATED
                 ),
+                task=self._task,
+                pooling=self._features,
             ),
             group_id=identity.group_id(digest, "sim", ranks, "none"),
             tensor_parallel_size=ranks,

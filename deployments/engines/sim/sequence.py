@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, PoolingSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.text import StopText, Vocabulary
 from deployments.engines.sim.tokens import TokenSource
-from penstock.models import FinishReason
+from deployments.engines.sim.vectors import sim_vector
+from penstock.models import FinishReason, PoolingFeatures
 
 
 class SimSequence:
@@ -37,6 +38,9 @@ class SimSequence:
         self.cached_tokens = 0
         self.output_tokens = 0
         self.finish_reason: FinishReason | None = None
+        self.pooling = spec.pooling
+        self._prompt = spec.prompt_token_ids
+        self._vectors: tuple[bytes, ...] = ()
         self._stop_token = ""
         """Stop token id that ended the sequence."""
         self._sink = sink
@@ -56,6 +60,17 @@ class SimSequence:
                 self._note_stop_token(token)
         if spec.resume:
             self._text.skip(spec.resume.prior_text_length)
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether its prompt is computed."""
+        return self.first_token_at is not None
+
+    def pool(self, now: float, pooling: PoolingSpec, features: PoolingFeatures) -> None:
+        """Make the vector of the prompt, and end."""
+        self._vectors = (sim_vector(self._prompt, pooling, features),)
+        self.first_token_at = self.last_token_at = now
+        self.finish_reason = FinishReason.STOP
 
     def produce(self, now: float, context_left: int) -> bool:
         """Draw the next token and send it. Return whether it was the last one.
@@ -104,6 +119,7 @@ class SimSequence:
                 gpu_seconds=gpu_seconds,
                 error=error,
                 engine_died=engine_died,
+                vectors=self._vectors,
             )
         )
 

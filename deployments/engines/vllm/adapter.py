@@ -16,6 +16,7 @@ token goes from the socket to our sink in one turn of the loop (`pump.py`). This
   is awaited: the socket's high-water mark is 0, no limit.
 - `engine_core.abort_requests_async`, `.call_utility_async`: utilities run between steps, and after all aborts that were
   sent before. `engine_core.utility_results` holds the futures of calls under way.
+- `EngineCoreOutput.pooling_output` is the vector of a pooling model as a tensor, in the output that ends its request.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
 """
 
@@ -65,12 +66,16 @@ _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (AsyncMPClient.add_request_async, ("self", "request")),
     (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
     (AsyncMPClient.call_utility_async, ("self", "method", "args")),
+    (AsyncMPClient.get_supported_tasks_async, ("self",)),
 )
 _EXPECTED_FIELDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (EngineCoreOutputs, ("outputs", "scheduler_stats", "timestamp", "utility_output")),
     (
         EngineCoreOutput,
-        ("request_id", "new_token_ids", "new_logprobs", "finish_reason", "stop_reason", "events", "prefill_stats"),
+        (
+            *("request_id", "new_token_ids", "new_logprobs", "finish_reason", "stop_reason", "events"),
+            *("prefill_stats", "pooling_output"),
+        ),
     ),
 )
 
@@ -137,7 +142,7 @@ class Frontend:
             sequence: receiver of the output.
             prompt: token ids.
             prior: ids that the sequence produced elsewhere; they follow the prompt.
-            params: vLLM's SamplingParams.
+            params: vLLM's SamplingParams or PoolingParams.
             lora: vLLM's LoRARequest or None.
             cache_salt: isolates the prefix cache.
             delivered_characters: length of the text of `prior` that must not be sent again.
@@ -172,7 +177,7 @@ class Frontend:
         self._sequences[request.request_id] = sequence
         # vLLM's socket to the engine takes any number of messages, so this call ends within this turn of the loop.
         await llm.engine_core.add_request_async(request)
-        if not prior:
+        if not prior and request.pooling_params is None:
             await self._begin_text(sequence, request, stops=bool(params.stop))
         return None
 
@@ -188,6 +193,11 @@ class Frontend:
             await self.stop((request.request_id,))
             raise
         sequence.text = text_of(detokenizer, stops=stops)
+
+    async def learn_tasks(self) -> tuple[str, ...]:
+        """Ask the engine for its tasks, by vLLM's names. Requests may have these alone."""
+        self._tasks = tuple(await self.llm.engine_core.get_supported_tasks_async())
+        return self._tasks
 
     def forget(self, internal_ids: Sequence[str]) -> None:
         """Deliver no more output of these requests."""

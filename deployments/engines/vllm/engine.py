@@ -20,8 +20,9 @@ from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm.compilers.check import silent_gap
 from deployments.engines.vllm.parsing.sequence import parse_sequence
+from deployments.engines.vllm.pooling import PooledSequence
 from deployments.engines.vllm.release import SlotRelease
-from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move
+from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move, pool_once
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.startup import launch, processes, sockets
 from deployments.engines.vllm.step_work import work_of
@@ -91,10 +92,12 @@ class VllmEngine:
         self._release = SlotRelease(frontend, self._slot_free)
         try:
             await launch.load_adapters(launched)
-            await generate_once(self)
+            self._launched = launched = await launch.learn_task(self._pool, launched)
+            await (generate_once(self) if launched.generates else pool_once(self, launched.task, launched.features))
             if launched.constrains:
                 await constrain_once(self)
-            if not self.take_steps():
+            # The only step of a vector is the first one after an idle time, which does not count.
+            if not self.take_steps() and launched.generates:
                 log.warning("engine.steps.unknown")
             self._family = processes.tree_of(frontend.engine_pids())
             self._limits = launched.limits
@@ -154,7 +157,8 @@ class VllmEngine:
             params = parsed.adjust(params)
         if (constraint := spec.sampling.structured) is not None and (ignored := self._gap(constraint)) is not None:
             raise EngineRequestError(ignored)
-        sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
+        kind = VllmSequence if spec.pooling is None else PooledSequence
+        sequence = kind(sequence_id, spec, sink, self, time.monotonic())
         if parsed is not None and isinstance(sink, ParsingSink):
             sink.on_parser(parsed.parser)
         self._live[sequence_id] = sequence
@@ -346,7 +350,7 @@ class VllmEngine:
         del self._live[sequence.sequence_id]
         self._meter.leave(
             prompt_tokens=sequence.prompt_tokens,
-            prefilled=bool(sequence.output_tokens),
+            prefilled=bool(sequence.first_token_at),
             output_tokens=sequence.output_tokens,
         )
         return True

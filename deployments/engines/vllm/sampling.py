@@ -102,6 +102,8 @@ def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingPa
         return to_vllm(GenerationSpec((), sampling))
 
     def translate(spec: GenerationSpec) -> vllm.SamplingParams:
+        if spec.pooling is not None:
+            raise EngineRequestError("this model generates, and neither embeds nor classifies")
         try:
             if spec.resume is None and spec.sampling.small:
                 return begun(spec.sampling)

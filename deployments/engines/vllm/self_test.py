@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.errors import EngineStartError
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, SequenceEnd
 from deployments.engines.base import TokenSink
-from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
+from penstock.models import (
+    ConstraintKind,
+    FinishReason,
+    ModelTask,
+    PoolingFeatures,
+    PositionLogprobs,
+    SamplingParams,
+    StructuredOutput,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +65,24 @@ async def generate_once(engine: _Submits) -> None:
         raise EngineStartError(
             f"asked for {_TOKENS} tokens, got {collector.tokens} with {collector.logprobs} log probabilities: {end}"
         )
+    if end.prefill_s <= 0 or end.gpu_seconds <= 0:
+        raise EngineStartError(f"the engine's events or statistics do not arrive: {end}")
+
+
+async def pool_once(engine: _Submits, task: ModelTask, features: PoolingFeatures) -> None:
+    """Run an input through the whole output path of a model that embeds or classifies.
+
+    Raises:
+        EngineStartError: its vector, the end or its times did not arrive as they should.
+    """
+    collector = _Collector()
+    spec = GenerationSpec((0, 0), NOTHING_TO_SAMPLE, pooling=PoolingSpec(task, (2,)))
+    await engine.submit("self-test", spec, collector)
+    async with asyncio.timeout(_PATIENCE_S):
+        end = await collector.ended
+    sizes = [len(vector) // 4 for vector in end.vectors]
+    if end.reason is not FinishReason.STOP or sizes != [features.size]:
+        raise EngineStartError(f"asked for {features.size} numbers, got {sizes}: {end.error or end.reason}")
     if end.prefill_s <= 0 or end.gpu_seconds <= 0:
         raise EngineStartError(f"the engine's events or statistics do not arrive: {end}")
 

@@ -56,7 +56,7 @@ class VllmSequence:
     __slots__ = (
         "_owner", "_sink", "arrived_at", "broken", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
         "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
-        "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text",
+        "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text", "vectors",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,8 @@ class VllmSequence:
         self.left_engine = False
         """Whether the engine itself ended the request. False after a stop string, which only this process sees."""
         self.output_tokens = 0
+        self.vectors: tuple[bytes, ...] = ()
+        """Result of an input whose vector is asked for."""
         self.cached_tokens = 0
         self.stop_match = ""
         self.refused = False
@@ -171,6 +173,7 @@ class VllmSequence:
                 error=error,
                 invalid_request=invalid_request,
                 engine_died=engine_died,
+                vectors=self.vectors,
             )
         )
 

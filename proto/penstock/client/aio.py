@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from penstock.client import calls
-from penstock.client.aio_calls import AsyncCaller
 from penstock.client.aio_stream import AsyncStream
 from penstock.client.calls import Asked
 from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Tls
 from penstock.client.credentials import ApiKey
+from penstock.client.embeddings.aio import AsyncEmbeddingCaller
 from penstock.client.gather import Gathering
 from penstock.client.retry import RetryPolicy
 from penstock.client.watching import WatchState
@@ -26,7 +26,7 @@ from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import OperatingPoint
 
 
-class AsyncClient(AsyncCaller):
+class AsyncClient(AsyncEmbeddingCaller):
     """Client for one event loop. Connects at the first call; end with `close` or `async with`.
 
     Every method raises PenstockClientError or a subclass, whose `reason` is a stable word such as QUEUE_FULL. Calls are

@@ -14,7 +14,7 @@ from penstock.client.credentials import ApiKey, Credentials, check_metadata, che
 from penstock.client.explain import Attempt
 from penstock.client.retry import Attempts, RetryPolicy
 from penstock.client.targets import DEFAULT_PORT, checked_targets
-from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
+from penstock.v1 import admin_pb2_grpc, embeddings_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.values.fields import unfit
 
 DEFAULT_TARGET = f"127.0.0.1:{DEFAULT_PORT}"
@@ -168,5 +168,6 @@ class Stubs:
         """`target`: address of the channel's router, for errors."""
         self.target = target
         self.inference: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        self.embeddings: Any = embeddings_pb2_grpc.EmbeddingServiceStub(channel)
         self.jobs: Any = jobs_pb2_grpc.JobServiceStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)

@@ -10,9 +10,9 @@ from penstock.client import calls
 from penstock.client.calls import Asked
 from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Tls
 from penstock.client.credentials import ApiKey
+from penstock.client.embeddings.sync import EmbeddingCaller
 from penstock.client.gather import Gathering
 from penstock.client.retry import RetryPolicy
-from penstock.client.sync_calls import Caller
 from penstock.client.sync_stream import Stream
 from penstock.client.watching import WatchState
 from penstock.models import RequestClass
@@ -25,7 +25,7 @@ from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import OperatingPoint
 
 
-class Client(Caller):
+class Client(EmbeddingCaller):
     """Client for threads; may be used from any of them. Connects at the first call; end with `close` or `with`.
 
     Every method raises PenstockClientError or a subclass, whose `reason` is a stable word such as QUEUE_FULL. Calls are

@@ -741,6 +741,8 @@ class Model(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     READY_REPLICAS_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name to use in requests."""
     max_context_tokens: _builtins.int
@@ -751,6 +753,8 @@ class Model(_message.Message):
     """Number of replicas that accept work."""
     digest: _builtins.str
     """Digest of weights, tokenizer and chat template together; empty until a replica has reported."""
+    task: _types_pb2.ModelTask.ValueType
+    """What the model makes of its input; UNSPECIFIED until a replica has reported."""
     @_builtins.property
     def lora_adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of LoRA adapters."""
@@ -758,6 +762,10 @@ class Model(_message.Message):
     @_builtins.property
     def capabilities(self) -> Global___Capabilities:
         """Features of the engines."""
+
+    @_builtins.property
+    def pooling(self) -> Global___PoolingFeatures:
+        """Features of a model that embeds or classifies; absent for one that generates."""
 
     def __init__(
         self,
@@ -769,14 +777,54 @@ class Model(_message.Message):
         capabilities: Global___Capabilities | None = ...,
         ready_replicas: _builtins.int = ...,
         digest: _builtins.str = ...,
+        task: _types_pb2.ModelTask.ValueType = ...,
+        pooling: Global___PoolingFeatures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "pooling", b"pooling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "digest", b"digest", "lora_adapters", b"lora_adapters", "max_context_tokens", b"max_context_tokens", "name", b"name", "ready_replicas", b"ready_replicas", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "digest", b"digest", "lora_adapters", b"lora_adapters", "max_context_tokens", b"max_context_tokens", "name", b"name", "pooling", b"pooling", "ready_replicas", b"ready_replicas", "task", b"task", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class PoolingFeatures(_message.Message):
+    """Features of a model that embeds or classifies."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHORTER_VECTORS_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """Number of dimensions of a vector, or number of classes."""
+    shorter_vectors: _builtins.bool
+    """Whether vectors with fewer dimensions can be asked for."""
+    @_builtins.property
+    def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of dimensions that can be asked for; empty for any number up to `size`."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the classes, in the order of their numbers. Empty where the model does not name them."""
+
+    def __init__(
+        self,
+        *,
+        size: _builtins.int = ...,
+        shorter_vectors: _builtins.bool = ...,
+        dimensions: _abc.Iterable[_builtins.int] | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimensions", b"dimensions", "labels", b"labels", "shorter_vectors", b"shorter_vectors", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolingFeatures: _TypeAlias = PoolingFeatures  # noqa: Y015
 
 @_typing.final
 class Capabilities(_message.Message):

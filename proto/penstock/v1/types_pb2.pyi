@@ -88,6 +88,34 @@ FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 6
 """The model called tools, and waits for their results."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
+class _ModelTask:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ModelTaskEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelTask.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MODEL_TASK_UNSPECIFIED: _ModelTask.ValueType  # 0
+    """Not known."""
+    MODEL_TASK_GENERATE: _ModelTask.ValueType  # 1
+    """Text."""
+    MODEL_TASK_EMBED: _ModelTask.ValueType  # 2
+    """Vectors: texts of a similar meaning have vectors of a similar direction."""
+    MODEL_TASK_CLASSIFY: _ModelTask.ValueType  # 3
+    """Numbers for each of the model's classes. A model with one class scores pairs of texts."""
+
+class ModelTask(_ModelTask, metaclass=_ModelTaskEnumTypeWrapper):
+    """What a model makes of its input."""
+
+MODEL_TASK_UNSPECIFIED: ModelTask.ValueType  # 0
+"""Not known."""
+MODEL_TASK_GENERATE: ModelTask.ValueType  # 1
+"""Text."""
+MODEL_TASK_EMBED: ModelTask.ValueType  # 2
+"""Vectors: texts of a similar meaning have vectors of a similar direction."""
+MODEL_TASK_CLASSIFY: ModelTask.ValueType  # 3
+"""Numbers for each of the model's classes. A model with one class scores pairs of texts."""
+Global___ModelTask: _TypeAlias = ModelTask  # noqa: Y015
+
 class _ToolChoiceMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015

@@ -5,13 +5,24 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from penstock.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState, ToolCall
+from penstock.models import (
+    NOT_POOLING,
+    Capabilities,
+    FinishReason,
+    ModelTask,
+    PoolingFeatures,
+    PositionLogprobs,
+    ReplicaState,
+    ToolCall,
+)
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
 from penstock.wire import (
     capabilities_from_wire,
     duration_from_wire,
     finish_reason_from_wire,
     logprobs_from_wire,
+    model_task_from_wire,
+    pooling_from_wire,
     replica_state_from_wire,
 )
 
@@ -183,6 +194,10 @@ class ModelDescription:
     """Whether conversations can be rendered."""
     ready_replicas: int
     digest: str
+    task: ModelTask | None = None
+    """What the model makes of its input; None until a replica has reported."""
+    pooling: PoolingFeatures = NOT_POOLING
+    """Features of a model that embeds or classifies."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Model) -> ModelDescription:
@@ -195,6 +210,8 @@ class ModelDescription:
             chat=wire.capabilities.chat,
             ready_replicas=wire.ready_replicas,
             digest=wire.digest,
+            task=model_task_from_wire(wire.task),
+            pooling=pooling_from_wire(wire.pooling),
         )
 
 

@@ -13,6 +13,7 @@ from penstock.wire.enums import (
     request_class_to_wire,
 )
 from penstock.wire.output import LOGPROB_FLOOR, logprobs_from_wire, logprobs_to_wire
+from penstock.wire.pooling import model_task_from_wire, model_task_to_wire, pooling_from_wire, pooling_to_wire
 from penstock.wire.sampling import (
     capabilities_from_wire,
     capabilities_to_wire,
@@ -34,6 +35,10 @@ __all__ = [
     "finish_reason_to_wire",
     "logprobs_from_wire",
     "logprobs_to_wire",
+    "model_task_from_wire",
+    "model_task_to_wire",
+    "pooling_from_wire",
+    "pooling_to_wire",
     "replica_state_from_wire",
     "replica_state_to_wire",
     "request_class_from_wire",

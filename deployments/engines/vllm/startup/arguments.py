@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
 from deployments.engines.vllm.compilers.check import BACKENDS
+from deployments.engines.vllm.pooling import RUNNERS
 from deployments.engines.vllm.startup.extra import with_extra
 
 CPU_BLOCK_SIZE = 32
@@ -20,7 +21,7 @@ CPU_MAX_BATCHED_TOKENS = 2048
 
 
 def engine_arguments(
-    pool: PoolSettings, model: Path | str, *, on_cpu: bool, context_tokens: int | None = None
+    pool: PoolSettings, model: Path | str, *, on_cpu: bool, context_tokens: int | None = None, generates: bool = True
 ) -> dict[str, Any]:
     """Build the keyword arguments of `AsyncEngineArgs`.
 
@@ -29,10 +30,12 @@ def engine_arguments(
         model: a folder or hub id.
         on_cpu: whether vLLM's platform is the CPU.
         context_tokens: the model's own context length, for the CPU's token budget where settings give none.
+        generates: whether the model generates text.
     """
     own = pool.vllm
     arguments: dict[str, Any] = {
         "model": str(model),
+        "runner": RUNNERS[pool.task],
         "tensor_parallel_size": pool.tensor_parallel_size,
         "pipeline_parallel_size": pool.pipeline_parallel_size,
         # By default vLLM takes Ray inside a placement group. Its CPU platform cannot use Ray; between machines only Ray
@@ -44,7 +47,8 @@ def engine_arguments(
         "max_model_len": own.max_model_len,
         "max_num_seqs": own.max_num_seqs,
         "max_num_batched_tokens": own.max_num_batched_tokens,
-        "enable_prefix_caching": own.enable_prefix_caching,
+        # A model that only encodes can't, and vLLM knows which these are.
+        "enable_prefix_caching": own.enable_prefix_caching if generates else own.enable_prefix_caching and None,
         "trust_remote_code": own.trust_remote_code,
         "load_format": own.load_format,
         "enforce_eager": on_cpu if own.enforce_eager is None else own.enforce_eager,

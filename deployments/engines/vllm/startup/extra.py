@@ -31,6 +31,7 @@ SETTINGS = {
     "pipeline_parallel_size": "pipeline_parallel_size",
     "quantization": "vllm.quantization",
     "reasoning_parser": "vllm.reasoning_parser",
+    "runner": "task",
     "speculative_config": "vllm.speculative",
     "tensor_parallel_size": "tensor_parallel_size",
     "trust_remote_code": "vllm.trust_remote_code",
@@ -40,7 +41,6 @@ _TOKENIZER = "routers tokenize with the files in the model's folder, so the engi
 _REPLICAS = "each replica is one engine; set replicas for more"
 _OWN = "Penstock has its own, for live batch limits and resumed requests"
 REFUSED = {
-    "convert": "pools generate text",
     "data_parallel_size": _REPLICAS,
     "data_parallel_size_local": _REPLICAS,
     "disable_log_stats": "batch limits are decided by the engine's statistics",
@@ -48,7 +48,6 @@ REFUSED = {
     "generation_config": "sampling defaults come from requests alone",
     "logits_processors": _OWN,
     "override_generation_config": "sampling defaults come from requests alone",
-    "runner": "pools generate text",
     "scheduler_cls": _OWN,
     "skip_tokenizer_init": "output is text",
     "tokenizer": _TOKENIZER,

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,12 @@ from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenize
 from deployments.engines.vllm.parsing import loader
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
+from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_pooling
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
 from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.startup.extra import check_names, extra_id
-from penstock.models import Capabilities
+from penstock.models import NOT_POOLING, NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents
@@ -55,7 +56,7 @@ class Launched:
     limits: tuple[int, int]
     """Sequences and tokens per step that the engine was started with."""
     translate: Callable[[GenerationSpec], Any]
-    """Translation to vLLM's sampling parameters. It raises EngineRequestError."""
+    """Translation to vLLM's sampling or pooling parameters. It raises EngineRequestError."""
     penalties: Resumes
     tokenizer_files: Mapping[str, bytes]
     """Content of the files that routers need, by name."""
@@ -67,6 +68,13 @@ class Launched:
     """Whether the compiler of constraints can work with the model's tokenizer."""
     sockets: Path
     """Folder of the processes' sockets. The code that closes the engine removes it."""
+    task: ModelTask = ModelTask.GENERATE
+    features: PoolingFeatures = NOT_POOLING
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model generates text."""
+        return bool(self.config.model_config.runner_type == "generate")
 
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
@@ -87,7 +95,8 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         pool = precision.settled(pool, model)
-    context = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config().max_model_len
+    described = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config()
+    generates = described.runner_type == "generate"
     environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
     if on_cpu:
         environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
@@ -97,7 +106,9 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
             cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
         )
-    arguments = engine_arguments(pool, model, on_cpu=on_cpu, context_tokens=context)
+    arguments = engine_arguments(
+        pool, model, on_cpu=on_cpu, context_tokens=described.max_model_len, generates=generates
+    )
     if on_cpu and arguments["enforce_eager"]:
         # Otherwise the first request for log probabilities would run a C++ compiler, which stops all others for over
         # half a minute.
@@ -111,7 +122,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
         config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
         penalties = _resume_of_penalties(config)
-        if penalties is Resumes.PROCESSOR:
+        if penalties is Resumes.PROCESSOR and generates:
             config.model_config.logits_processors = [_RESUME_PENALTIES]
         report.stage("starting engine processes")
         frontend = Frontend(config, events)
@@ -121,7 +132,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         frontend=frontend,
         config=config,
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
-        translate=translator(penalties),
+        translate=translator(penalties) if generates else to_pooling,
         penalties=penalties,
         tokenizer_files=tokenizer_files,
         lora_requests={
@@ -129,9 +140,22 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
             for number, (name, adapter) in enumerate(adapters.items(), start=1)
         },
         parsers=parsers,
-        constrains=_can_constrain(pool, frontend),
+        constrains=generates and _can_constrain(pool, frontend),
         sockets=folder,
     )
+
+
+async def learn_task(pool: PoolSettings, launched: Launched) -> Launched:
+    """Find out what a running model makes of its input.
+
+    Raises:
+        EngineStartError: it is not what the pool's settings ask for, or Penstock does not serve it.
+    """
+    if launched.generates:
+        return launched
+    config = launched.config.model_config
+    task = task_of(pool.task, config, await launched.frontend.learn_tasks())
+    return replace(launched, task=task, features=features_of(config, task))
 
 
 def failed(error: Exception) -> EngineStartError:
@@ -173,14 +197,20 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             max_context_tokens=config.model_config.max_model_len,
             vocabulary_size=config.model_config.get_vocab_size(),
             # vLLM refuses these two with speculative decoding.
-            capabilities=Capabilities(
-                min_p=not speculates,
-                logit_bias=not speculates,
-                structured_output=launched.constrains,
-                tools=pool.vllm.tool_call_parser is not None,
-                reasoning=pool.vllm.reasoning_parser is not None,
+            capabilities=(
+                Capabilities(
+                    min_p=not speculates,
+                    logit_bias=not speculates,
+                    structured_output=launched.constrains,
+                    tools=pool.vllm.tool_call_parser is not None,
+                    reasoning=pool.vllm.reasoning_parser is not None,
+                )
+                if launched.generates
+                else NOTHING_GENERATED
             ),
             lora_adapters=tuple(pool.vllm.lora_modules),
+            task=launched.task,
+            pooling=launched.features,
         ),
         group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _variant(pool, config)),
         tensor_parallel_size=pool.tensor_parallel_size,
@@ -188,7 +218,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
         tokenizer_files=launched.tokenizer_files,
         windows=Windows(
             sequences=launched.limits[0],
-            kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            kv_tokens=_kv_tokens(launched),
             prefill_tokens=prefill_window(launched.limits[1]),
         ),
         live_batch_limits=live_batch_limits,
@@ -196,10 +226,19 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
     )
 
 
+def _kv_tokens(launched: Launched) -> int:
+    cache, scheduler = launched.config.cache_config, launched.config.scheduler_config
+    found: int = (cache.num_gpu_blocks or 0) * cache.block_size
+    # A model that only encodes keeps no KV cache, so it has room for any batch.
+    room: int = scheduler.max_num_seqs * launched.config.model_config.max_model_len
+    return found if launched.generates else max(found, room)
+
+
 def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
     own = pool.vllm
     return {
         "model": str(model),
+        "runner": RUNNERS[pool.task],
         "dtype": own.dtype,
         "quantization": own.quantization,
         "max_model_len": own.max_model_len,

@@ -221,6 +221,7 @@ class Start(_message.Message):
     REQUEST_CLASS_FIELD_NUMBER: _builtins.int
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     PARSING_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -260,6 +261,10 @@ class Start(_message.Message):
     def parsing(self) -> Global___OutputParsing:
         """How the output is parsed; absent for output that is only text."""
 
+    @_builtins.property
+    def pooling(self) -> Global___Pooling:
+        """Work on several inputs whose vectors are asked for; absent for a generation."""
+
     def __init__(
         self,
         *,
@@ -276,14 +281,64 @@ class Start(_message.Message):
         request_class: _types_pb2.RequestClass.ValueType = ...,
         tokenizer_digest: _builtins.str = ...,
         parsing: Global___OutputParsing | None = ...,
+        pooling: Global___Pooling | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parsing", b"parsing", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parsing", b"parsing", "pooling", b"pooling", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "pooling", b"pooling", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
+
+@_typing.final
+class Pooling(_message.Message):
+    """Work on several inputs of a model that embeds or classifies. Their vectors come all together, with the attempt's end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    ACTIVATION_FIELD_NUMBER: _builtins.int
+    SECOND_AT_FIELD_NUMBER: _builtins.int
+    task: _types_pb2.ModelTask.ValueType
+    """Task of the model. The replica refuses another one than its own."""
+    dimensions: _builtins.int
+    """Number of dimensions of each vector; absent for all of them."""
+    activation: _builtins.bool
+    """Whether vectors have length 1, or classes get probabilities; false gives the model's own numbers. Default true."""
+    @_builtins.property
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of tokens of each input. The prompt has them one after another."""
+
+    @_builtins.property
+    def second_at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Position of the second text of each pair, in the input's tokens. Empty where the inputs are no pairs."""
+
+    def __init__(
+        self,
+        *,
+        task: _types_pb2.ModelTask.ValueType = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
+        dimensions: _builtins.int | None = ...,
+        activation: _builtins.bool | None = ...,
+        second_at: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_activation", b"_activation", "_dimensions", b"_dimensions", "activation", b"activation", "dimensions", b"dimensions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activation", b"_activation", "_dimensions", b"_dimensions", "activation", b"activation", "dimensions", b"dimensions", "lengths", b"lengths", "second_at", b"second_at", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__activation: _TypeAlias = _typing.Literal["activation"]  # noqa: Y015
+    _WhichOneofArgType__activation: _TypeAlias = _typing.Literal["_activation", b"_activation"]  # noqa: Y015
+    _WhichOneofReturnType__dimensions: _TypeAlias = _typing.Literal["dimensions"]  # noqa: Y015
+    _WhichOneofArgType__dimensions: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__activation) -> _WhichOneofReturnType__activation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dimensions) -> _WhichOneofReturnType__dimensions | None: ...
+
+Global___Pooling: _TypeAlias = Pooling  # noqa: Y015
 
 @_typing.final
 class OutputParsing(_message.Message):
@@ -809,6 +864,7 @@ class AttemptEnd(_message.Message):
     ENGINE_DIED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     REASONING_TOKENS_FIELD_NUMBER: _builtins.int
+    VECTORS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -839,6 +895,10 @@ class AttemptEnd(_message.Message):
     """
     reasoning_tokens: _builtins.int
     """Number of output tokens that are reasoning."""
+    @_builtins.property
+    def vectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Vector of each input of a `Pooling`, in order: numbers of 32 bits, the lowest byte first."""
+
     def __init__(
         self,
         *,
@@ -856,10 +916,11 @@ class AttemptEnd(_message.Message):
         engine_died: _builtins.bool = ...,
         draining: _builtins.bool = ...,
         reasoning_tokens: _builtins.int = ...,
+        vectors: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "draining", b"draining", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "reasoning_tokens", b"reasoning_tokens", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "draining", b"draining", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "reasoning_tokens", b"reasoning_tokens", "sink", b"sink", "stop_match", b"stop_match", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

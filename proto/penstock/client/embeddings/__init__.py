@@ -1,0 +1,1 @@
+"""Calls to models that embed or classify."""

@@ -1,0 +1,1 @@
+"""EmbeddingService: vectors, classes and scores of texts, through the same queue as generations."""
