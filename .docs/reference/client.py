@@ -20,12 +20,15 @@ GROUPS = {
     "Requests": ("values.messages", "values.requests", "values.sampling", "models"),
     "Events": ("values.events",),
     "Results": ("values.results",),
+    "Embeddings": ("values.embeddings",),
     "Jobs": ("values.jobs",),
     "Batch files": ("batch.input", "batch.output"),
     "Operation": ("values.slo", "values.decisions", "values.steps"),
     "Errors": ("values.errors", "values.objects"),
 }
 """Title of a section to the modules that define its names."""
+INHERITED = {"AsyncClient": "client.embeddings.aio", "Client": "client.embeddings.sync"}
+"""Class to the module whose class it inherits public methods from."""
 HIDDEN = ("to_proto", "from_proto")
 """Methods that convert to and from generated code."""
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$", re.MULTILINE)
@@ -109,9 +112,21 @@ class _Module:
         elif fields:
             yield table(["field", "type", "default", "meaning"], fields)
         for method, text in methods:
-            yield f"#### {node.name}.{method.name}()"
-            yield self._signature(method, method.name)
-            yield _docstring(text)
+            yield from self._method(node.name, method, text)
+        if (module := INHERITED.get(node.name)) is not None:
+            yield from _Module(module).methods(node.name)
+
+    def methods(self, owner: str) -> Iterator[str]:
+        """Yield the methods of the module's class as those of another class."""
+        for node in ast.parse(self._source).body:
+            for each, text in _documented(node.body) if isinstance(node, ast.ClassDef) else ():
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield from self._method(owner, each, text)
+
+    def _method(self, owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> Iterator[str]:
+        yield f"#### {owner}.{method.name}()"
+        yield self._signature(method, method.name)
+        yield _docstring(text)
 
     def _value(self, node: ast.AnnAssign) -> str:
         """Return the default of a field."""
