@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,28 @@ class GenerationSpec:
     parsing: OutputParsing | None = None
     """How the output is parsed; None for output that is only text."""
     pooling: PoolingSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log probabilities of a prompt, one row per token. The first token has none, and no row.
+
+    They are columns, because a prompt may have a hundred thousand tokens.
+    """
+
+    width: int
+    """Tokens of a row: the prompt's own token, then the most likely ones in order."""
+    token_ids: array[int]
+    """Unsigned integers: the rows one after another."""
+    logprobs: array[float]
+    """Natural logarithms of single precision, like `token_ids`. They are not below -9999."""
+    ranks: array[int]
+    """Unsigned integers: for each row the rank of the prompt's own token among all tokens, from 1."""
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens with a log probability."""
+        return len(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)

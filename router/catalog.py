@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
+from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError, UnavailableError
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
 from cluster.trust.announcement import model_from_fields
@@ -107,6 +107,15 @@ class Catalog:
             NoReplicaError: no replica of the pool has ever been seen.
         """
         return self._require(pool)
+
+    async def token_bytes(self, pool: Pool) -> Mapping[int, bytes] | None:
+        """Return the texts of a model's tokens in UTF-8; None where its tokenizer can't be loaded."""
+        try:
+            return (await self.model(pool))[1].token_bytes
+        except UnavailableError as error:
+            # A prompt of token ids is served without a tokenizer, too.
+            _LOG.warning("catalog.no_token_bytes", extra={"pool": pool.name, "error": str(error)})
+            return None
 
     def _require(self, pool: Pool) -> ModelInfo:
         info = self.known(pool)

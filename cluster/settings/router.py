@@ -112,7 +112,10 @@ class LimitSettings(Section):
     max_stop_tokens: int = Field(default=64, ge=0, le=64)
     """Most stop token ids of a request."""
     max_logprobs: int = Field(default=20, ge=0, le=20)
-    """Largest logprobs: the alternatives returned with each output token."""
+    """Largest logprobs and prompt_logprobs: the alternatives returned with each token."""
+    max_prompt_logprobs: int = Field(default=131_072, ge=1, le=131_072)
+    """Most log probabilities of a prompt: its tokens times 1 + prompt_logprobs. Each takes some 20 bytes of the answer,
+    60 over HTTP, and some microseconds of the router."""
     max_logit_biases: int = Field(default=1_024, ge=0, le=1_024)
     """Most entries of logit_bias."""
     max_schema_bytes: int = Field(default=65_536, ge=2, le=65_536)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from cluster.control.step_model import StepSample
-from cluster.models import EngineStats, GenerationSpec, ModelInfo, SequenceEnd, Windows
+from cluster.models import EngineStats, GenerationSpec, ModelInfo, PromptLogprobs, SequenceEnd, Windows
 from penstock.models import ParsedDelta, PositionLogprobs, StructuredOutput
 
 
@@ -37,6 +37,10 @@ class TokenSink(Protocol):
     It is no queue with an async generator: at a thousand tokens per step of a few milliseconds, waking one task per
     sequence costs more than the token.
     """
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Take the log probabilities of the prompt if asked for. Called once, before the first token."""
+        ...
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         """Take new tokens, the text that they released, and their log probabilities if asked for."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from cluster.errors import EngineStartError
-from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptLogprobs, SequenceEnd
 from deployments.engines.base import Engine
 from penstock.models import ModelTask, PositionLogprobs, SamplingParams
 
@@ -22,6 +22,9 @@ class _FirstToken:
     def __init__(self) -> None:
         self.done: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
         self.tokens = 0
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore what nobody asks for."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.tokens += 1

@@ -19,6 +19,11 @@ entry may exceed the bound.
 The bound keeps a frame far below gRPC's message limit. It also keeps the loop free for other streams.
 """
 
+MAX_PROMPT_LOGPROBS = 4_096
+"""Most log probabilities of prompts in a frame; one row may exceed the bound. A router needs some milliseconds for so
+many, in which its other streams wait.
+"""
+
 
 _BYTES_PER_TOKEN = 64
 
@@ -39,7 +44,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
         if log.outlet is not outlet:
             # Another link took the log over after it was marked here.
             continue
-        if size >= MAX_FRAME_TOKENS:
+        if size >= MAX_FRAME_TOKENS or (log.prompt_cursor is not None and not _add_prompt(frame, log)):
             left.append(log)
             continue
         log.parse()
@@ -86,6 +91,30 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
     frame.token_ids.extend(tokens)
     frame.texts.extend(texts)
     return left
+
+
+def _add_prompt(frame: pb.LinkResponse, log: OutputLog) -> bool:
+    """Add what fits of the prompt's log probabilities. Return whether all were sent, so that output may follow."""
+    prompt, first = log.prompt, log.prompt_cursor or 0
+    if prompt is None:
+        # The attempt ended before its engine had them.
+        log.prompt_cursor = None
+        return True
+    room = MAX_PROMPT_LOGPROBS - sum(len(each.token_ids) for each in frame.prompts)
+    if room <= 0:
+        return False
+    last = min(prompt.rows, first + max(1, room // prompt.width))
+    begin, end = first * prompt.width, last * prompt.width
+    frame.prompts.add(
+        sink=log.sink,
+        first=first,
+        width=prompt.width,
+        token_ids=prompt.token_ids[begin:end],
+        logprobs=prompt.logprobs[begin:end],
+        ranks=prompt.ranks[first:last],
+    )
+    log.prompt_cursor = last if last < prompt.rows else None
+    return log.prompt_cursor is None
 
 
 def _fitting(entries: Sequence[Entry], cursor: int, size: int) -> tuple[list[Entry], int]:

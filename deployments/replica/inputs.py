@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from cluster.errors import EngineRequestError
-from cluster.models import GenerationSpec, PoolingSpec, SequenceEnd
+from cluster.models import GenerationSpec, PoolingSpec, PromptLogprobs, SequenceEnd
 from deployments.engines.base import Engine, TokenSink
 from penstock.models import FinishReason, PositionLogprobs
 
@@ -104,6 +104,9 @@ class _Input:
     def __init__(self, group: _Group, number: int) -> None:
         self._group = group
         self._number = number
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore log probabilities. There are none."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         """Ignore tokens. There are none."""

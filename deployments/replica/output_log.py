@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from cluster.models import GenerationSpec, ResumeRecord, SequenceEnd
+from cluster.models import GenerationSpec, PromptLogprobs, ResumeRecord, SequenceEnd
 from deployments.engines.base import OutputParser
 from deployments.replica.parsed_output import ParsedOutput, TextOnly
 from penstock.models import FinishReason, OutputParsing, ParsedDelta, PositionLogprobs, TokenLogprob
@@ -38,6 +38,7 @@ class OutputLog:
     """Token sink that keeps the output. Offsets count output tokens, so they mean the same on every link."""
 
     __slots__ = (
+        "_asks_prompt",
         "_logprobs",
         "_on_change",
         "_output",
@@ -55,6 +56,8 @@ class OutputLog:
         "outlet",
         "parsed",
         "pieces",
+        "prompt",
+        "prompt_cursor",
         "request_id",
         "sink",
         "tokens",
@@ -69,8 +72,10 @@ class OutputLog:
         *,
         logprobs: bool = False,
         parsing: OutputParsing | None = None,
+        prompt_logprobs: bool = False,
     ) -> None:
-        """`on_change(log, ended)` is called at the first token and at the end. `logprobs`: the request asked for them.
+        """`on_change(log, ended)` is called at the first token and at the end. `logprobs` and `prompt_logprobs`: the
+        request asked for them.
 
         The log includes the output before a resume, for a receiver that attaches later and has less of it.
         """
@@ -92,6 +97,10 @@ class OutputLog:
         """Number of the receiver on the outlet's link."""
         self.cursor = 0
         """Index of the first entry that was not sent on the current link."""
+        self.prompt: PromptLogprobs | None = None
+        """Log probabilities of the prompt; None until the engine has them, and where nobody asked for them."""
+        self.prompt_cursor: int | None = 0 if prompt_logprobs else None
+        """Number of the first row of them that was not sent on the current link; None where all were sent."""
         self.dirty = False
         """Whether the outlet already knows that there is something to send."""
         self._on_change = on_change
@@ -101,6 +110,8 @@ class OutputLog:
             self.entries.extend(_prior_entries(resume, logprobs=logprobs))
             self.tokens = len(resume.prior_token_ids)
             self.cursor = len(self.entries)
+            # They came with the first token, which the client has.
+            self.prompt_cursor = None
         self._prior = self.tokens
         self.parsed = parsing is not None
         """Whether the output is parsed. The client gets the pieces then, and not the text."""
@@ -109,6 +120,7 @@ class OutputLog:
         self._output: ParsedOutput | None = None
         if parsing is not None:
             self.on_parser(TextOnly())
+        self._asks_prompt = prompt_logprobs
 
     @property
     def produced(self) -> int:
@@ -124,6 +136,10 @@ class OutputLog:
         self._output = ParsedOutput(parser, self._parsing, self.request_id)
         sent = self._resume.prior_parsed if self._resume is not None else None
         self.pieces = self._output.replay([(entry[1], entry[2]) for entry in self.entries], sent)
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Keep the log probabilities of the prompt. They are sent before the first token."""
+        self.prompt = found
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         """Append a delta. After an end, ignore everything, also from an engine that was given up and still runs."""
@@ -193,7 +209,10 @@ class OutputLog:
         if cursor is None:
             return False
         self.outlet, self.sink, self.cursor = outlet, sink, cursor
-        self.dirty = cursor < len(self.entries) or self.end is not None
+        self.prompt_cursor = 0 if self._asks_prompt and not from_offset else None
+        waits = self.prompt_cursor is not None and self.prompt is None and self.end is None
+        # The log probabilities of the prompt go before any output, and come with the next.
+        self.dirty = not waits and (cursor < len(self.entries) or self.end is not None)
         if self.dirty:
             outlet.mark(self)
         return True
@@ -230,16 +249,24 @@ class OutputLog:
     def size_bytes(self) -> int:
         """Return an estimate of the memory that it takes."""
         vectors = sum(map(len, self.end.vectors)) if self.end is not None else 0
+        prompt = 0 if self.prompt is None else 8 * len(self.prompt.token_ids) + 4 * self.prompt.rows
         entries = len(self.entries) + len(self.pieces)
-        return 200 + 120 * entries + 40 * self.tokens + 128 * self._logprobs + vectors
+        return 200 + 120 * entries + 40 * self.tokens + 128 * self._logprobs + vectors + prompt
 
 
 def log_of(
     request_id: str, attempt: str, spec: GenerationSpec, on_change: Callable[[OutputLog, bool], None]
 ) -> OutputLog:
     """Make the log of a sequence; `on_change` as for `OutputLog`."""
-    logprobs = spec.sampling.logprobs is not None
-    return OutputLog(request_id, attempt, on_change, spec.resume, logprobs=logprobs, parsing=spec.parsing)
+    return OutputLog(
+        request_id,
+        attempt,
+        on_change,
+        spec.resume,
+        logprobs=spec.sampling.logprobs is not None,
+        prompt_logprobs=spec.sampling.prompt_logprobs is not None,
+        parsing=spec.parsing,
+    )
 
 
 def _merged(entries: Sequence[Entry]) -> Entry:

@@ -23,7 +23,7 @@ from rich.console import Console
 from cluster.clock import SystemClock
 from cluster.control.replay import itl_of
 from cluster.control.step_model import StepSample
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, PromptLogprobs, SequenceEnd
 from cluster.settings import ControlSettings, PoolSettings, VllmSettings
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.engines.factory import build_engine
@@ -151,6 +151,9 @@ class Overload:
 class _Sink:
     def __init__(self, load: Overload) -> None:
         self._load = load
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore what nobody asks for."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         pass

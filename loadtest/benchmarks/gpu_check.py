@@ -19,7 +19,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, PromptLogprobs, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines import Engine
 from deployments.engines.factory import build_engine
@@ -40,6 +40,9 @@ class Collected:
         self.logprobs: list[PositionLogprobs] = []
         self.begun = asyncio.Event()
         self.end: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore what nobody asks for."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.begun.set()

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineError
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, PromptLogprobs, SequenceEnd
 from deployments.engines.base import Engine
 from penstock.client import AsyncClient, Sampling
 from penstock.models import PositionLogprobs, SamplingParams
@@ -58,6 +58,9 @@ class _Sink:
     def __init__(self) -> None:
         self.told = Told(time.perf_counter())
         self.ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore what nobody asks for."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.told.times += [time.perf_counter()] * len(token_ids)

@@ -74,6 +74,8 @@ class SamplingParams:
     """Number of alternatives per position; None asks for no log probabilities at all."""
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     structured: StructuredOutput | None = None
+    prompt_logprobs: int | None = None
+    """Number of alternatives per prompt token; None asks for no log probabilities of the prompt."""
 
     @property
     def small(self) -> bool:
@@ -87,14 +89,18 @@ class TokenLogprob:
 
     token_id: int
     logprob: float
+    token_bytes: bytes = b""
+    """Text of the token in UTF-8, which may be a part of a character. Empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """The drawn token of one position, and the most likely tokens there, most likely first."""
+    """The token of one position of an output or a prompt, and the most likely tokens there, most likely first."""
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...] = ()
+    rank: int = 0
+    """Rank of the chosen token among all tokens, from 1; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from cluster.errors import (
     GenerationFailedError,
@@ -24,7 +25,7 @@ from router.generation.attempt import Attempt, refused_by_engine
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, Prices
-from router.generation.output import NO_END, Output
+from router.generation.output import NO_END, Output, asks_logprobs
 from router.generation.recovery import Fit, Next, after_failure
 from router.generation.resume_state import ResumeState
 from router.generation.wait import Wait
@@ -76,7 +77,8 @@ class Choice:
         """Identity of the store that has its entry."""
         self.link: ReplicaLink | None = None
         """Link to the replica that it runs, or ran last, on; None while it waits."""
-        self.output = Output(index, logprobs=start.sampling.HasField("logprobs"), parsed=start.HasField("parsing"))
+        self.output = Output(index, logprobs=asks_logprobs(start.sampling), parsed=start.HasField("parsing"))
+        self.on_prompt_logprobs = self.output.add_prompt
         self.metering = AttemptMetering(index, entry.prompt_tokens, prices)
         self.resume_state = ResumeState()
         self.first_token_at = 0.0
@@ -103,8 +105,7 @@ class Choice:
 
     def _goes(self, event: ChoiceEvent) -> bool:
         """Change the state as the table says; returns whether the event applies."""
-        following = state_after(self.state, event)
-        if following is None:
+        if (following := state_after(self.state, event)) is None:
             return False
         self.state = following
         return True
@@ -235,7 +236,7 @@ class Choice:
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
 
     def on_delta(
-        self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object], parsed: Parsed = None
+        self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[Any], parsed: Parsed = None
     ) -> None:
         """Take new output; what is already here (after a re-attach) is dropped."""
         output, attempt = self.output, self._attempt
@@ -476,9 +477,7 @@ class Choice:
         return self._attempt is not None and bool(self._attempt.began_at)
 
     def stop_unread(self, error: PenstockError) -> None:
-        """Drop the pending output and end: the client does not read it, and hears why once it has read what it was
-        sent before.
-        """
+        """Drop the pending output and end. The client hears why once it has read what it was sent before."""
         self.output.drop()
         self.error = error
         self.cancel()

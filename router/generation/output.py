@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cluster.errors import InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.generation.history import History
+from router.generation.logprobs import PromptLogprobs, add_texts
 from router.generation.parsed import NOTHING, add_to, joined
 from router.generation.unread import Dropped, Unread
 
@@ -18,13 +20,21 @@ WriteThrough = Callable[[int, Sequence[int], str, pb.DeltaParsed | None], bool]
 """Function that sends a delta at once (offset, token ids, text, parsed piece), or returns False."""
 
 
+def asks_logprobs(sampling: types.SamplingParams) -> bool:
+    """Return whether parameters ask for any log probabilities."""
+    return sampling.HasField("logprobs") or sampling.HasField("prompt_logprobs")
+
+
 class Output:
     """Output of one choice, in order. Offsets count output tokens from the choice's first one."""
 
-    __slots__ = ("_index", "_parsed", "_remembers", "_unread", "history", "prefix", "through", "tokens")
+    __slots__ = (
+        "_index", "_parsed", "_remembers", "_token_bytes", "_unread", "history", "prefix", "prompt", "through",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(self, index: int, *, logprobs: bool, parsed: bool = False) -> None:
-        """`logprobs`: they were asked for. They are not remembered, so no other call can have this output whole.
+        """`logprobs`: any were asked for. They are not remembered, so no other call can have this output whole.
         `parsed`: replicas parse the output. The client gets the parsed pieces, and replicas the raw text.
         """
         self.tokens = 0
@@ -35,6 +45,9 @@ class Output:
         """What the client had before it came here."""
         self.through: WriteThrough | None = None
         """First chance at plain output that nothing is pending before."""
+        self.prompt = PromptLogprobs(0, None)
+        """Log probabilities of the prompt that the client has not got. They leave with the first output."""
+        self._token_bytes: Mapping[int, bytes] | None = None
         self._index = index
         self._parsed = parsed
         self._remembers = not logprobs
@@ -47,11 +60,25 @@ class Output:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
+    def expect_logprobs(self, first_token: int, token_bytes: Mapping[int, bytes] | None) -> None:
+        """Prepare for log probabilities.
+
+        Args:
+            first_token: id of the prompt's first token.
+            token_bytes: texts of tokens, by id; None where they are not known.
+        """
+        self.prompt, self._token_bytes = PromptLogprobs(first_token, token_bytes), token_bytes
+
+    def add_prompt(self, part: pb.PromptLogprobs) -> None:
+        """Take log probabilities of the prompt, or a part of them. They come before the first token."""
+        if not self.tokens:
+            self.prompt.add(part)
+
     def add(
         self,
         token_ids: Sequence[int],
         text: str,
-        logprobs: Sequence[object],
+        logprobs: Sequence[types.PositionLogprobs],
         parsed: pb.DeltaParsed | None = None,
         *,
         plain: bool,
@@ -63,9 +90,12 @@ class Output:
             parsed = NOTHING
         self.tokens = offset + len(token_ids)
         through = self.through
-        if through and plain and not logprobs and not self._unread and through(offset, token_ids, text, parsed):
+        alone = plain and not logprobs and not self._unread and not self.prompt
+        if through and alone and through(offset, token_ids, text, parsed):
             # Nearly every token.
             return False
+        if logprobs and self._token_bytes is not None:
+            add_texts(logprobs, self._token_bytes)
         self._unread.add(token_ids, text, logprobs, parsed)
         return True
 
@@ -117,11 +147,12 @@ class Output:
     @property
     def pending_bytes(self) -> int:
         """Estimated bytes in memory of what is pending."""
-        return self._unread.size
+        return self._unread.size + self.prompt.size
 
     def take(self) -> api.StreamGenerateResponse:
         """Return all that is pending as one event."""
-        return self._unread.take(self._index, self.tokens)
+        event = self._unread.take(self._index, self.tokens)
+        return self.prompt.take(event) if self.prompt else event
 
     def drop(self) -> None:
         """Drop what is pending, and whatever comes: the client does not read it."""

@@ -68,7 +68,7 @@ class Unread:
         self,
         token_ids: Sequence[int],
         text: str,
-        logprobs: Sequence[object],
+        logprobs: Sequence[types.PositionLogprobs],
         parsed: pb.DeltaParsed | None = None,
     ) -> None:
         """Append a delta. `parsed` takes the place of the text."""
@@ -82,7 +82,7 @@ class Unread:
         if text:
             self._texts.append(text)
         if logprobs:
-            self._logprobs.extend(logprobs)  # type: ignore[arg-type]
+            self._logprobs.extend(logprobs)
 
     def take(self, choice_index: int, tokens: int) -> api.StreamGenerateResponse:
         """Return everything as one event; `tokens` counts the choice's output with it."""
@@ -110,7 +110,7 @@ class Dropped(Unread):
         self,
         token_ids: Sequence[int],
         text: str,
-        logprobs: Sequence[object],
+        logprobs: Sequence[types.PositionLogprobs],
         parsed: pb.DeltaParsed | None = None,
     ) -> None:
         """Drop a delta."""

@@ -41,6 +41,8 @@ class Asked:
     """Whether every chunk of a stream has the usage so far."""
     token_ids: bool
     """Whether the ids of the output's tokens are returned, as vLLM's server does."""
+    tokens_as_ids: bool
+    """Whether log probabilities name tokens by their ids, as vLLM's server does."""
     tier: str
     """Tier that serves the request; empty where the client named none."""
     receipt: bool
@@ -86,10 +88,12 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     fields = Fields("", body, ignore_unknown=True)
     stream = fields.flag("stream")
     usage, running_usage = _stream_options(fields, stream=stream)
-    token_ids = fields.flag("return_token_ids")
+    token_ids, tokens_as_ids = fields.flag("return_token_ids"), fields.flag("return_tokens_as_token_ids")
     tier = _tier(fields)
     cache_key = fields.take("prompt_cache_key")
     request = read_body(fields, chat=chat)
+    if chat and stream and request.sampling.prompt_logprobs is not None:
+        raise fields.wrong("prompt_logprobs", "must be absent where stream is true")
     session = request.session_id or headers.get("X-Session-ID", "")
     key = headers.get("Idempotency-Key", "")
     options = GenerateOptions(
@@ -110,6 +114,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         usage=usage or receipt,
         running_usage=running_usage,
         token_ids=token_ids,
+        tokens_as_ids=tokens_as_ids,
         tier="default" if tier in ("auto", "standard") else tier,
         receipt=receipt,
         received=received,

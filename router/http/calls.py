@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -12,11 +12,12 @@ from aiohttp import web
 from cluster.errors import PenstockError
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
+from penstock.values.results import Receipt
 from router.call_context import CallContext
-from router.http.bodies import read_json
+from router.http.bodies import Asked, read_json
 from router.http.context import HttpContext
 from router.http.errors import HttpError, http_error
-from router.http.event_stream import EventEncoder, EventStream
+from router.http.event_stream import EventEncoder, EventStream, SharedStream
 from router.identity import Caller
 from router.inference.servicer import InferenceServicer
 from router.metrics import RouterMetrics
@@ -24,6 +25,8 @@ from router.metrics import RouterMetrics
 _LOG = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
+IGNORED = "x-penstock-ignored"
+"""Header with the fields of the body that nobody knows."""
 _JSON_TYPE = "application/json"
 BODY_S = 60.0
 """Longest time in seconds until a body has arrived."""
@@ -54,13 +57,15 @@ class Calls:
         self.error_bodies: dict[str, ErrorBody] = {}
         """Forms of errors by the beginning of the path. Others are those of OpenAI."""
 
-    def caller(self, request: web.Request) -> tuple[HttpContext, Caller]:
-        """Return the call of a request that is answered at once, and who makes it.
+    def caller(
+        self, request: web.Request, stream: EventStream | SharedStream | None = None
+    ) -> tuple[HttpContext, Caller]:
+        """Return the call of a request, and who makes it. `stream` is its answer, if that is not sent at once.
 
         Raises:
             UnauthenticatedError: nobody who is known.
         """
-        context = HttpContext(request, keys=self._keys)
+        context = HttpContext(request, stream, keys=self._keys)
         return context, self._authenticate(context)
 
     async def generate(self, request: web.Request, generate: api.GenerateRequest) -> api.GenerateResponse:
@@ -76,10 +81,14 @@ class Calls:
     ) -> web.StreamResponse:
         """Answer with a stream. An error before its first line is raised; a later one becomes its last line."""
         stream = EventStream(request, encoder, headers)
-        context = HttpContext(request, stream, keys=self._keys)
-        caller = self._authenticate(context)
+        return await self.answer(
+            request, stream, self.inference.StreamGenerate(generate, *self.caller(request, stream))
+        )
+
+    async def answer(self, request: web.Request, stream: EventStream, work: Awaitable[object]) -> web.StreamResponse:
+        """Answer with what some work writes to a stream. Errors as in `stream`."""
         try:
-            await self.inference.StreamGenerate(generate, context, caller)
+            await work
         except PenstockError as error:
             if not stream.begun:
                 raise
@@ -88,6 +97,12 @@ class Calls:
         finally:
             stream.close()
         return await stream.end()
+
+    def shared_fields(self, asked: Asked) -> dict[str, Any]:
+        """Return the fields that whole answers and chunks share."""
+        digest = self.inference.digest(asked.generate.model)
+        fields: dict[str, Any] = {"system_fingerprint": f"fp_{digest[:16]}" if digest else None}
+        return {**fields, "service_tier": asked.tier} if asked.tier else fields
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -149,6 +164,28 @@ async def json_body(request: web.Request) -> Mapping[str, Any]:
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     return read_json(data)
+
+
+def answer_headers(request: web.Request, request_id: str, ignored: Iterable[str]) -> dict[str, str]:
+    """Return the headers of an answer. The client's own name of the request goes before ours."""
+    headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
+    if names := ", ".join(ignored):
+        headers[IGNORED] = names
+    return headers
+
+
+def timing_headers(receipts: Sequence[Receipt]) -> dict[str, str]:
+    """Return how long requests of one call waited and ran, as browsers and OpenAI's clients show it."""
+    attempts = [attempt for receipt in receipts for attempt in receipt.attempts]
+    parts = {
+        "queue": sum(attempt.queue_time for attempt in attempts),
+        "prefill": sum(attempt.prefill_time for attempt in attempts),
+        "decode": sum(attempt.decode_time for attempt in attempts),
+    }
+    return {
+        "openai-processing-ms": f"{1000 * max(receipt.total_time for receipt in receipts):.0f}",
+        "server-timing": ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts.items()),
+    }
 
 
 def _name(request: web.Request) -> str:

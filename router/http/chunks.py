@@ -1,4 +1,4 @@
-"""Events of a generation as chunks of OpenAI's streams. Pure."""
+"""Events of a generation as chunks of a stream of /v1/chat/completions. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
 from typing import Any
 
-from penstock.batch.output import chat_logprobs, text_logprobs, usage_object
+from penstock.batch.logprobs import chat_logprobs
+from penstock.batch.output import usage_object
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Receipt, Usage
@@ -28,14 +29,14 @@ _REASONS = {
 class ChunkOptions:
     """What a client wants to see in a stream."""
 
-    chat: bool
-    """Whether the stream is that of a chat."""
     usage: bool = False
     """Whether a last chunk has the usage."""
     running_usage: bool = False
     """Whether every chunk has the usage so far."""
     token_ids: bool = False
     """Whether chunks have the ids of their tokens."""
+    tokens_as_ids: bool = False
+    """Whether log probabilities name tokens by their ids."""
     receipt: bool = False
     """Whether the usage has the receipt."""
     event_ids: bool = False
@@ -51,7 +52,7 @@ class Chunks:
         """`head` has the fields that all chunks share beside their id."""
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
-        self._fields, self._options, self._chat = head, options, options.chat
+        self._fields, self._options = head, options
         self._plain = not options.running_usage and not options.token_ids
         """Whether a chunk of plain text has nothing but its text."""
         self._head = ""
@@ -89,17 +90,11 @@ class Chunks:
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
         self.request_id = request_id
-        whole = _json(
-            {
-                "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}",
-                "object": "chat.completion.chunk" if self._chat else "text_completion",
-                **self._fields,
-            }
-        )
+        whole = _json({"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", **self._fields})
         self._head = f"data: {whole[:-1]},"
 
     def _greeting(self, index: int) -> bytes:
-        if not self._chat or index in self._greeted:
+        if index in self._greeted:
             return b""
         self._greeted.add(index)
         return self._chunk(index, '"delta":{"role":"assistant","content":""}')
@@ -107,41 +102,29 @@ class Chunks:
     def _delta(self, delta: api.Delta) -> bytes:
         index, text, options = delta.choice_index, delta.text, self._options
         self._output_tokens += len(delta.token_ids)
-        first = self._greeting(index) if self._chat and index not in self._greeted else b""
+        first = self._greeting(index) if index not in self._greeted else b""
         rich = delta.logprobs or delta.reasoning or delta.tool_calls
         if not text and not rich and not (options.token_ids and delta.token_ids):
             return first
         if options.event_ids:
-            first += self._event_id(index, delta.offset + len(delta.token_ids))
+            first += event_id(self._received, index, delta.offset + len(delta.token_ids))
         if self._plain and not rich:
             # Nearly every token.
             shown = encode_basestring(text)
-            said = f'"delta":{{"content":{shown}}}' if self._chat else f'"text":{shown}'
-            choice = f'{{"index":{index},{said},"logprobs":null,"finish_reason":null}}'
+            choice = f'{{"index":{index},"delta":{{"content":{shown}}},"logprobs":null,"finish_reason":null}}'
             return first + f'{self._head}"choices":[{choice}]}}\n\n'.encode()
         positions = tuple(map(logprobs_from_wire, delta.logprobs))
-        if self._chat:
-            said, logprobs = f'"delta":{_json(_chat_delta(delta))}', chat_logprobs(positions)
-        else:
-            said, logprobs = f'"text":{encode_basestring(text)}', text_logprobs(positions)
+        said = f'"delta":{_json(_chat_delta(delta))}'
         if options.token_ids:
             said += f',"token_ids":{_json(list(delta.token_ids))}'
-        return first + self._chunk(index, said, logprobs)
-
-    def _event_id(self, index: int, tokens: int) -> bytes:
-        """Return the id of the next chunk: the output tokens of each choice that a client has with it."""
-        received = self._received
-        received += [0] * (index + 1 - len(received))
-        received[index] = tokens
-        return f"id: {','.join(map(str, received))}\n".encode()
+        return first + self._chunk(index, said, chat_logprobs(positions, as_ids=options.tokens_as_ids))
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
         lines = []
         for choice in finished.choices:
             lines.append(self._greeting(choice.index))
-            said = '"delta":{}' if self._chat else '"text":""'
-            lines.append(self._chunk(choice.index, said, reason=_REASONS[choice.finish_reason]))
+            lines.append(self._chunk(choice.index, '"delta":{}', reason=_REASONS[choice.finish_reason]))
         if self._options.usage:
             usage = usage_object(Usage.from_proto(finished.usage))
             if self._options.receipt:
@@ -158,6 +141,15 @@ class Chunks:
             counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
             usage = f',"usage":{_json(counts)}'
         return f'{self._head}"choices":[{choice}]{usage}}}\n\n'.encode()
+
+
+def event_id(received: list[int], index: int, tokens: int) -> bytes:
+    """Return the id of a chunk: the output tokens of each choice that a client has with it. `received` has those before
+    it, and gets the choice's `tokens`.
+    """
+    received += [0] * (index + 1 - len(received))
+    received[index] = tokens
+    return f"id: {','.join(map(str, received))}\n".encode()
 
 
 def queue_place(queued: api.Queued) -> bytes:

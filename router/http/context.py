@@ -9,13 +9,13 @@ from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
 from router.call_context import Metadata
-from router.http.event_stream import EventStream
+from router.http.event_stream import EventStream, SharedStream
 
 
 class HttpContext:
     """A `CallContext` of an HTTP request."""
 
-    def __init__(self, request: web.Request, stream: EventStream | None = None, *, keys: bool) -> None:
+    def __init__(self, request: web.Request, stream: EventStream | SharedStream | None = None, *, keys: bool) -> None:
         """Begin.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
 
@@ -78,11 +78,11 @@ class EventStream:
             ClientGoneError: the client is gone.
         """
         if lines := self._encoder.of(event):
-            await self._send(lines)
+            await self.send(lines)
 
     async def fail(self, error: HttpError) -> None:
         """End with an error, whose status can't be sent any more."""
-        await self._send(self._encoder.failed(error))
+        await self.send(self._encoder.failed(error))
 
     async def end(self) -> web.StreamResponse:
         """Send the end of the answer, and return it."""
@@ -95,7 +95,12 @@ class EventStream:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _send(self, lines: bytes) -> None:
+    async def send(self, lines: bytes) -> None:
+        """Send lines. Waits while the client is slow to read.
+
+        Raises:
+            ClientGoneError: the client is gone.
+        """
         self._quiet = False
         self._writing = True
         try:
@@ -143,3 +148,36 @@ class EventStream:
         if self._quiet and self.chunked and self.can_write() and not self._request.transport.is_closing():  # type: ignore[union-attr]
             self._send_now(_KEEP_ALIVE)
         self._quiet = True
+
+
+class SharedStream:
+    """Part of an answer that several calls write. Each waits for its turn."""
+
+    chunked = False
+    """Whether lines can be sent outside the coroutine of the call."""
+
+    def __init__(self, whole: EventStream, encoder: EventEncoder, lock: asyncio.Lock) -> None:
+        """`lock` is that of all parts."""
+        self._whole, self._encoder, self._lock = whole, encoder, lock
+
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
+        self._encoder.opened(request_id)
+
+    async def write(self, event: api.StreamGenerateResponse) -> None:
+        """Send an event. Waits while the client is slow to read.
+
+        Raises:
+            ClientGoneError: the client is gone.
+        """
+        if lines := self._encoder.of(event):
+            async with self._lock:
+                await self._whole.send(lines)
+
+    def can_write(self) -> bool:
+        """Return whether lines would leave now."""
+        return False
+
+    def write_now(self, event: api.StreamGenerateResponse) -> NoReturn:
+        """Refuse: lines of several calls go through their coroutines."""
+        raise ValueError("lines of several calls do not leave at once")

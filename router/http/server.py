@@ -12,6 +12,7 @@ from cluster.errors import BootstrapError
 from cluster.settings import HttpSettings, is_loopback
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
+from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
 from router.http.hosts import refuse_foreign_hosts
 from router.http.routes import Routes
@@ -45,6 +46,7 @@ class HttpServer:
         if calls.open and is_loopback(host):
             app.middlewares.append(refuse_foreign_hosts)
         Routes(calls).add_to(app)
+        CompletionRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
         self._runner = web.AppRunner(

@@ -99,6 +99,8 @@ class Admission:
             raise
         params, n = resolve(checked, info, len(ids))
         await self._constraints.check(pool, params.structured)
+        asked = params.logprobs is not None or params.prompt_logprobs is not None
+        names = await self._catalog.token_bytes(pool) if asked else None
         if resume is not None:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
@@ -106,7 +108,20 @@ class Admission:
         scope = f"{checked.lora_adapter}\0{salt}".encode()
         trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
         admitted = Admitted(
-            checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at, counted
+            checked,
+            caller,
+            pool,
+            info,
+            ids,
+            params,
+            n,
+            salt,
+            trail,
+            preferred,
+            deadline,
+            arrived_at,
+            counted,
+            token_bytes=names,
         )
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)

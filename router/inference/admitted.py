@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
@@ -46,6 +46,8 @@ class Admitted:
     """Whether it counts as demand."""
     groups: tuple[InputGroup, ...] = ()
     """Groups of inputs, one for each choice; empty for a generation, where all choices have the same prompt."""
+    token_bytes: Mapping[int, bytes] | None = None
+    """Texts of the model's tokens, by id, for log probabilities; None without these, and where they are not known."""
 
     @property
     def choice_tokens(self) -> int:

@@ -15,6 +15,7 @@ from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.generation.metering import AttemptMetering
+from router.generation.output import asks_logprobs
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
 from router.inference.parsing import output_parsing
@@ -96,4 +97,6 @@ class Builder:
         if group is not None:
             # Each group has a prompt of its own.
             choice.metering = AttemptMetering(index, len(group.ids), pool.prices, shares_prompt=False)
+        if asks_logprobs(start.sampling):
+            choice.output.expect_logprobs(admitted.ids[0], admitted.token_bytes)
         return choice

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.generation.parsed import join_calls
@@ -15,6 +17,7 @@ class Collector:
         self._texts: dict[int, list[str]] = {}
         self._reasoning: dict[int, list[str]] = {}
         self._calls: dict[int, list[types.ToolCallDelta]] = {}
+        self._prompt_logprobs: Iterable[types.PositionLogprobs] = ()
         self.finished = api.Finished()
         """The last event; empty until it came."""
 
@@ -30,6 +33,8 @@ class Collector:
                 self._reasoning.setdefault(delta.choice_index, []).append(delta.reasoning)
             if delta.tool_calls:
                 self._calls.setdefault(delta.choice_index, []).extend(delta.tool_calls)
+            if delta.prompt_logprobs:
+                self._prompt_logprobs = delta.prompt_logprobs
         elif event.HasField("finished"):
             self.finished = event.finished
             for end in event.finished.choices:
@@ -56,4 +61,5 @@ class Collector:
             choices=[self._choices[index] for index in sorted(self._choices)],
             usage=self.finished.usage,
             receipt=self.finished.receipt,
+            prompt_logprobs=self._prompt_logprobs,
         )

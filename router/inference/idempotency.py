@@ -131,7 +131,11 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
         if have not in known:
             # Refuse before anything is sent.
             raise InvalidRequestError.of("resume.received_tokens", NO_END.format(have))
-        rest.append(_behind(choice, have, known[have]))
+        delta = _behind(choice, have, known[have])
+        if delta is not None and not have and not choice.index:
+            # With the first delta, which a client that has tokens got.
+            delta.prompt_logprobs.extend(response.prompt_logprobs)
+        rest.append(delta)
     for delta in rest:
         if delta is not None:
             yield api.StreamGenerateResponse(delta=delta)

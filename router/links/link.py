@@ -363,7 +363,9 @@ class ReplicaLink:
         sinks = self._sinks
         if frame.histories:
             sinks.deliver_histories(frame)
-        if frame.sinks or frame.ends:
+        if frame.prompts:
+            sinks.deliver_prompts(frame)
+        if frame.sinks or frame.ends or frame.prompts:
             self.output_at = self._heard_at
             # Before receivers learn of the ends: each chooses at once where to go on, and must not choose this replica.
             self._engine_died = self._engine_died or any(ended.engine_died for ended in frame.ends)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.internal.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.links.failure import Failure
 
 Parsed = pb.DeltaParsed | None
@@ -16,13 +17,22 @@ class Receiver(Protocol):
     """Receiver of one attempt's output. The link calls it on the router's loop, so it never blocks."""
 
     def on_delta(
-        self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object], parsed: Parsed = None
+        self,
+        offset: int,
+        token_ids: Sequence[int],
+        text: str,
+        logprobs: Sequence[types.PositionLogprobs],
+        parsed: Parsed = None,
     ) -> None:
-        """Take new output; `logprobs` are PositionLogprobs messages, empty when not asked for."""
+        """Take new output; `logprobs` are empty when not asked for."""
         ...
 
     def on_history(self, history: pb.History) -> None:
         """Take the output before the offset to which this receiver attached; it comes before any delta."""
+        ...
+
+    def on_prompt_logprobs(self, part: pb.PromptLogprobs) -> None:
+        """Take log probabilities of the prompt, or a part of them; all parts come before any delta."""
         ...
 
     def on_end(self, end: pb.AttemptEnd) -> None:

@@ -78,6 +78,12 @@ class Sinks:
                 item.want_history = False
                 self._tell(history.sink, item, partial(item.receiver.on_history, history))
 
+    def deliver_prompts(self, frame: pb.LinkResponse) -> None:
+        """Hand over log probabilities of prompts."""
+        for part in frame.prompts:
+            if (item := self.open.get(part.sink)) is not None:
+                self._tell(part.sink, item, partial(item.receiver.on_prompt_logprobs, part))
+
     def deliver_output(self, frame: pb.LinkResponse, now: float) -> None:
         """Hand over new output; `now` is in monotonic seconds. Output without a sink is counted as orphaned."""
         tokens = list(frame.token_ids)

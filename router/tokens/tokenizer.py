@@ -17,6 +17,7 @@ from cluster.settings import LimitSettings
 from router.tokens.chat import ChatTemplate, splits_special_tokens
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
+from router.tokens.token_bytes import TokenBytes
 from router.validation import ChatPrompt, Message, Prompt, TextPrompt
 
 INLINE_CHARACTERS = 2_048
@@ -55,6 +56,8 @@ class Tokenizer:
         # The router checks lengths itself. A file that truncates would cut prompts without an error.
         self._encoder.no_truncation()
         self._encoder.no_padding()
+        self.token_bytes = TokenBytes(self._encoder)
+        """Text of each token in UTF-8, by id."""
         self._executor = executor
         self._no_chat = "this model has no chat template; send text or token ids"
         try:

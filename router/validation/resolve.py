@@ -26,6 +26,7 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
     params = _settle_lengths(found, checked, model, prompt_tokens)
     _check_vocabulary(found, checked, model.vocabulary_size, model.max_context_tokens)
     _check_capabilities(found, checked.sampling, model)
+    _check_prompt_logprobs(found, checked, prompt_tokens)
     check_adapter(found, "lora_adapter", checked.lora_adapter, model.lora_adapters)
     found.raise_any()
     return params, checked.n
@@ -58,8 +59,14 @@ def check_received(resume: ResumePoint, max_tokens: int) -> None:
 
 
 def choice_sampling(params: SamplingParams, choice_index: int) -> SamplingParams:
-    """Return the parameters of one choice: seed + index, wrapping around within signed 64 bits."""
-    if params.seed is None or choice_index == 0:
+    """Return the parameters of one choice: seed + index, wrapping around within signed 64 bits. The prompt is the same
+    for all, so only the first one asks for its log probabilities.
+    """
+    if choice_index == 0:
+        return params
+    if params.prompt_logprobs is not None:
+        params = replace(params, prompt_logprobs=None)
+    if params.seed is None:
         return params
     seed = (params.seed + choice_index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
     return replace(params, seed=seed)
@@ -119,6 +126,7 @@ def _check_capabilities(found: Violations, params: SamplingParams, model: ModelI
         ("repetition_penalty", able.penalties),
         ("seed", able.seed),
         ("logprobs", able.logprobs),
+        ("prompt_logprobs", able.prompt_logprobs),
     )
     for name, supported in needs:
         if not supported and getattr(params, name) != _DEFAULTS[name]:
@@ -127,8 +135,22 @@ def _check_capabilities(found: Violations, params: SamplingParams, model: ModelI
         found.add("sampling.logit_bias", "is not supported by this model")
     if params.structured is not None and not able.structured_output:
         found.add("sampling.structured_output", "is not supported by this model")
-    if able.logprobs and params.logprobs is not None and params.logprobs > able.max_logprobs:
-        found.add("sampling.logprobs", f"must be at most {able.max_logprobs} for this model, got {params.logprobs}")
+    for name, supported in (("logprobs", able.logprobs), ("prompt_logprobs", able.prompt_logprobs)):
+        most, asked = able.max_logprobs, getattr(params, name)
+        if supported and asked is not None and asked > most:
+            found.add(f"sampling.{name}", f"must be at most {most} for this model, got {asked}")
+
+
+def _check_prompt_logprobs(found: Violations, checked: CheckedRequest, prompt_tokens: int) -> None:
+    alternatives, most = checked.sampling.prompt_logprobs, checked.max_prompt_logprobs
+    if alternatives is not None and (count := prompt_tokens * (1 + alternatives)) > most:
+        found.add(
+            "sampling.prompt_logprobs",
+            f"must be at most {most // prompt_tokens - 1} with {prompt_tokens} prompt tokens, got {alternatives}: "
+            f"{count} log probabilities, of {most} that one request may ask for"
+            if prompt_tokens <= most
+            else f"must not be set with more than {most} prompt tokens, got {prompt_tokens}",
+        )
 
 
 def check_adapter(found: Violations, field: str, adapter: str, known: tuple[str, ...]) -> None:

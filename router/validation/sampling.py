@@ -36,7 +36,11 @@ def _fits(data: bytes, limits: LimitSettings) -> bool:
 
 
 def _check(found: Violations, field: str, wire: types_pb2.SamplingParams, limits: LimitSettings) -> None:
-    counts = (("logprobs", 0, limits.max_logprobs, False), ("n", 1, limits.max_choices, False))
+    counts = (
+        ("logprobs", 0, limits.max_logprobs, False),
+        ("prompt_logprobs", 0, limits.max_logprobs, False),
+        ("n", 1, limits.max_choices, False),
+    )
     for name, low, high, above_low in (*_RANGES, *counts):
         if wire.HasField(name):  # type: ignore[arg-type]
             found.number(f"{field}.{name}", getattr(wire, name), low, high, above_low=above_low)

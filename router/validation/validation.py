@@ -150,7 +150,6 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
     found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
     for name in ("tool_choice", "parallel_tool_calls", "reasoning"):
         _refuse_set(found, name, set_=request.HasField(name))
-    _refuse_set(found, "sampling.prompt_logprobs", set_=request.sampling.HasField("prompt_logprobs"))
     return CheckedRequest(
         model=request.model,
         prompt=prompt,
@@ -163,6 +162,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         session_id=request.session_id,
         digest=_digest(request) if request.idempotency_key else "",
         max_tokens_limit=limits.each.max_tokens,
+        max_prompt_logprobs=limits.each.max_prompt_logprobs,
     )
 
 

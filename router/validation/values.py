@@ -86,6 +86,8 @@ class CheckedRequest:
     """Digest of the request, with the meaning of `QueueEntry.digest`; empty without an idempotency key."""
     max_tokens_limit: int | None = None
     """Largest max_tokens that the operator allows; None: as many as the context has room for."""
+    max_prompt_logprobs: int = LimitSettings().max_prompt_logprobs
+    """Most log probabilities of the prompt."""
     tool_choice: ToolChoice = _ANY_TOOL
     parallel_tool_calls: bool = True
     include_reasoning: bool = True

@@ -13,7 +13,7 @@ MODULES, LINES, POSITIONAL = 16, 400, 6
 
 LONG_FILES = {
     "cluster/queue/memory/queue.py": 445,
-    "router/generation/choice.py": 540,
+    "router/generation/choice.py": 539,
 }
 MANY_PARAMETERS = {
     "cluster/autoscaler/scaler.py:__init__": 8,

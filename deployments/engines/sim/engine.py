@@ -165,7 +165,10 @@ class SimEngine:
         self._live[sequence_id] = sequence
         self._meter.arrive(now, len(prompt))
         salt = f"{spec.lora_adapter}\0{spec.cache_salt}"
-        self._core.add(sequence_id, len(prompt), block_hashes(prompt, self._settings.block_size, salt))
+        # Log probabilities of the prompt need all of it computed, so none of it may come from the cache.
+        computed = spec.sampling.prompt_logprobs is not None
+        hashes = () if computed else block_hashes(prompt, self._settings.block_size, salt)
+        self._core.add(sequence_id, len(prompt), hashes)
         self._work.set()
 
     async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
@@ -360,6 +363,7 @@ class SimEngine:
                         logit_bias=False,
                         tools=bool(self._answer),
                         reasoning=bool(self._answer),
+                        prompt_logprobs=True,
                     )
                     if self._task is ModelTask.GENERATE
                     else NOTHING_GENERATED

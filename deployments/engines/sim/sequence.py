@@ -45,6 +45,7 @@ class SimSequence:
         """Stop token id that ended the sequence."""
         self._sink = sink
         self._prior_tokens = len(prior)
+        self._prompt = spec.prompt_token_ids
         self._end_id = vocabulary.end_id
         self._source = TokenSource(
             spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id, answer
@@ -83,6 +84,8 @@ class SimSequence:
         index = self._prior_tokens + self.output_tokens
         may_end = index >= sampling.min_tokens
         token = self._source.token(index, may_end=may_end and not sampling.ignore_eos)
+        if not self.output_tokens and sampling.prompt_logprobs is not None:
+            self._sink.on_prompt_logprobs(self._source.prompt_logprobs(self._prompt, sampling.prompt_logprobs))
         self.output_tokens += 1
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
         self.last_token_at = now

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 
+from cluster.models import PromptLogprobs
 from penstock.models import PositionLogprobs, TokenLogprob
 
 _MASK = (1 << 64) - 1
@@ -57,7 +59,23 @@ class TokenSource:
         others = (self._natural[(draw + step) % len(self._natural)] for step in range(alternatives + 1))
         distinct = [each for each in others if each != token][: max(0, alternatives - 1)]
         top = [chosen, *(TokenLogprob(each, chosen.logprob - rank) for rank, each in enumerate(distinct, start=1))]
-        return PositionLogprobs(chosen, tuple(top[:alternatives]))
+        return PositionLogprobs(chosen, tuple(top[:alternatives]), rank=1)
+
+    def prompt_logprobs(self, prompt: Sequence[int], alternatives: int) -> PromptLogprobs:
+        """Make up log probabilities for a prompt: each token but the first is the most likely one at its place."""
+        ids, values, natural = array("I"), array("f"), self._natural
+        for place, token in enumerate(prompt[1:], start=1):
+            draw = _mix(self._base + (place << 32))
+            own = -1e-3 * (1 + draw % 700)
+            ids.append(token)
+            values.append(own)
+            if alternatives:
+                others = (natural[(draw + step) % len(natural)] for step in range(alternatives + 1))
+                top = [token, *(each for each in others if each != token)][:alternatives]
+                ids.extend(top)
+                values.extend([own - rank for rank in range(len(top))])
+        rows = len(prompt) - 1
+        return PromptLogprobs(len(ids) // rows if rows else 1, ids, values, array("I", [1] * rows))
 
 
 def block_hashes(tokens: Sequence[int], block_size: int, salt: str) -> list[int]:

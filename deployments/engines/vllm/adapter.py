@@ -17,6 +17,8 @@ token goes from the socket to our sink in one turn of the loop (`pump.py`). This
 - `engine_core.abort_requests_async`, `.call_utility_async`: utilities run between steps, and after all aborts that were
   sent before. `engine_core.utility_results` holds the futures of calls under way.
 - `EngineCoreOutput.pooling_output` is the vector of a pooling model as a tensor, in the output that ends its request.
+- EngineCoreOutput.new_prompt_logprobs_tensors comes once, whole, with the first token, however many steps the prefill
+  took.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
 """
 
@@ -73,8 +75,8 @@ _EXPECTED_FIELDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (
         EngineCoreOutput,
         (
-            *("request_id", "new_token_ids", "new_logprobs", "finish_reason", "stop_reason", "events"),
-            *("prefill_stats", "pooling_output"),
+            *("request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason"),
+            *("stop_reason", "events", "prefill_stats", "pooling_output"),
         ),
     ),
 )

@@ -80,6 +80,8 @@ def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> 
         stop_token_ids=list(own.stop_token_ids),
         ignore_eos=own.ignore_eos,
         logprobs=own.logprobs,
+        # vLLM does not read its prefix cache then. A resumed sequence asks anew, for a client that had nothing yet.
+        prompt_logprobs=own.prompt_logprobs,
         logit_bias=dict(own.logit_bias) or None,
         structured_outputs=to_vllm_constraint(own.structured) if own.structured else None,
         extra_args=extra or None,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.errors import EngineStartError
-from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptLogprobs, SequenceEnd
 from deployments.engines.base import TokenSink
 from penstock.models import (
     ConstraintKind,
@@ -40,6 +40,9 @@ class _Collector:
         self.logprobs = 0
         self.text = ""
         self.ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        """Ignore what nobody asks for."""
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.tokens += len(token_ids)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
-from deployments.engines.vllm.logprobs import to_positions
+from deployments.engines.vllm.logprobs import to_positions, to_prompt
 from deployments.engines.vllm.text import Text
 from penstock.models import FinishReason
 
@@ -54,8 +54,8 @@ class VllmSequence:
     """Receiver of the engine's output for one request."""
 
     __slots__ = (
-        "_owner", "_sink", "arrived_at", "broken", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
-        "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
+        "_owner", "_prompt_rows", "_sink", "arrived_at", "broken", "cached_tokens", "finish_reason", "first_token_at",
+        "internal_id", "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
         "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text", "vectors",
     )  # fmt: skip
 
@@ -67,6 +67,7 @@ class VllmSequence:
         """vLLM's id of the request."""
         self.sampling = spec.sampling
         self.prompt_tokens = len(spec.prompt_token_ids) + (len(spec.resume.prior_token_ids) if spec.resume else 0)
+        self._prompt_rows = len(spec.prompt_token_ids) - 1
         self.text: Text = NO_TEXT
         """Set before the first output."""
         # Times are seconds of the machine's monotonic clock, the same in all processes. 0 means not yet.
@@ -108,6 +109,8 @@ class VllmSequence:
         self.last_output_at = at
         reason = "" if output.finish_reason is None else str(output.finish_reason)
         token_ids = output.new_token_ids
+        if (prompt := output.new_prompt_logprobs_tensors) is not None:
+            self._sink.on_prompt_logprobs(to_prompt(prompt, self._prompt_rows))
         text = self.text.feed(token_ids, stop_token=reason == "stop", last=reason != "")
         if token_ids:
             if not self.output_tokens:
@@ -118,7 +121,9 @@ class VllmSequence:
             logprobs = None
             if (found := output.new_logprobs) is not None:
                 asked = self.sampling.logprobs or 0
-                logprobs = to_positions(found.logprob_token_ids, found.logprobs, asked)[: len(token_ids)]
+                logprobs = to_positions(found.logprob_token_ids, found.logprobs, found.sampled_token_ranks, asked)[
+                    : len(token_ids)
+                ]
             self._sink.on_tokens(token_ids, text, logprobs)
         if reason or self.text.match:
             self.refused = reason == "error" and not self.output_tokens

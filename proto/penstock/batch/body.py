@@ -131,6 +131,7 @@ def _sampling(body: Fields, *, chat: bool) -> Sampling:
         stop_token_ids=tuple(_ints(body, "stop_token_ids")),
         ignore_eos=body.flag("ignore_eos"),
         logprobs=_logprobs(body, chat=chat),
+        prompt_logprobs=body.count("prompt_logprobs"),
         logit_bias=_logit_bias(body),
         structured=_structured(body),
     )

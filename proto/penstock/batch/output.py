@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from penstock.models import PositionLogprobs, TokenLogprob, ToolCall
+from penstock.batch.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs
+from penstock.models import ToolCall
 from penstock.values.jobs import Job, JobResult
 from penstock.values.results import Choice, Completion, Usage
 
@@ -37,16 +37,34 @@ def result_object(job: Job, result: JobResult) -> dict[str, Any]:
     return fields
 
 
-def completion_object(completion: Completion, *, model: str, created: int, chat: bool) -> dict[str, Any]:
-    """Return a whole answer as OpenAI's server gives it. `created` is in seconds since 1970."""
-    return {
+def completion_object(
+    completion: Completion, *, model: str, created: int, chat: bool, tokens_as_ids: bool = False
+) -> dict[str, Any]:
+    """Return a whole answer as OpenAI's server gives it.
+
+    Args:
+        completion: the answer.
+        model: as the caller wrote it.
+        created: seconds since 1970.
+        chat: whether the prompt was a conversation.
+        tokens_as_ids: whether the log probabilities of a chat name tokens by their ids.
+    """
+    found: dict[str, Any] = {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{completion.request_id}",
         "object": "chat.completion" if chat else "text_completion",
         "created": created,
         "model": model,
-        "choices": [(_chat_choice if chat else _text_choice)(choice) for choice in completion.choices],
+        "choices": [
+            _chat_choice(choice, as_ids=tokens_as_ids) if chat else _text_choice(choice)
+            for choice in completion.choices
+        ],
         "usage": usage_object(completion.usage),
     }
+    if completion.prompt_logprobs:
+        # vLLM's server has them in an answer of a chat, and in each choice of a completion.
+        for place in [found] if chat else found["choices"]:
+            place["prompt_logprobs"] = prompt_logprobs(completion.prompt_logprobs)
+    return found
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -59,11 +77,11 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _chat_choice(choice: Choice) -> dict[str, Any]:
+def _chat_choice(choice: Choice, *, as_ids: bool) -> dict[str, Any]:
     return {
         "index": choice.index,
         "message": message_object(choice),
-        "logprobs": chat_logprobs(choice.logprobs),
+        "logprobs": chat_logprobs(choice.logprobs, as_ids=as_ids),
         "finish_reason": choice.finish_reason.value,
     }
 
@@ -88,33 +106,6 @@ def _text_choice(choice: Choice) -> dict[str, Any]:
     return {
         "index": choice.index,
         "text": choice.text,
-        "logprobs": text_logprobs(choice.logprobs),
+        "logprobs": TextLogprobs().lists(choice.logprobs) if choice.logprobs else None,
         "finish_reason": choice.finish_reason.value,
     }
-
-
-def chat_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
-    """Return log probabilities in the form of a chat; None where there are none."""
-    return {"content": [_position(position) for position in positions], "refusal": None} if positions else None
-
-
-def text_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
-    """Return log probabilities in the form of a completion; None where there are none."""
-    if not positions:
-        return None
-    return {
-        "tokens": [_name(position.chosen) for position in positions],
-        "token_logprobs": [position.chosen.logprob for position in positions],
-        "top_logprobs": [{_name(token): token.logprob for token in position.top} for position in positions],
-    }
-
-
-def _position(position: PositionLogprobs) -> dict[str, Any]:
-    top = [{"token": _name(token), "logprob": token.logprob, "bytes": None} for token in position.top]
-    chosen = position.chosen
-    return {"token": _name(chosen), "logprob": chosen.logprob, "bytes": None, "top_logprobs": top}
-
-
-def _name(token: TokenLogprob) -> str:
-    """Name a token by its id, as vLLM's server does on request. A client has no tokenizer that could give its text."""
-    return f"token_id:{token.token_id}"

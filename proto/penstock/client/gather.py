@@ -27,6 +27,7 @@ class Gathering:
 
     def __init__(self) -> None:
         self._parts: dict[int, _Parts] = {}
+        self._prompt_logprobs: tuple[PositionLogprobs, ...] = ()
         self._finished: Finished | None = None
 
     def add(self, event: Event) -> None:
@@ -39,6 +40,7 @@ class Gathering:
                 parts.reasoning.append(event.reasoning)
                 for call in event.tool_calls:
                     parts.calls.setdefault(call.index, []).append(call)
+                self._prompt_logprobs = event.prompt_logprobs or self._prompt_logprobs
             case Finished():
                 self._finished = event
 
@@ -65,7 +67,7 @@ class Gathering:
                 "the request was cancelled", grpc.StatusCode.CANCELLED, ErrorDetails(reason="CANCELLED")
             )
         choices = tuple(self._choice(end) for end in finished.choices)
-        return Completion(finished.request_id, choices, finished.usage, finished.receipt)
+        return Completion(finished.request_id, choices, finished.usage, finished.receipt, self._prompt_logprobs)
 
     def _choice(self, end: ChoiceEnd) -> Choice:
         parts = self._parts.get(end.index) or _Parts()

@@ -653,7 +653,8 @@ class SamplingParams(_message.Message):
     """Number of independent choices. 1 to 16; default 1. Each takes a slot and is charged on its own."""
     prompt_logprobs: _builtins.int
     """Number of most likely alternatives whose log probabilities are returned beside that of each prompt token. 0 to 20;
-    default: no log probabilities of the prompt. The prefix cache is not used then.
+    default: no log probabilities of the prompt. The number of prompt tokens times 1 + prompt_logprobs is at most
+    131,072. The prefix cache is not used for such a request.
     """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -773,7 +774,10 @@ class TokenLogprob(_message.Message):
     known.
     """
     token_bytes: _builtins.bytes
-    """Text of the token in UTF-8. Part of a character where a character has several tokens."""
+    """Text of the token in UTF-8: part of a character where a character has several tokens, and the name of a special
+    token, although the text leaves it out. The bytes of all tokens together are the text. Empty where the token has no
+    text, and where the router can't load the model's tokenizer.
+    """
     def __init__(
         self,
         *,
@@ -791,15 +795,18 @@ Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
 
 @_typing.final
 class PositionLogprobs(_message.Message):
-    """Log probability of one output token with its alternatives."""
+    """Log probability of one token of the output, or of the prompt, with its alternatives."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHOSEN_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Rank of the chosen token among all tokens, from 1 for the most likely. 0 where it is not known."""
     @_builtins.property
     def chosen(self) -> Global___TokenLogprob:
-        """The token that was drawn."""
+        """The token that was drawn, or that the prompt has here."""
 
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
@@ -810,10 +817,11 @@ class PositionLogprobs(_message.Message):
         *,
         chosen: Global___TokenLogprob | None = ...,
         top: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen", "rank", b"rank", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -64,6 +64,8 @@ class Delta:
     """New text of the reasoning."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """New output of tool calls."""
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """Log probabilities of the prompt, when asked for, in the first delta of the first choice."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Delta) -> Delta:
@@ -75,6 +77,7 @@ class Delta:
             offset=wire.offset,
             reasoning=wire.reasoning,
             tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in wire.tool_calls),
+            prompt_logprobs=tuple(map(logprobs_from_wire, wire.prompt_logprobs)),
         )
 
 

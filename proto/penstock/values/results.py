@@ -152,6 +152,9 @@ class Completion:
     choices: tuple[Choice, ...]
     usage: Usage
     receipt: Receipt
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """One entry per prompt token, when asked for. The first token has no probability: its entry has -9999 and no
+    alternatives."""
 
     @property
     def text(self) -> str:
@@ -165,6 +168,7 @@ class Completion:
             choices=tuple(map(Choice.from_proto, wire.choices)),
             usage=Usage.from_proto(wire.usage),
             receipt=Receipt.from_proto(wire.receipt),
+            prompt_logprobs=tuple(map(logprobs_from_wire, wire.prompt_logprobs)),
         )
 
 

@@ -41,6 +41,8 @@ class Sampling:
     """Constraint from `json_schema`, `regex`, `one_of` or `grammar`."""
     n: int | None = None
     """Number of independent choices; default 1."""
+    prompt_logprobs: int | None = None
+    """Number of alternatives per prompt token; 0 returns the prompt's own log probabilities only, None returns none."""
 
     def to_proto(self) -> types_pb2.SamplingParams:
         """Convert to the wire.
@@ -95,6 +97,7 @@ class SamplingFields(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     structured: StructuredOutput | None
     n: int | None
+    prompt_logprobs: int | None
 
 
 _PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured")

@@ -67,12 +67,10 @@ _BODY: Mapping[str, Unsupported] = {
     "return_token_ids": _when(False, changes_answers=False),
     "return_token_offsets": _when(False, changes_answers=False),
     "return_prompt_text": _when(False, changes_answers=False),
-    # Log probabilities name tokens by id, so true is what everybody gets.
-    "return_tokens_as_token_ids": _NEVER,
+    "return_tokens_as_token_ids": _when(False, changes_answers=False),
     "routed_experts_prompt_start": _NEVER,
     "mm_payload": _NEVER,
     "return_mm_kwargs": _NEVER,
-    "prompt_logprobs": _ALWAYS,
     "logprob_token_ids": _when([]),
     "echo": _OFF,
     "suffix": _when(""),

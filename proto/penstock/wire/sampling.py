@@ -19,6 +19,7 @@ _SCALARS = (
     "repetition_penalty",
     "seed",
     "logprobs",
+    "prompt_logprobs",
 )
 """Fields that have the same name on both sides and presence on the wire."""
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams) if field.name in _SCALARS}

@@ -8,8 +8,7 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
-from router.http.calls import REQUEST_ID, Calls
-from router.http.routes import IGNORED
+from router.http.calls import REQUEST_ID, Calls, answer_headers
 
 _PATH = "/v1/messages"
 _REQUEST_ID = "request-id"
@@ -48,8 +47,5 @@ class MessagesRoutes:
 
 
 def _headers(request: web.Request, request_id: str, asked: AskedMessage) -> dict[str, str]:
-    shown = request.headers.get(REQUEST_ID) or request_id
-    headers = {REQUEST_ID: shown, _REQUEST_ID: shown}
-    if asked.ignored:
-        headers[IGNORED] = ", ".join(asked.ignored)
-    return headers
+    headers = answer_headers(request, request_id, asked.ignored)
+    return {**headers, _REQUEST_ID: headers[REQUEST_ID]}

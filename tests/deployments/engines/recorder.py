@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, PromptLogprobs, SequenceEnd
 from deployments.engines.base import Engine
 from penstock.models import PositionLogprobs, SamplingParams
 
@@ -18,6 +18,7 @@ class Recorder:
         self.texts: list[str] = []
         self.logprobs: list[PositionLogprobs] = []
         self.deltas_with_logprobs = 0
+        self.prompt: PromptLogprobs | None = None
         self.first = asyncio.Event()
         self._on_each = on_each
         self._end: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
@@ -29,6 +30,11 @@ class Recorder:
     @property
     def ended(self) -> bool:
         return self._end.done()
+
+    def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
+        assert self.prompt is None, "log probabilities of the prompt came twice"
+        assert not self.tokens, "log probabilities of the prompt came after a token"
+        self.prompt = found
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         assert not self._end.done(), "output after the end"

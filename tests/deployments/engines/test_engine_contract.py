@@ -96,6 +96,46 @@ async def test_alternatives_are_as_many_as_asked_for_beside_who_asks_for_more(st
         assert {len(position.top) for position in recorder.logprobs} == {number}
 
 
+@pytest.mark.parametrize("alternatives", [0, 3])
+async def test_log_probabilities_of_the_prompt_come_once_for_all_tokens_but_the_first(
+    started: Started, alternatives: int
+) -> None:
+    sampling = greedy(4, prompt_logprobs=alternatives)
+    for _ in range(2):
+        recorder, end = await generate(started.engine, GenerationSpec(PROMPT, sampling))
+        found = recorder.prompt
+        assert found is not None
+        assert (found.rows, found.width) == (len(PROMPT) - 1, 1 + alternatives)
+        assert list(found.token_ids[:: found.width]) == list(PROMPT[1:])
+        for row in range(found.rows):
+            own, *top = found.logprobs[row * found.width : (row + 1) * found.width]
+            assert top == sorted(top, reverse=True)
+            assert all(-9999.0 <= value <= 0.0 for value in (own, *top))
+            assert found.ranks[row] >= 1
+            if top:
+                assert (own == top[0]) == (found.ranks[row] == 1)
+        # Not even the second time: the cache keeps no log probabilities.
+        assert end.cached_tokens == 0
+
+
+async def test_a_prompt_of_one_token_has_no_log_probability(started: Started) -> None:
+    recorder, _ = await generate(started.engine, GenerationSpec(PROMPT[:1], greedy(2, prompt_logprobs=1)))
+    assert recorder.prompt is not None
+    assert recorder.prompt.rows == 0
+
+
+async def test_a_resumed_sequence_has_the_log_probabilities_of_its_prompt_alone(started: Started) -> None:
+    sampling = greedy(9, prompt_logprobs=1)
+    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
+    resume = ResumeRecord(tuple(whole.tokens[:4]), 0, started.identity.model.digest)
+    rest, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
+    assert whole.tokens[4:] == rest.tokens
+    assert whole.prompt is not None
+    assert rest.prompt is not None
+    assert whole.prompt.token_ids == rest.prompt.token_ids
+    assert list(whole.prompt.logprobs) == pytest.approx(list(rest.prompt.logprobs), abs=1e-3)
+
+
 async def test_seed_decides_the_sample(started: Started) -> None:
     def sampled(seed: int) -> GenerationSpec:
         return GenerationSpec(PROMPT, SamplingParams(max_tokens=24, temperature=1.0, seed=seed, ignore_eos=True))

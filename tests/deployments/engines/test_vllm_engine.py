@@ -126,6 +126,17 @@ async def test_resumed_output_with_penalties_is_that_of_an_undisturbed_run(start
 
 
 @real_engine
+async def test_a_prompt_is_as_likely_as_the_same_text_was_as_output(started: Started) -> None:
+    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(12, logprobs=2)))
+    again, _ = await generate(started.engine, GenerationSpec((*PROMPT, *whole.tokens), greedy(1, prompt_logprobs=2)))
+    assert again.prompt is not None
+    own = list(again.prompt.logprobs[:: again.prompt.width])[-len(whole.tokens) :]
+    assert own == pytest.approx([position.chosen.logprob for position in whole.logprobs], abs=1e-3)
+    ranks = list(again.prompt.ranks)[-len(whole.tokens) :]
+    assert ranks == [position.rank for position in whole.logprobs] == [1] * len(whole.tokens)
+
+
+@real_engine
 async def test_resumed_log_probabilities_go_on(started: Started) -> None:
     sampling = greedy(30, logprobs=3)
     whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))

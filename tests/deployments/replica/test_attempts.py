@@ -374,6 +374,8 @@ class LoneSink:
     def __init__(self) -> None:
         self.ends: list[FinishReason] = []
 
+    def on_prompt_logprobs(self, *_: object) -> None: ...
+
     def on_tokens(self, *_: object) -> None:
         raise AssertionError
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.models import SequenceEnd
-from deployments.replica.frames import MAX_FRAME_TOKENS, fill_frame
+from cluster.models import PromptLogprobs, ResumeRecord, SequenceEnd
+from deployments.replica.frames import MAX_FRAME_TOKENS, MAX_PROMPT_LOGPROBS, fill_frame
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason, PositionLogprobs, TokenLogprob
@@ -81,6 +83,101 @@ def test_logprobs_of_merged_entries_stay_in_order() -> None:
 
     [item] = outlet.frame().logprobs
     assert [3, 4] == [position.chosen.token_id for position in item.positions]
+
+
+def prompt_of(tokens: int, width: int = 2) -> PromptLogprobs:
+    rows = tokens - 1
+    ids = array("I", range(rows * width))
+    return PromptLogprobs(width, ids, array("f", (-float(each) for each in ids)), array("I", [1] * rows))
+
+
+def log_with_prompt(resume: ResumeRecord | None = None) -> OutputLog:
+    return OutputLog("r", "a", lambda _log, _ended: None, resume, prompt_logprobs=True)
+
+
+def test_log_probabilities_of_the_prompt_go_once_before_the_first_delta() -> None:
+    outlet, log = Outlet(), log_with_prompt()
+    log.attach(outlet, 7, 0)
+    log.on_prompt_logprobs(prompt_of(4))
+    assert [] == outlet.marked
+    log.on_tokens([5], "a", None)
+    frame = outlet.frame()
+    [part] = frame.prompts
+    assert (7, 0, 2, [0, 1, 2, 3, 4, 5], [1, 1, 1]) == (
+        part.sink, part.first, part.width, list(part.token_ids), list(part.ranks)
+    )  # fmt: skip
+    assert [0.0, -1.0, -2.0, -3.0, -4.0, -5.0] == list(part.logprobs)
+    assert [(7, 0, [5], "a")] == deltas(frame)
+    log.on_tokens([6], "b", None)
+    assert [] == list(outlet.frame().prompts)
+
+
+def test_those_of_a_long_prompt_come_in_parts_and_output_waits_for_the_last() -> None:
+    outlet, log, other = Outlet(), log_with_prompt(), make_log()
+    log.attach(outlet, 7, 0)
+    other.attach(outlet, 8, 0)
+    prompt = prompt_of(MAX_PROMPT_LOGPROBS + 10)
+    log.on_prompt_logprobs(prompt)
+    log.on_tokens([5], "a", None)
+    other.on_tokens([6], "b", None)
+    frames = [outlet.frame()]
+    # Nobody else waits for it.
+    assert [8] == list(frames[0].sinks)
+    while outlet.marked:
+        frames.append(outlet.frame())
+    assert 3 == len(frames)
+    assert [[], [], [7]] == [[sink for sink in frame.sinks if sink == 7] for frame in frames]
+    parts = [part for frame in frames for part in frame.prompts]
+    assert all(len(part.token_ids) <= MAX_PROMPT_LOGPROBS for part in parts)
+    assert list(prompt.token_ids) == [each for part in parts for each in part.token_ids]
+    assert [0, MAX_PROMPT_LOGPROBS // 2, MAX_PROMPT_LOGPROBS] == [part.first for part in parts]
+
+
+def test_a_receiver_that_has_output_has_those_of_the_prompt() -> None:
+    log = log_with_prompt()
+    log.on_prompt_logprobs(prompt_of(3))
+    log.on_tokens([5], "a", None)
+    log.on_tokens([6], "b", None)
+    for offset, parts in ((0, 1), (1, 0), (0, 1)):
+        outlet = Outlet()
+        log.attach(outlet, 1, offset)
+        assert parts == len(outlet.frame().prompts)
+
+
+def test_a_prompt_of_one_token_has_an_empty_part() -> None:
+    outlet, log = Outlet(), log_with_prompt()
+    log.attach(outlet, 1, 0)
+    log.on_prompt_logprobs(prompt_of(1))
+    log.on_tokens([5], "a", None)
+    frame = outlet.frame()
+    assert [0] == [len(part.ranks) for part in frame.prompts]
+    assert [1] == list(frame.sinks)
+
+
+def test_after_a_resume_they_go_only_to_a_receiver_that_has_no_output() -> None:
+    log = log_with_prompt(ResumeRecord((1, 2), 2, "digest", prior_text="ab"))
+    outlet = Outlet()
+    log.outlet, log.sink = outlet, 1
+    log.on_prompt_logprobs(prompt_of(3))
+    log.on_tokens([5], "c", None)
+    frame = outlet.frame()
+    assert ([], [5]) == (list(frame.prompts), list(frame.token_ids))
+
+    late = log_with_prompt(ResumeRecord((1, 2), 2, "digest", prior_text="ab"))
+    late.attach(outlet, 2, 0)
+    # The earlier output waits for the engine to compute the prompt again.
+    assert [] == outlet.marked
+    late.on_prompt_logprobs(prompt_of(3))
+    late.on_tokens([5], "c", None)
+    frame = outlet.frame()
+    assert ([2], [1, 2, 5]) == ([part.sink for part in frame.prompts], list(frame.token_ids))
+
+
+def test_an_end_without_output_does_not_wait_for_them() -> None:
+    outlet, log = Outlet(), log_with_prompt()
+    log.attach(outlet, 1, 0)
+    log.on_end(SequenceEnd(FinishReason.ERROR))
+    assert 1 == len(outlet.frame().ends)
 
 
 @pytest.mark.slow

@@ -225,9 +225,11 @@ JOB = Job(
 RECEIPT = Receipt((), 1.0, None, 0.0, 0.0, 0.0, True, "router-1")
 
 
-def result(*, chat: bool = True, logprobs: tuple[PositionLogprobs, ...] = ()) -> JobResult:
+def result(*, chat: bool = True, logprobs: tuple[PositionLogprobs, ...] = (), prompt_logprobs: Any = ()) -> JobResult:
     choice = Choice(0, "Hello é", (), logprobs, FinishReason.LENGTH, "")
-    return JobResult(3, "a", 1700000000.9, chat, Completion("req", (choice,), Usage(5, 2, 1), RECEIPT), None)
+    return JobResult(
+        3, "a", 1700000000.9, chat, Completion("req", (choice,), Usage(5, 2, 1), RECEIPT, prompt_logprobs), None
+    )
 
 
 def test_a_chat_result_has_openais_form() -> None:
@@ -271,16 +273,30 @@ def test_a_completion_result_has_openais_form() -> None:
     assert [{"index": 0, "text": "Hello é", "logprobs": None, "finish_reason": "length"}] == body["choices"]
 
 
-def test_log_probabilities_name_tokens_by_id() -> None:
-    position = PositionLogprobs(TokenLogprob(7, -0.5), (TokenLogprob(7, -0.5), TokenLogprob(8, -1.5)))
-    chat = result_object(JOB, result(logprobs=(position,)))["response"]["body"]["choices"][0]["logprobs"]
-    assert {"token": "token_id:8", "logprob": -1.5, "bytes": None} == chat["content"][0]["top_logprobs"][1]
+def test_log_probabilities_have_the_texts_of_their_tokens() -> None:
+    token = TokenLogprob(7, -0.5, b" a")
+    position = PositionLogprobs(token, (token, TokenLogprob(8, -1.5, b"\xe4")))
+    body = result_object(JOB, result(logprobs=(position,)))["response"]["body"]
+    [content] = body["choices"][0]["logprobs"]["content"]
+    assert (" a", [32, 97], "\\xe4", [0xE4]) == (
+        content["token"], content["bytes"], content["top_logprobs"][1]["token"], content["top_logprobs"][1]["bytes"]
+    )  # fmt: skip
     text = result_object(JOB, result(chat=False, logprobs=(position,)))["response"]["body"]["choices"][0]["logprobs"]
     assert {
-        "tokens": ["token_id:7"],
+        "tokens": [" a"],
         "token_logprobs": [-0.5],
-        "top_logprobs": [{"token_id:7": -0.5, "token_id:8": -1.5}],
+        "top_logprobs": [{" a": -0.5, "bytes:\\xe4": -1.5}],
+        "text_offset": [0],
     } == text
+
+
+def test_the_log_probabilities_of_a_prompt_are_where_vllm_has_them() -> None:
+    found = [PositionLogprobs(TokenLogprob(7, -9999.0, b"a")), PositionLogprobs(TokenLogprob(8, -1.0, b"b"), rank=4)]
+    item = result(prompt_logprobs=tuple(found))
+    expected = [None, {"8": {"logprob": -1.0, "rank": 4, "decoded_token": "b"}}]
+    assert expected == result_object(JOB, item)["response"]["body"]["prompt_logprobs"]
+    text = result(chat=False, prompt_logprobs=tuple(found))
+    assert expected == result_object(JOB, text)["response"]["body"]["choices"][0]["prompt_logprobs"]
 
 
 def test_a_failed_item_has_an_error_and_no_response() -> None:

@@ -33,7 +33,13 @@ from tests.support.waiting import until
 
 @pytest.mark.parametrize(
     "sampling",
-    [{}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.2}, {"min_tokens": 200}, {"n": 3}],
+    [
+        {},
+        {"logprobs": 2, "prompt_logprobs": 1},
+        {"presence_penalty": 0.5, "frequency_penalty": 0.2},
+        {"min_tokens": 200},
+        {"n": 3},
+    ],
     ids=str,
 )
 async def test_the_output_of_a_killed_replica_goes_on_elsewhere(tmp_path: Path, sampling: dict[str, Any]) -> None:
@@ -66,6 +72,7 @@ async def test_the_output_of_a_killed_replica_goes_on_elsewhere(tmp_path: Path, 
         if "logprobs" in sampling:
             assert 300 == sum(len(event.delta.logprobs) for event in events)
             assert _logprobs(expected) == _logprobs(events)
+            assert [1, 1] == [sum(bool(event.delta.prompt_logprobs) for event in each) for each in (expected, events)]
 
 
 def _logprobs(events: Events) -> list[types.PositionLogprobs]:

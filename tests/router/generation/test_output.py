@@ -12,7 +12,7 @@ from penstock.v1 import types_pb2 as types
 from router.generation.output import Output
 
 
-def add(output: Output, *token_ids: int, logprobs: Sequence[object] = (), plain: bool = True) -> bool:
+def add(output: Output, *token_ids: int, logprobs: Sequence[types.PositionLogprobs] = (), plain: bool = True) -> bool:
     return output.add(token_ids, "".join(f"<{each}>" for each in token_ids), logprobs, plain=plain)
 
 
@@ -74,6 +74,57 @@ def test_who_attaches_late_knows_all_once_it_is_told_what_came_before() -> None:
     assert ([5, 6], "<5><6>") == (list(output.prefix.token_ids), output.prefix.text)
     add(output, 7)
     assert [5, 6, 7] == list(output.history.token_ids)
+
+
+def part(first: int, *ids: int, width: int = 2) -> pb.PromptLogprobs:
+    values = [-float(each) for each in ids]
+    return pb.PromptLogprobs(first=first, width=width, token_ids=ids, logprobs=values, ranks=[1] * (len(ids) // width))
+
+
+def chosen(positions: Sequence[types.PositionLogprobs]) -> list[tuple[int, float, bytes]]:
+    return [(each.chosen.token_id, each.chosen.logprob, each.chosen.token_bytes) for each in positions]
+
+
+def test_the_parts_of_a_prompts_log_probabilities_leave_with_the_first_output() -> None:
+    output = Output(0, logprobs=True)
+    output.expect_logprobs(1, {token: f"<{token}>".encode() for token in range(10)})
+    output.add_prompt(part(0, 2, 3, 4, 5))
+    output.add_prompt(part(2, 6, 7))
+    written = written_through(output)
+    assert not output.pending
+    before = output.pending_bytes
+    assert add(output, 8)
+    assert [] == written
+    delta = output.take().delta
+    assert [(1, -9999.0, b"<1>"), (2, -2.0, b"<2>"), (4, -4.0, b"<4>"), (6, -6.0, b"<6>")] == chosen(
+        delta.prompt_logprobs
+    )
+    assert [b"<7>"] == [each.token_bytes for each in delta.prompt_logprobs[-1].top]
+    assert (0, [8], "<8>") == (delta.offset, list(delta.token_ids), delta.text)
+    assert before > output.pending_bytes == 0
+    # Only once.
+    add(output, 9)
+    output.add_prompt(part(0, 2, 3))
+    assert [(1, [9], "<9>")] == written
+    assert not output.pending
+
+
+def test_a_link_that_broke_in_a_prompt_begins_it_anew() -> None:
+    output = Output(0, logprobs=True)
+    output.expect_logprobs(1, None)
+    output.add_prompt(part(0, 2, 3))
+    output.add_prompt(part(0, 2, 3, 4, 5))
+    add(output, 8)
+    assert [1, 2, 4] == [token for token, _, _ in chosen(output.take().delta.prompt_logprobs)]
+
+
+def test_drawn_tokens_and_alternatives_get_their_texts() -> None:
+    output = Output(0, logprobs=True)
+    output.expect_logprobs(1, {8: b"\xf0", 9: b"y"})
+    top = [types.TokenLogprob(token_id=9, logprob=-1.0)]
+    add(output, 8, logprobs=[types.PositionLogprobs(chosen=types.TokenLogprob(token_id=8), top=top)])
+    [position] = output.take().delta.logprobs
+    assert (b"\xf0", b"y") == (position.chosen.token_bytes, position.top[0].token_bytes)
 
 
 def test_log_probabilities_are_not_remembered_so_nobody_gets_such_output_whole() -> None:

@@ -46,9 +46,14 @@ async def post(stack: Stack, path: str, **more: Any) -> tuple[int, Any, Any]:
         return reply.status, json.loads(await reply.read() or b"null"), reply.headers
 
 
-async def lines(stack: Stack, body: dict[str, Any], path: str = "/v1/chat/completions") -> list[str]:
+async def lines(
+    stack: Stack, body: dict[str, Any], path: str = "/v1/chat/completions", headers: dict[str, str] | None = None
+) -> list[str]:
     """Return the events of a stream as they are on the wire."""
-    async with aiohttp.ClientSession() as session, session.post(base(stack) + path, json=body) as reply:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(base(stack) + path, json=body, headers=headers) as reply,
+    ):
         assert (reply.status, reply.content_type) == (200, "text/event-stream")
         return [line for line in (await reply.text()).split("\n\n") if line]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import grpc
@@ -89,6 +89,55 @@ async def test_logprobs_come_with_every_token(stack: Stack) -> None:
     positions = reply.choices[0].logprobs
     assert list(reply.choices[0].token_ids) == [position.chosen.token_id for position in positions]
     assert all(2 == len(position.top) for position in positions)
+
+
+def joined(positions: Iterable[types.PositionLogprobs]) -> str:
+    return b"".join(position.chosen.token_bytes for position in positions).decode()
+
+
+async def test_log_probabilities_name_the_texts_of_all_tokens(stack: Stack) -> None:
+    reply = await stack.inference().Generate(request(max_tokens=6, logprobs=3, ignore_eos=True))
+    [choice] = reply.choices
+    assert choice.text == joined(choice.logprobs)
+    for position in choice.logprobs:
+        for token in position.top:
+            shown = await stack.inference().Detokenize(api.DetokenizeRequest(model="demo", token_ids=[token.token_id]))
+            assert shown.text == token.token_bytes.decode(errors="replace")
+    assert not (await stack.inference().Generate(request(max_tokens=2))).choices[0].logprobs
+
+
+async def test_log_probabilities_of_the_prompt_come_once_with_the_first_choice(stack: Stack) -> None:
+    text = "What is Penstock? The pipe of a turbine."
+    asked = stream_request(text, max_tokens=8, n=3, prompt_logprobs=2, temperature=1.0, seed=5, ignore_eos=True)
+    events, whole = await asyncio.gather(
+        collect(stack.inference(0).StreamGenerate(asked)), stack.inference(1).Generate(asked.generate)
+    )
+    [delta] = [event.delta for event in events if event.delta.prompt_logprobs]
+    assert (0, 0) == (delta.choice_index, delta.offset)
+    first, *others = delta.prompt_logprobs
+    assert f"<|begin|>{text}" == joined(delta.prompt_logprobs)
+    assert (-9999.0, 0, 0) == (first.chosen.logprob, len(first.top), first.rank)
+    for position in others:
+        assert 2 == len(position.top)
+        assert all(token.token_bytes for token in position.top)
+        assert (position.rank, position.top[0]) == (1, position.chosen)
+    assert list(delta.prompt_logprobs) == list(whole.prompt_logprobs)
+    assert whole.usage.prompt_tokens == len(whole.prompt_logprobs)
+    assert 0 == whole.usage.cached_tokens
+
+
+async def test_a_long_prompt_gets_all_its_log_probabilities_and_no_more_than_one_request_may_ask(
+    stack: Stack,
+) -> None:
+    tokens = types.Prompt(tokens=types.TokenPrompt(ids=[5 + i % 200 for i in range(3_000)]))
+    sampling = types.SamplingParams(max_tokens=1, prompt_logprobs=20)
+    reply = await stack.inference().Generate(api.GenerateRequest(model="demo", prompt=tokens, sampling=sampling))
+    assert list(tokens.tokens.ids) == [position.chosen.token_id for position in reply.prompt_logprobs]
+
+    tokens.tokens.ids.extend([5] * 4_000)
+    with pytest.raises(grpc.aio.AioRpcError, match="at most 17 with 7000 prompt tokens, got 20") as caught:
+        await stack.inference().Generate(api.GenerateRequest(model="demo", prompt=tokens, sampling=sampling))
+    assert grpc.StatusCode.INVALID_ARGUMENT is caught.value.code()
 
 
 async def test_a_stop_string_ends_the_text_before_it(stack: Stack) -> None:

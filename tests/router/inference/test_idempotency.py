@@ -158,12 +158,25 @@ async def test_after_the_end_the_result_is_returned(stack: Stack) -> None:
     assert list(unary.choices[0].token_ids) == ids_of(events)
 
 
+async def test_a_kept_result_has_its_log_probabilities(stack: Stack) -> None:
+    asked = keyed(tokens=12, logprobs=2, prompt_logprobs=1)
+    events = await collect(stack.inference(0).StreamGenerate(asked))
+    [prompt] = [list(event.delta.prompt_logprobs) for event in events if event.delta.prompt_logprobs]
+    repeated = await collect(stack.inference(1).StreamGenerate(asked))
+    unary = await stack.inference(1).Generate(asked.generate)
+    assert [prompt] == [list(e.delta.prompt_logprobs) for e in repeated if e.HasField("delta")]
+    assert prompt == list(unary.prompt_logprobs)
+    positions = [position for event in events for position in event.delta.logprobs]
+    assert positions == list(unary.choices[0].logprobs)
+    assert all(position.chosen.token_bytes for position in positions)
+
+
 async def test_the_rest_of_a_result_is_returned_from_the_end_of_a_delta(stack: Stack) -> None:
-    events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12, logprobs=1)))
+    events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12, logprobs=1, prompt_logprobs=1)))
     deltas = [event.delta for event in events if event.HasField("delta")]
     # On a busy machine several tokens share one.
     have = deltas[len(deltas) // 2 - 1].offset + len(deltas[len(deltas) // 2 - 1].token_ids)
-    wanted = keyed(tokens=12, logprobs=1)
+    wanted = keyed(tokens=12, logprobs=1, prompt_logprobs=1)
     wanted.resume.received_tokens.append(have)
     rest = await collect(stack.inference(1).StreamGenerate(wanted))
 
@@ -171,8 +184,9 @@ async def test_the_rest_of_a_result_is_returned_from_the_end_of_a_delta(stack: S
     assert 0 < have < 12
     assert (delta.offset, list(delta.token_ids)) == (have, ids_of(events)[have:])
     assert len(delta.logprobs) == 12 - have
+    assert not delta.prompt_logprobs
     assert text_of(events).endswith(delta.text)
-    beyond = keyed(tokens=12, logprobs=1)
+    beyond = keyed(tokens=12, logprobs=1, prompt_logprobs=1)
     beyond.resume.received_tokens.append(13)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await collect(stack.inference(1).StreamGenerate(beyond))

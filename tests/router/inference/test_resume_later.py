@@ -79,9 +79,10 @@ async def test_a_client_goes_on_inside_of_the_output_before_an_interruption(
 
 async def test_log_probabilities_stay_with_their_tokens(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim=ONE, queue=QUICK) as stack:
-        await gave_way(stack, 20, logprobs=1)
-        events = await rest(stack.inference(1).StreamGenerate(batch("k", logprobs=1)))
-        kept = await stack.inference(0).Generate(batch("k", logprobs=1).generate)
+        asked = {"logprobs": 1, "prompt_logprobs": 1}
+        begun = await gave_way(stack, 20, **asked)
+        events = await rest(stack.inference(1).StreamGenerate(batch("k", **asked)))
+        kept = await stack.inference(0).Generate(batch("k", **asked).generate)
 
         deltas = [event.delta for event in events if event.HasField("delta")]
         (choice,) = kept.choices
@@ -92,6 +93,10 @@ async def test_log_probabilities_stay_with_their_tokens(tmp_path: Path) -> None:
         assert -9999.0 == choice.logprobs[0].chosen.logprob
         assert choice.logprobs[-1].chosen.logprob > -100
         assert 1 == len(choice.logprobs[-1].top)
+        # Those of the prompt were computed again, for a client that begins from the beginning.
+        [prompt] = [list(event.delta.prompt_logprobs) for event in begun if event.delta.prompt_logprobs]
+        assert [prompt] == [list(delta.prompt_logprobs) for delta in deltas if delta.prompt_logprobs]
+        assert prompt == list(kept.prompt_logprobs)
 
 
 async def test_a_call_that_takes_over_brings_its_own_deadline(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_items_are_demand_by_what_is_left_and_not_by_their_arrival(stack: 
 
 async def test_a_result_is_what_the_same_call_gives(stack: Stack) -> None:
     chat = types_pb2.Prompt(chat=types_pb2.ChatPrompt(messages=[types_pb2.ChatMessage(role="user", content="Hi")]))
-    sampling = types_pb2.SamplingParams(max_tokens=12, temperature=0.0, logprobs=1, n=2)
+    sampling = types_pb2.SamplingParams(max_tokens=12, temperature=0.0, logprobs=1, n=2, prompt_logprobs=1)
     generate = inference_pb2.GenerateRequest(prompt=chat, sampling=sampling)
     job = await submit(stack, [api.JobItem(custom_id="a", request=generate)])
     [result] = results_of(await watch(stack, job.job_id))
@@ -129,6 +129,8 @@ async def test_a_result_is_what_the_same_call_gives(stack: Stack) -> None:
 
     assert result.chat
     assert [choice.text for choice in reply.choices] == [choice.text for choice in result.response.choices]
+    assert reply.prompt_logprobs == result.response.prompt_logprobs
+    assert all(position.chosen.token_bytes for position in result.response.choices[0].logprobs)
     # With log probabilities the ids stay: they say which token each one is of.
     assert reply.choices[1].token_ids == result.response.choices[1].token_ids
 

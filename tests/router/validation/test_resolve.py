@@ -14,7 +14,7 @@ MODEL = ModelInfo(
     tokenizer_digest="t",
     max_context_tokens=100,
     vocabulary_size=50,
-    capabilities=Capabilities(),
+    capabilities=Capabilities(prompt_logprobs=True),
     lora_adapters=("poet",),
 )
 UNABLE = replace(
@@ -104,6 +104,7 @@ def test_ids_inside_the_vocabulary_pass():
         ("repetition_penalty", 1.1),
         ("seed", 0),
         ("logprobs", 0),
+        ("prompt_logprobs", 0),
         ("logit_bias", {1: 1.0}),
     ],
 )
@@ -128,6 +129,30 @@ def test_more_log_probabilities_than_the_engines_give_are_refused():
 
     resolve(checked(logprobs=5), model, 10)
     assert {"sampling.logprobs"} == set(refused(checked(logprobs=6), model))
+    assert {"sampling.prompt_logprobs"} == set(
+        refused(
+            checked(prompt_logprobs=6), replace(model, capabilities=Capabilities(max_logprobs=5, prompt_logprobs=True))
+        )
+    )
+
+
+def test_a_prompt_has_a_bounded_number_of_log_probabilities():
+    model = replace(MODEL, max_context_tokens=200_000)
+    resolve(checked(prompt_logprobs=0), model, 131_072)
+    resolve(checked(prompt_logprobs=20), model, 131_072 // 21)
+    assert (
+        "at most 0 with 100000 prompt tokens, got 20: 2100000 log probabilities, of 131072"
+        in (refused(checked(prompt_logprobs=20), model, 100_000)["sampling.prompt_logprobs"])
+    )
+    assert (
+        "must not be set with more than 131072 prompt tokens, got 131073"
+        in (refused(checked(prompt_logprobs=0), model, 131_073)["sampling.prompt_logprobs"])
+    )
+
+
+def test_only_the_first_choice_asks_for_the_prompt():
+    params = SamplingParams(max_tokens=1, prompt_logprobs=3)
+    assert [3, None, None] == [choice_sampling(params, index).prompt_logprobs for index in range(3)]
 
 
 def test_adapters_must_be_known():

@@ -119,6 +119,7 @@ def test_a_violation_names_limit_and_value():
         ("stop", [[], ["x" * 256] * 16], [["x"] * 17]),
         ("stop_token_ids", [[], [1] * 64], [[1] * 65]),
         ("logprobs", [0, 20], [21]),
+        ("prompt_logprobs", [0, 20], [21]),
         ("logit_bias", [{}, {1: -100, 2: 100}, dict.fromkeys(range(1024), 1.0)], [dict.fromkeys(range(1025), 1.0)]),
         ("n", [1, 16], [0, 17]),
     ],

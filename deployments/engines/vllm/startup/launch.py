@@ -199,11 +199,14 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             # vLLM refuses these two with speculative decoding.
             capabilities=(
                 Capabilities(
+                    max_logprobs=_most_logprobs(config.model_config.max_logprobs),
                     min_p=not speculates,
                     logit_bias=not speculates,
                     structured_output=launched.constrains,
                     tools=pool.vllm.tool_call_parser is not None,
                     reasoning=pool.vllm.reasoning_parser is not None,
+                    # Its engine process would end.
+                    prompt_logprobs=not config.cache_config.kv_sharing_fast_prefill,
                 )
                 if launched.generates
                 else NOTHING_GENERATED
@@ -232,6 +235,11 @@ def _kv_tokens(launched: Launched) -> int:
     # A model that only encodes keeps no KV cache, so it has room for any batch.
     room: int = scheduler.max_num_seqs * launched.config.model_config.max_model_len
     return found if launched.generates else max(found, room)
+
+
+def _most_logprobs(allowed: int) -> int:
+    most = Capabilities().max_logprobs
+    return most if allowed < 0 else min(most, allowed)
 
 
 def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:

@@ -642,6 +642,7 @@ class LinkResponse(_message.Message):
     ATTACHED_FIELD_NUMBER: _builtins.int
     HISTORIES_FIELD_NUMBER: _builtins.int
     PARSED_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Receiver of each delta."""
@@ -698,6 +699,10 @@ class LinkResponse(_message.Message):
     def parsed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaParsed]:
         """Parsed output of those deltas that have any. The texts of an attempt whose output is parsed are for resumes only."""
 
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptLogprobs]:
+        """Log probabilities of prompts, in parts. All parts of a prompt come before the first delta of its receiver."""
+
     def __init__(
         self,
         *,
@@ -715,10 +720,11 @@ class LinkResponse(_message.Message):
         attached: _abc.Iterable[_builtins.int] | None = ...,
         histories: _abc.Iterable[Global___History] | None = ...,
         parsed: _abc.Iterable[Global___DeltaParsed] | None = ...,
+        prompts: _abc.Iterable[Global___PromptLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pong", b"pong", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,31 +824,75 @@ class DeltaLogprobs(_message.Message):
 
     DELTA_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
-    PROMPT_FIELD_NUMBER: _builtins.int
     delta: _builtins.int
     """Index of the delta in the columns."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
         """One entry per token of the delta."""
 
-    @_builtins.property
-    def prompt(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
-        """Log probabilities of the prompt, where they were asked for; with the first delta of an attempt."""
-
     def __init__(
         self,
         *,
         delta: _builtins.int = ...,
         positions: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
-        prompt: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "positions", b"positions", "prompt", b"prompt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "positions", b"positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeltaLogprobs: _TypeAlias = DeltaLogprobs  # noqa: Y015
+
+@_typing.final
+class PromptLogprobs(_message.Message):
+    """Log probabilities of a prompt, or of a part of it. There is one row per prompt token, without the first token, which
+    has none. Columns, because a prompt may have a hundred thousand tokens.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    sink: _builtins.int
+    """The receiver."""
+    first: _builtins.int
+    """Number of the first row of this part, from 0. At 0 the receiver drops what it had."""
+    width: _builtins.int
+    """Number of tokens of a row: the prompt's own token, then the most likely ones in order."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids of all rows, one after another."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Natural logarithms of their probabilities, at most 0. -9999 for minus infinity."""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rank of each row's own token among all tokens, from 1."""
+
+    def __init__(
+        self,
+        *,
+        sink: _builtins.int = ...,
+        first: _builtins.int = ...,
+        width: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "logprobs", b"logprobs", "ranks", b"ranks", "sink", b"sink", "token_ids", b"token_ids", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogprobs: _TypeAlias = PromptLogprobs  # noqa: Y015
 
 @_typing.final
 class AttemptEnd(_message.Message):

@@ -24,6 +24,8 @@ class Sink:
     def __init__(self) -> None:
         self.end: SequenceEnd | None = None
 
+    def on_prompt_logprobs(self, *_: object) -> None: ...
+
     def on_tokens(self, token_ids: Any, text: str, logprobs: list[PositionLogprobs] | None) -> None: ...
 
     def on_end(self, end: SequenceEnd) -> None:
@@ -68,7 +70,9 @@ def stats(running: int) -> Any:
 
 def output(token: int | None, reason: str | None = None) -> Any:
     ids = [] if token is None else [token]
-    return SimpleNamespace(finish_reason=reason, new_token_ids=ids, new_logprobs=None, stop_reason=None)
+    return SimpleNamespace(
+        finish_reason=reason, new_token_ids=ids, new_logprobs=None, new_prompt_logprobs_tensors=None, stop_reason=None
+    )
 
 
 class Text:

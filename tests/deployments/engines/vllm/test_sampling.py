@@ -166,7 +166,7 @@ def test_minus_infinity_becomes_a_number() -> None:
 
     from deployments.engines.vllm.logprobs import to_positions
 
-    (position,) = to_positions(np.array([[7, 8, 9]]), np.array([[-0.5, -0.25, -np.inf]]), 2)
+    (position,) = to_positions(np.array([[7, 8, 9]]), np.array([[-0.5, -0.25, -np.inf]]), np.array([2]), 2)
     assert position.chosen.token_id == 7
     assert [(each.token_id, each.logprob) for each in position.top] == [(8, -0.25), (9, -9999.0)]
 

@@ -1,0 +1,1 @@
+"""OpenAI's completions: texts that continue one prompt or several."""

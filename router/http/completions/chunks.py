@@ -1,0 +1,199 @@
+"""Events of generations as chunks of one stream of /v1/completions. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from json.encoder import encode_basestring
+from typing import Any
+
+from penstock.batch.logprobs import TextLogprobs
+from penstock.batch.output import usage_object
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.values.results import Usage
+from penstock.wire import finish_reason_from_wire, logprobs_from_wire
+from router.http.chunks import DONE, event_id, queue_place
+from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
+from router.http.errors import HttpError
+from router.inference.servicer import raise_if_stopped
+
+
+class TextChunks:
+    """Chunks of one stream. Every chunk has the same id, creation time and model, whichever prompt it is of."""
+
+    def __init__(self, asked: AskedTexts, head: Mapping[str, Any]) -> None:
+        """`head` has the fields that all chunks share beside their id."""
+        self.asked = asked
+        self.request_id = ""
+        """The cluster's id of the first request; empty until the first event."""
+        self._fields = head
+        self._head = ""
+        """Beginning of every chunk."""
+        self._open = len(asked.generates)
+        """Prompts whose choices have not all ended."""
+        self._usages: list[Usage] = []
+        self._receipts: list[types.Receipt] = []
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+
+    def part(self, prompt: int, echo: str) -> TextPart:
+        """Return the encoder of one prompt's events. `echo`: the prompt's text; empty where it is not echoed."""
+        return TextPart(self, prompt * self.asked.n, echo)
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
+        return f"data: {_json(error.object())}\n\n".encode()
+
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of a request; the first one names all chunks."""
+        if self._head:
+            return
+        self.request_id = request_id
+        whole = {"id": f"cmpl-{request_id}", "object": "text_completion", **self._fields}
+        self._head = f"data: {_json(whole)[:-1]},"
+
+    def plain(self, index: int, text: str) -> bytes:
+        """Return a chunk with nothing but text."""
+        shown = encode_basestring(text)
+        choice = f'{{"index":{index},"text":{shown},"logprobs":null,"finish_reason":null}}'
+        return f'{self._head}"choices":[{choice}]}}\n\n'.encode()
+
+    def chunk(self, index: int, text: str, **more: Any) -> bytes:
+        """Return a chunk of one choice."""
+        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
+        usage = ""
+        if self.asked.asked.running_usage:
+            prompt, output = self.prompt_tokens, self.output_tokens
+            counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+            usage = f',"usage":{_json(counts)}'
+        return f'{self._head}"choices":[{_json(choice)}]{usage}}}\n\n'.encode()
+
+    def ended(self, finished: api.Finished) -> bytes:
+        """Return what follows the last chunk of a prompt: the end of the stream after the last prompt."""
+        self._usages.append(Usage.from_proto(finished.usage))
+        self._receipts.append(finished.receipt)
+        self._open -= 1
+        if self._open:
+            return b""
+        if not self.asked.asked.usage:
+            return DONE
+        usage = usage_object(sum_of(self._usages))
+        if self.asked.asked.receipt:
+            usage |= receipts_object(self._receipts)
+        return f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode() + DONE
+
+
+class TextPart:
+    """Encoder of one prompt's events."""
+
+    def __init__(self, whole: TextChunks, first_index: int, echo: str) -> None:
+        """`first_index`: number of the prompt's first choice in the answer."""
+        self._whole = whole
+        self._asked = whole.asked
+        self._first = first_index
+        self._echo: Echo | None = Echo(echo)
+        """None while the log probabilities that belong to it are not known."""
+        if self._asked.echo and self._asked.logprobs:
+            self._echo, self._text = None, echo
+        self._echoed: set[int] = set()
+        self._held: list[api.Delta] = []
+        """Output of other choices that waits for the first one, which alone brings the prompt's log probabilities."""
+        self._lists: dict[int, TextLogprobs] = {}
+        self._received = list(self._asked.asked.received or (0,))
+        """Output tokens of each choice that the client has with the next chunk."""
+        self._event_ids = self._asked.comes_back
+        one = self._asked.asked
+        self._plain = not (one.running_usage or one.token_ids or self._asked.logprobs or self._asked.echo)
+
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return the lines of an event; empty where it has none.
+
+        Raises:
+            DeadlineError, CancelledError: a choice was stopped from outside, so the answer is not complete.
+        """
+        match event.WhichOneof("event"):
+            case "delta":
+                return self._delta(event.delta)
+            case "queued":
+                return queue_place(event.queued)
+            case "started":
+                if not event.started.choice_index:
+                    self._whole.prompt_tokens += event.started.prompt_tokens
+                return self._echo_of(event.started.choice_index)
+            case "finished":
+                return self._end(event.finished)
+            case _:
+                return b""
+
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request, before its first event."""
+        self._whole.opened(request_id)
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the last line of a stream that fails."""
+        return self._whole.failed(error)
+
+    def _delta(self, delta: api.Delta) -> bytes:
+        self._whole.output_tokens += len(delta.token_ids)
+        if self._plain:
+            # Nearly every token.
+            return (
+                self._id_of(delta) + self._whole.plain(self._first + delta.choice_index, delta.text)
+                if delta.text
+                else b""
+            )
+        if self._echo is None:
+            if not delta.prompt_logprobs:
+                self._held.append(delta)
+                return b""
+            self._echo = Echo(self._text, tuple(map(logprobs_from_wire, delta.prompt_logprobs)))
+        held, self._held = self._held, []
+        return b"".join(map(self._output, [delta, *held]))
+
+    def _output(self, delta: api.Delta) -> bytes:
+        index = delta.choice_index
+        begin = self._echo_of(index)
+        asked = self._asked
+        if asked.echo_only or not (delta.text or delta.logprobs or (asked.asked.token_ids and delta.token_ids)):
+            return begin
+        more: dict[str, Any] = {}
+        if delta.logprobs:
+            more["logprobs"] = self._lists_of(index).lists(map(logprobs_from_wire, delta.logprobs))
+        if asked.asked.token_ids:
+            more["token_ids"] = list(delta.token_ids)
+        return begin + self._id_of(delta) + self._whole.chunk(self._first + index, delta.text, **more)
+
+    def _id_of(self, delta: api.Delta) -> bytes:
+        """Return the id of the next chunk, with which a client can come back; empty where it can't."""
+        if not self._event_ids:
+            return b""
+        return event_id(self._received, delta.choice_index, delta.offset + len(delta.token_ids))
+
+    def _echo_of(self, index: int) -> bytes:
+        if not self._asked.echo or self._echo is None or index in self._echoed:
+            return b""
+        self._echoed.add(index)
+        more: dict[str, Any] = {}
+        if self._echo.positions:
+            more["logprobs"] = self._lists_of(index).lists(self._echo.positions, prompt=True)
+        return self._whole.chunk(self._first + index, self._echo.text, **more)
+
+    def _lists_of(self, index: int) -> TextLogprobs:
+        if index not in self._lists:
+            leading = self._echo.leading if self._echo is not None else 0
+            self._lists[index] = TextLogprobs(as_ids=self._asked.asked.tokens_as_ids, leading=leading)
+        return self._lists[index]
+
+    def _end(self, finished: api.Finished) -> bytes:
+        raise_if_stopped({choice.finish_reason for choice in finished.choices})
+        lines = []
+        for choice in finished.choices:
+            lines.append(self._echo_of(choice.index))
+            reason = "length" if self._asked.echo_only else finish_reason_from_wire(choice.finish_reason).value
+            lines.append(self._whole.chunk(self._first + choice.index, "", finish_reason=reason))
+        return b"".join([*lines, self._whole.ended(finished)])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
