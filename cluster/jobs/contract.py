@@ -5,6 +5,9 @@ time feeds an open job: it holds the job's lease under a random token, which fen
 equality. An item is pending until it has a result, and at most one result is ever stored for it. Only the feeder knows
 what is in flight. So a feeder that disappears leaves nothing behind: its items are still pending.
 
+A file is an upload that is kept, so that jobs can begin on its items. Such a job reads the file's items and stores no
+copy; a file that is deleted meanwhile stays, hidden, until the job ends.
+
 A store may lose a part of a job: Redis evicts keys, and people delete them. An open job that lacks a part ends as
 FAILED, at the latest when it is claimed, renewed or swept. The results that are left can be read.
 """
@@ -111,6 +114,16 @@ class JobRecord:
     usage: JobUsage = JobUsage()
     lost: str = ""
     """Part that the store lost, for a job that failed."""
+    note: bytes = b""
+    """Further description of a file, or of a job on one; opaque to the store."""
+    kept: bool = False
+    """Whether it is a file that can be seen."""
+    output_bytes: int = 0
+    """Sum of `ItemResult.line_bytes` of results that are no errors."""
+    error_bytes: int = 0
+    """The same of errors."""
+    dropped: str = ""
+    """Names of results that were deleted, as `discard` got them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,24 @@ class ItemResult:
     body: bytes
     failed: bool = False
     usage: JobUsage = JobUsage()
+    line_bytes: int = 0
+    """Bytes of its line in a file of results."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """A job that begins on the items of a file."""
+
+    header: bytes
+    note: bytes
+    key: str
+    """Client key of the job; empty for none."""
+    digest: str
+    run_within_ms: int
+    ttl_ms: int
+    """How long it is kept after its end."""
+    failed: bool = False
+    """Whether it failed before it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +207,36 @@ class JobStore(Protocol):
 
         Raises:
             JobNotFoundError: the upload was dropped, or lacks a part.
+        """
+        ...
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def keep(self, job_id: str, header: bytes, note: bytes, keep_ms: int) -> JobRecord:
+        """End the upload and keep it as a file for so long. Return it.
+
+        Raises:
+            JobNotFoundError: the upload was dropped, or lacks a part.
+        """
+        ...
+
+    async def begin(self, job_id: str, file: JobRecord, job: FileJob) -> JobRecord:
+        """Open a job on the items of a file and return it. Its id is from `id_on`. If another job has the tenant's key,
+        return that one.
+
+        Raises:
+            JobLimitError: the tenant or the store has too many jobs or items.
+            JobNotFoundError: the file is gone, or lacks a part.
+        """
+        ...
+
+    async def list_files(self, tenant: str) -> list[JobRecord]:
+        """Return all files of a tenant, newest first."""
+        ...
+
+    async def discard(self, job_id: str, names: str, *, remove: bool) -> None:
+        """Note which results of a job that has ended were deleted; with `remove` delete all of them. Do nothing to
+        another job.
         """
         ...
 
@@ -222,7 +283,7 @@ class JobStore(Protocol):
         ...
 
     async def block(self, job_id: str, number: int) -> list[bytes]:
-        """Return the items of a block; empty if the job has ended."""
+        """Return the items of a block; empty if the job has ended, or the file is gone."""
         ...
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
@@ -249,7 +310,9 @@ class JobStore(Protocol):
         ...
 
     async def delete(self, job_id: str) -> None:
-        """Forget everything about a job or an upload; do nothing if it does not exist."""
+        """Forget everything about a job, an upload or a file; do nothing if it does not exist. A file that an open job
+        reads can't be seen any more, and is forgotten after it.
+        """
         ...
 
     async def sweep(self) -> int:

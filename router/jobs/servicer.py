@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from cluster.errors import (
@@ -17,6 +16,7 @@ from cluster.errors import (
     ShuttingDownError,
 )
 from cluster.jobs.contract import JobRecord, JobState, JobStore
+from cluster.jobs.ids import new_id, pool_of
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.models import StructuredOutput
@@ -96,7 +96,7 @@ class JobServicer:
         if known is not None:
             await _only_read(upload, requests)
             return _existing(known, upload, key)
-        job_id = f"{header.model}.{secrets.token_hex(10)}"
+        job_id = new_id(header.model)
         await store.create(job_id, caller.tenant, header.SerializeToString())
         await self._fill(store, header.model, job_id, upload, requests)
         # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
@@ -240,7 +240,7 @@ class JobServicer:
     async def _find(self, job_id: str, caller: Caller) -> tuple[JobStore, JobRecord]:
         if not job_id:
             raise InvalidRequestError.of("job_id", "is required, got none")
-        store = await self._stores.find(job_id.rpartition(".")[0])
+        store = await self._stores.find(pool_of(job_id))
         record = await store.get(job_id) if store is not None else None
         if store is None or record is None or record.tenant != caller.tenant or record.state is JobState.UPLOADING:
             raise JobNotFoundError(job_id)

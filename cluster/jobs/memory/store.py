@@ -11,10 +11,12 @@ from cluster.clock import Clock, SystemClock
 from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
-from cluster.jobs.contract import Backlog, ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState
+from cluster.jobs.contract import Backlog, FileJob, ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState
+from cluster.jobs.ids import file_of
 from cluster.jobs.steps import ClockSteps
 
 _DEFERRED_MS = 1000
+_HIDDEN_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class _Job:
     failures: Counter[int] = field(default_factory=Counter)
     body_bytes: int = 0
     result_bytes: int = 0
+    ttl_ms: int = 0
 
     @property
     def stored_bytes(self) -> int:
@@ -67,7 +70,7 @@ class MemoryJobStore:
 
     async def append(self, job_id: str, at: int, items: Sequence[bytes]) -> None:
         job = self._jobs.get(job_id)
-        if job is None or job.record.state is not JobState.UPLOADING or job.record.items != at:
+        if job is None or job.record.state is not JobState.UPLOADING or job.record.kept or job.record.items != at:
             raise JobNotFoundError(job_id)
         block = pack_block(items)
         mine = [other for other in self._jobs.values() if other.record.tenant == job.record.tenant]
@@ -83,7 +86,7 @@ class MemoryJobStore:
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
         job = self._jobs.get(job_id)
-        if job is None or job.record.state is not JobState.UPLOADING or _lost_part(job):
+        if job is None or job.record.state is not JobState.UPLOADING or job.record.kept or _lost_part(job):
             raise JobNotFoundError(job_id)
         if key and (other := await self.find(job.record.tenant, key)) is not None:
             return other
@@ -93,6 +96,61 @@ class MemoryJobStore:
             job.record, key=key, digest=digest, state=JobState.QUEUED, created_ms=now, due_ms=now + run_within_ms
         )
         return job.record
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def keep(self, job_id: str, header: bytes, note: bytes, keep_ms: int) -> JobRecord:
+        job = self._jobs.get(job_id)
+        if job is None or job.record.state is not JobState.UPLOADING or job.record.kept or _lost_part(job):
+            raise JobNotFoundError(job_id)
+        now = self._now()
+        job.record = replace(job.record, header=header, note=note, kept=True, created_ms=now, due_ms=now + keep_ms)
+        return job.record
+
+    async def begin(self, job_id: str, file: JobRecord, job: FileJob) -> JobRecord:
+        check_names(job_id, file.tenant)
+        source = self._jobs.get(file.job_id)
+        if source is None or _lost_part(source):
+            raise JobNotFoundError(file.job_id)
+        if job.key and (other := await self.find(file.tenant, job.key)) is not None:
+            return other
+        mine = [each.record for each in self._jobs.values() if each.record.tenant == file.tenant]
+        every = [each.record for each in self._jobs.values()]
+        for what, records in (("tenant", mine), ("max", every)):
+            self._bound(f"{what}_jobs", len(records) + 1)
+        for what, records in (("tenant", mine), ("max", every)):
+            self._bound(f"{what}_items", sum(each.items for each in records) + file.items)
+        now = self._now()
+        record = JobRecord(
+            job_id,
+            file.tenant,
+            JobState.FAILED if job.failed else JobState.QUEUED,
+            job.header,
+            job.key,
+            job.digest,
+            created_ms=now,
+            ended_ms=now if job.failed else 0,
+            due_ms=now + (job.ttl_ms if job.failed else job.run_within_ms),
+            items=file.items,
+            blocks=file.blocks,
+            note=job.note,
+        )
+        self._jobs[job_id] = _Job(
+            record, claimable_ms=now, blocks=source.blocks, sizes=source.sizes, ttl_ms=job.ttl_ms
+        )
+        return record
+
+    async def list_files(self, tenant: str) -> list[JobRecord]:
+        records = [job.record for job in self._jobs.values() if job.record.tenant == tenant and job.record.kept]
+        return sorted(records, key=lambda record: (record.created_ms, record.job_id), reverse=True)
+
+    async def discard(self, job_id: str, names: str, *, remove: bool) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or not job.record.state.ended:
+            return
+        job.record = replace(job.record, dropped=names)
+        if remove:
+            job.results, job.result_bytes = [], 0
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -188,6 +246,8 @@ class MemoryJobStore:
             record,
             results=len(job.results),
             failed=record.failed + int(result.failed),
+            output_bytes=record.output_bytes + (0 if result.failed else result.line_bytes),
+            error_bytes=record.error_bytes + (result.line_bytes if result.failed else 0),
             usage=record.usage + result.usage,
         )
         if len(job.results) == record.items:
@@ -207,7 +267,8 @@ class MemoryJobStore:
             self._finish(job, JobState.CANCELLED)
 
     async def delete(self, job_id: str) -> None:
-        self._jobs.pop(job_id, None)
+        if (job := self._jobs.get(job_id)) is not None:
+            self._remove(job)
 
     async def sweep(self) -> int:
         now = self._now()
@@ -216,7 +277,7 @@ class MemoryJobStore:
             if job.record.state.open:
                 self._finish(job, JobState.EXPIRED)
             else:
-                del self._jobs[job.record.job_id]
+                self._remove(job)
         for job in self._jobs.values():
             self._end_if_torn(job)
         return len(due)
@@ -254,8 +315,15 @@ class MemoryJobStore:
         job.blocks, job.sizes, job.body_bytes = [], [], 0
         job.done.clear()
         job.failures.clear()
-        due = now + self.limits.ttl_ms
+        due = now + (job.ttl_ms or self.limits.ttl_ms)
         job.record = replace(job.record, state=state, holder="", ended_ms=now, due_ms=due)
+
+    def _remove(self, job: _Job) -> None:
+        job_id = job.record.job_id
+        if any(file_of(other) == job_id and each.record.state.open for other, each in self._jobs.items()):
+            job.record = replace(job.record, kept=False, due_ms=self._now() + _HIDDEN_MS)
+        else:
+            del self._jobs[job_id]
 
     def _bound(self, what: str, value: int) -> None:
         limit = int(getattr(self.limits, what))

@@ -6,6 +6,7 @@ clock. So no job is ever removed in part, and what it counts against the limits 
 
 from __future__ import annotations
 
+from cluster.jobs.ids import file_of
 from cluster.redis.keys import pool_key
 
 JOB_KEYS = (
@@ -15,19 +16,25 @@ JOB_KEYS = (
     "results",  # HASH: offset -> result. Until deletion.
     "done",  # STRING: bitmap of items with a result. Until the job ends.
     "failures",  # HASH: item -> executions that failed. Until the job ends.
+    "holds",  # ZSET: open jobs on this file by when they expire (ms). Until they end.
 )
 SHARED_KEYS = (
     "open",  # ZSET: open jobs by when they may be claimed (ms): creation, or end of the lease. Until the job ends.
     "due",  # ZSET: every job by the time when it is dropped, expires or is deleted (ms). Until deletion.
     "index",  # ZSET: score 0, "tenant\0created\0id" of sealed jobs. Until deletion.
+    "files",  # ZSET: the same of files. Until deletion.
     "names",  # HASH: "tenant\0client key" -> id. Until deletion.
     "usage",  # HASH: "what\0tenant", "what\0" for all -> jobs, items, bytes, feeding. A field lives while it is not 0.
 )
 
 
+_OF_THE_FILE = ("items", "sizes", "holds")
+
+
 def job_keys(pool: str, job_id: str) -> tuple[str, ...]:
-    """Return every key that a script on one job takes, in order."""
-    own = tuple(pool_key(pool, f"job:{job_id}:{name}") for name in JOB_KEYS)
+    """Return every key that a script on one job takes, in order. A job on a file has the file's items."""
+    file_id = file_of(job_id) or job_id
+    own = tuple(pool_key(pool, f"job:{file_id if name in _OF_THE_FILE else job_id}:{name}") for name in JOB_KEYS)
     return (*own, *(shared_key(pool, name) for name in SHARED_KEYS))
 
 

@@ -12,7 +12,17 @@ from cluster.clock import Clock, SystemClock
 from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
-from cluster.jobs.contract import Backlog, ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
+from cluster.jobs.contract import (
+    Backlog,
+    FileJob,
+    ItemResult,
+    JobClaim,
+    JobCursor,
+    JobLimits,
+    JobRecord,
+    JobState,
+    JobUsage,
+)
 from cluster.jobs.redis.keys import job_keys, shared_key
 from cluster.jobs.redis.scripts import load_job_scripts
 from cluster.jobs.steps import ClockSteps
@@ -99,6 +109,42 @@ class RedisJobStore:
             upload = await self.get(job_id)
             await self._run("unname", winner.decode(), upload.tenant if upload else "", key)
         raise JobNotFoundError(job_id)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    async def keep(self, job_id: str, header: bytes, note: bytes, keep_ms: int) -> JobRecord:
+        kept = await self._run("keep", job_id, header, note, keep_ms)
+        record = await self.get(job_id) if kept == 1 else None
+        if record is None:
+            raise JobNotFoundError(job_id)
+        return record
+
+    async def begin(self, job_id: str, file: JobRecord, job: FileJob) -> JobRecord:
+        limits = self.limits
+        check_names(job_id, file.tenant)
+        arguments = (file.tenant, job.header, job.note, job.key, job.digest, job.run_within_ms, job.ttl_ms)
+        bounds = (limits.tenant_jobs, limits.max_jobs, limits.tenant_items, limits.max_items)
+        for _ in range(2):
+            reply = await self._run("begin", job_id, *arguments, file.items, file.blocks, int(job.failed), *bounds)
+            if reply is None:
+                break
+            if len(reply) > 1:
+                _bounded(reply)
+            winner = reply[0].decode()
+            if (record := await self.get(winner)) is not None:
+                return record
+            # Redis lost the record of the job that has the key.
+            await self._run("unname", winner, file.tenant, job.key)
+        raise JobNotFoundError(file.job_id)
+
+    async def list_files(self, tenant: str) -> list[JobRecord]:
+        files = shared_key(self.pool, "files")
+        members = await self._command("ZREVRANGEBYLEX", files, f"({tenant}\x01", f"[{tenant}\0")
+        records = await asyncio.gather(*(self.get(_id_of(member)) for member in members))
+        return [record for record in records if record is not None]
+
+    async def discard(self, job_id: str, names: str, *, remove: bool) -> None:
+        await self._run("discard", job_id, names, int(remove))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -193,6 +239,7 @@ class RedisJobStore:
             self.limits.ttl_ms,
             self.limits.tenant_bytes,
             self.limits.max_bytes,
+            result.line_bytes,
         )
         if isinstance(stored, list):
             _bounded(stored)
@@ -307,6 +354,11 @@ def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
         failed=number("failed"),
         holder=text("holder"),
         lost=text("lost"),
+        note=fields.get("note", b""),
+        kept=text("kept") == "file",
+        output_bytes=number("written"),
+        error_bytes=number("errors"),
+        dropped=text("dropped"),
         usage=JobUsage(
             prompt_tokens=number("prompt"),
             output_tokens=number("output"),

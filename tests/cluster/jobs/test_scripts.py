@@ -37,7 +37,7 @@ def test_every_file_is_a_script_or_shared() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
     source = load_job_scripts()[name].source.decode()
-    keys = "RECORD|ITEMS|SIZES|RESULTS|DONE|FAILURES|OPEN|DUE|INDEX|NAMES|USAGE"
+    keys = "RECORD|ITEMS|SIZES|RESULTS|DONE|FAILURES|HOLDS|OPEN|DUE|INDEX|FILES|NAMES|USAGE"
     assert [] == re.findall(rf"call\('(?!TIME)[A-Z]+', (?!(?:{keys})\b|KEYS\[)\S+", source)
     header = (LUA / f"{name}.lua").read_text(encoding="utf-8").split("\n\n")[0]
     assert "-- Keys: common.lua" in header

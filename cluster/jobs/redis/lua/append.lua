@@ -4,7 +4,7 @@
 -- 8 items, 9 bytes per tenant, 10 bytes
 -- Reply: {} added; {what, limit} if a limit would be exceeded; false: no such upload
 
-if get('state') ~= 'uploading' or number('items') ~= tonumber(ARGV[3]) then return false end
+if get('state') ~= 'uploading' or get('kept') ~= '' or number('items') ~= tonumber(ARGV[3]) then return false end
 local tenant, items, bytes = get('tenant'), tonumber(ARGV[4]), #ARGV[5]
 if counted('items', tenant) + items > tonumber(ARGV[7]) then return {'tenant_items', ARGV[7]} end
 if counted('items', '') + items > tonumber(ARGV[8]) then return {'max_items', ARGV[8]} end

@@ -2,24 +2,30 @@
 --
 -- KEYS, all of one pool and one hash slot; redis/keys.py has their lifetimes
 --  1 HASH record   tenant key header digest state created started ended due items blocks bodies results failed bytes
---                  holder token prompt output cached gpu cost lost; times in ms; "bodies" and "bytes" count stored
---                  bytes; "lost" names the part that Redis lost
---  2 HASH items    block number -> block
---  3 LIST sizes    items per block
+--                  holder token prompt output cached gpu cost lost note kept ttl written errors dropped; times in ms;
+--                  "bodies" and "bytes" count stored bytes; "lost" names the part that Redis lost; "kept" of a file is
+--                  "file", or "hidden" once it was deleted while a job reads it; "written" and "errors" count bytes of
+--                  the lines of results; "dropped" names results that were deleted
+--  2 HASH items    block number -> block; of a job on a file: the file's
+--  3 LIST sizes    items per block; of a job on a file: the file's
 --  4 HASH results  offset -> result
 --  5 STRING done   bit per item
 --  6 HASH failures item -> count
---  7 ZSET open     job -> ms from when it may be claimed
---  8 ZSET due      job -> ms
---  9 ZSET index    score 0, "tenant\0created\0id"
--- 10 HASH names    "tenant\0client key" -> id
--- 11 HASH usage    "what\0tenant", "what\0" -> count
+--  7 ZSET holds    open job on this file -> ms when it expires; of a job on a file: the file's
+--  8 ZSET open     job -> ms from when it may be claimed
+--  9 ZSET due      job -> ms
+-- 10 ZSET index    score 0, "tenant\0created\0id"
+-- 11 ZSET files    the same of files
+-- 12 HASH names    "tenant\0client key" -> id
+-- 13 HASH usage    "what\0tenant", "what\0" -> count
 --
 -- ARGV: 1 time in ms, or "" for the server's; 2 job id; further ones are each script's own
 local RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local OPEN, DUE, INDEX, NAMES, USAGE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local HOLDS, OPEN, DUE, INDEX, FILES, NAMES, USAGE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local call = redis.call
 local ID = ARGV[2]
+-- Whether the bodies are this job's own, and not those of a file.
+local OWN = string.sub(ITEMS, 1, #RECORD - 6) == string.sub(RECORD, 1, #RECORD - 6)
 local NOW = tonumber(ARGV[1])
 if not NOW then
   local t = call('TIME')
@@ -59,13 +65,20 @@ local function unhold()
   call('HSET', RECORD, 'holder', '', 'token', '')
 end
 
--- End an open job: remove bodies now, results after `ttl` ms.
+-- Remove a job's bodies, or leave those of its file.
+local function leave_bodies()
+  call('UNLINK', DONE, FAILURES)
+  if OWN then call('UNLINK', ITEMS, SIZES) else call('ZREM', HOLDS, ID) end
+end
+
+-- End an open job: remove bodies now, results after the job's own ttl, or after `ttl` ms.
 local function finish(state, ttl)
   unhold()
+  if number('ttl') > 0 then ttl = number('ttl') end
   call('HSET', RECORD, 'state', state, 'ended', text(NOW), 'due', text(NOW + ttl))
   call('ZREM', OPEN, ID)
   call('ZADD', DUE, NOW + ttl, ID)
-  call('UNLINK', ITEMS, SIZES, DONE, FAILURES)
+  leave_bodies()
   count('bytes', get('tenant'), -number('bodies'))
   call('HSET', RECORD, 'bytes', text(number('bytes') - number('bodies')), 'bodies', 0)
 end
@@ -97,7 +110,9 @@ end
 local function drop_rest()
   call('ZREM', OPEN, ID)
   call('ZREM', DUE, ID)
-  call('UNLINK', RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES)
+  call('UNLINK', RECORD, RESULTS)
+  leave_bodies()
+  if OWN then call('UNLINK', HOLDS) end
 end
 
 local function forget()
@@ -108,5 +123,16 @@ local function forget()
   count('bytes', tenant, -number('bytes'))
   if key ~= '' and call('HGET', NAMES, tenant .. '\0' .. key) == ID then call('HDEL', NAMES, tenant .. '\0' .. key) end
   call('ZREM', INDEX, index_member(tenant))
+  call('ZREM', FILES, index_member(tenant))
   drop_rest()
+end
+
+-- Forget a job, an upload or a file. A file that an open job reads is only hidden, and looked at again after a minute.
+local function remove()
+  if get('kept') == '' then return forget() end
+  call('ZREMRANGEBYSCORE', HOLDS, '-inf', NOW)
+  if call('ZCARD', HOLDS) == 0 then return forget() end
+  call('HSET', RECORD, 'kept', 'hidden')
+  call('ZREM', FILES, index_member(get('tenant')))
+  call('ZADD', DUE, NOW + 60000, ID)
 end

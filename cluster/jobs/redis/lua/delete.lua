@@ -1,4 +1,4 @@
--- Forget a job.
+-- Forget a job or a file.
 --
 -- Keys: common.lua.
 -- Reply: 1 done; 2 only what was left of a job without a record
@@ -8,5 +8,5 @@ if get('state') == '' then
   drop_rest()
   return 2
 end
-forget()
+remove()
 return 1

@@ -12,6 +12,6 @@ elseif get('state') == '' then
   drop_rest()
   return 2
 else
-  forget()
+  remove()
 end
 return 1

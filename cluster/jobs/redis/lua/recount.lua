@@ -11,7 +11,7 @@ end
 pass_when_full()
 call('UNLINK', USAGE)
 for i = 3, #ARGV do
-  local found = call('HMGET', KEYS[9 + i], 'tenant', 'items', 'bytes', 'holder')
+  local found = call('HMGET', KEYS[11 + i], 'tenant', 'items', 'bytes', 'holder')
   if found[1] then
     count('jobs', found[1], 1)
     count('items', found[1], tonumber(found[2]) or 0)

@@ -4,7 +4,7 @@
 -- Reply: id of the job that has the key already; ID itself if it was sealed; false: no such upload, or a part of it is
 -- lost
 
-if get('state') ~= 'uploading' or lost_part() then return false end
+if get('state') ~= 'uploading' or get('kept') ~= '' or lost_part() then return false end
 local tenant, key = get('tenant'), ARGV[3]
 if key ~= '' then
   local other = call('HGET', NAMES, tenant .. '\0' .. key)
