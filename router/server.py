@@ -43,14 +43,15 @@ from router.embeddings.servicer import EmbeddingServicer
 from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
 from router.http.calls import Calls
-from router.http.server import HttpServer
+from router.http.files.results import line_bytes
+from router.http.server import HttpServer, build_http
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
 from router.inference.constraints import ConstraintChecks
 from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
-from router.jobs import Executor, JobFeeder, JobServicer, JobStores
+from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
 from router.stores import QueueFactory
 from router.validation import RequestLimits
@@ -143,13 +144,14 @@ def build_router(
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
     feeder = _build_feeder(router_id, settings, pools, job_stores, Executor(admission, limits, metrics), metrics)
-    jobs = JobServicer(
+    job_tools = JobTools(
         job_stores,
         settings.jobs,
         limits,
         feeder.nudge,
         lambda name, constraint: constraints.problem(pools[name], constraint),
     )
+    jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control)
     admin = AdminServicer(pools, router_id, control_api)
     handlers = [
@@ -171,9 +173,10 @@ def build_router(
         health=health_service,
         server=_build_server(own, handlers, health_service, shared_port=shared_port),
         tls=tls,
-        http=_build_http(
+        http=build_http(
             own,
             Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
+            job_tools,
             tls,
             shared_port=shared_port,
         ),
@@ -202,6 +205,7 @@ def _build_feeder(
         settings.jobs,
         capacity=lambda pool: pools[pool].replicas.capacity(),
         on_item=metrics.job_item,
+        line_bytes=line_bytes,
     )
     for name, pool in pools.items():
         pool.job_work = partial(feeder.work, name)
@@ -229,15 +233,6 @@ def _build_server(
         names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health")
         server.add_generic_rpc_handlers(reflection_handlers(names))
     return server
-
-
-def _build_http(
-    settings: RouterSettings, calls: Calls, tls: TlsFiles | None, *, shared_port: bool
-) -> HttpServer | None:
-    if settings.http.port is None:
-        return None
-    context = tls.server_context() if tls is not None else None
-    return HttpServer(settings.http, settings.host, calls, context, shared_port=shared_port)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
@@ -360,6 +355,8 @@ class Router:
         await parts.health.enter_graceful_shutdown()
         self._inference.drain()
         self._jobs.drain()
+        if parts.http is not None:
+            parts.http.drain()
         await asyncio.gather(self._calls_ended(seconds), parts.feeder.drain(seconds))
         if left := self._inference.park():
             _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})

@@ -18,9 +18,12 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from grpc_status import rpc_status
 
 from cluster.errors import (
+    BatchUnknownError,
     CancelledError,
     DeadlineError,
     EngineRequestError,
+    FileTooLargeError,
+    FileUnknownError,
     GenerationFailedError,
     InvalidRequestError,
     JobExistsError,
@@ -63,6 +66,9 @@ CODES: Mapping[type[PenstockError], int] = {
     ModelNotFoundError: code_pb2.NOT_FOUND,
     RequestNotFoundError: code_pb2.NOT_FOUND,
     JobNotFoundError: code_pb2.NOT_FOUND,
+    FileUnknownError: code_pb2.NOT_FOUND,
+    BatchUnknownError: code_pb2.NOT_FOUND,
+    FileTooLargeError: code_pb2.INVALID_ARGUMENT,
     JobResultsLostError: code_pb2.DATA_LOSS,
     KeyReusedError: code_pb2.ALREADY_EXISTS,
     JobExistsError: code_pb2.ALREADY_EXISTS,

@@ -8,6 +8,9 @@ PenstockError
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
 │   ├── JobNotFoundError            no job has this id, or it is another tenant's
+│   ├── FileUnknownError            no file has this id, or it is another tenant's
+│   ├── FileTooLargeError           the file of an upload is larger than the limit
+│   ├── BatchUnknownError           no batch has this id, or it is another tenant's
 │   ├── JobResultsLostError         Redis lost results of the job
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
@@ -48,8 +51,11 @@ Errors hold data, and their sentence is composed from it. `reason` is the stable
 """
 
 from cluster.errors.requests import (
+    BatchUnknownError,
     CancelledError,
     DeadlineError,
+    FileTooLargeError,
+    FileUnknownError,
     InvalidRequestError,
     JobExistsError,
     JobLimitError,
@@ -99,6 +105,7 @@ from cluster.errors.setup import (
 
 __all__ = [
     "ActuatorError",
+    "BatchUnknownError",
     "BootstrapError",
     "CancelledError",
     "DeadlineError",
@@ -106,6 +113,8 @@ __all__ = [
     "EngineError",
     "EngineRequestError",
     "EngineStartError",
+    "FileTooLargeError",
+    "FileUnknownError",
     "GenerationFailedError",
     "GeneratorError",
     "InvalidRequestError",

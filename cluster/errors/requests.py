@@ -97,6 +97,39 @@ class JobNotFoundError(RequestError):
         super().__init__(f"no job {job_id!r}")
 
 
+class FileUnknownError(RequestError):
+    """An id that no file of this tenant has."""
+
+    reason = "FILE_NOT_FOUND"
+    remedy = "Check the id. Files expire, and those of a batch's results go with the batch."
+
+    def __init__(self, file_id: str) -> None:
+        self.file_id = file_id
+        super().__init__(f"no file {file_id!r}")
+
+
+class FileTooLargeError(RequestError):
+    """An upload of a file that is larger than the limit."""
+
+    reason = "FILE_TOO_LARGE"
+    remedy = "Split the file, or raise `router.http.max_file_mb`."
+
+    def __init__(self, limit_mb: int) -> None:
+        self.limit_mb = limit_mb
+        super().__init__(f"file: must have at most {limit_mb:,} MiB (router.http.max_file_mb)")
+
+
+class BatchUnknownError(RequestError):
+    """An id that no batch of this tenant has."""
+
+    reason = "BATCH_NOT_FOUND"
+    remedy = "Check the id. A batch is deleted `jobs.ttl_s` after its end."
+
+    def __init__(self, batch_id: str) -> None:
+        self.batch_id = batch_id
+        super().__init__(f"no batch {batch_id!r}")
+
+
 class JobExistsError(RequestError):
     """A job submitted under a key that belongs to a job with other content."""
 
@@ -126,7 +159,7 @@ class JobLimitError(RequestError):
     """A submission that would exceed a bound on stored jobs, items or bytes."""
 
     reason = "JOB_LIMIT"
-    remedy = "Delete jobs that have ended, or submit less at once."
+    remedy = "Delete jobs that have ended and files, or submit less at once."
 
     def __init__(self, what: str, limit: int) -> None:
         self.what = what

@@ -59,6 +59,9 @@ class JobsSettings(Section):
     """Longest time from a job's submission to its end, in seconds; then it expires. Clients may ask for less."""
     ttl_s: float = Field(default=7 * 86_400.0, ge=1)
     """Seconds for which results are kept after a job's end."""
+    file_ttl_s: float = Field(default=30 * 86_400.0, ge=1)
+    """Seconds for which a file is kept that was uploaded over HTTP. Clients may ask for less. They may ask that results
+    of a batch are kept for so long."""
     max_job_items: int = Field(default=100_000, ge=1, le=1_000_000)
     """Most items of one job."""
     max_item_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
@@ -161,6 +164,8 @@ class HttpSettings(Section):
     """Largest body of a request, in bytes."""
     cors_origins: tuple[str, ...] = Field(default=(), max_length=64)
     """Origins whose pages may call from a browser, such as https://app.example.com; * is every one. Default: none."""
+    max_file_mb: int = Field(default=200, ge=1, le=10_000)
+    """Largest file of an upload, in MiB. It passes through without being held in memory, and is kept in Redis."""
 
 
 class RouterSettings(Section):

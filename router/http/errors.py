@@ -25,7 +25,7 @@ STATUSES: Mapping[int, tuple[int, str]] = {
     code_pb2.DEADLINE_EXCEEDED: (504, "server_error"),
 }
 """HTTP status and type of an error by its gRPC status. Others are 500."""
-_BY_REASON = {"TAKEN_OVER": (409, "invalid_request_error")}
+_BY_REASON = {"TAKEN_OVER": (409, "invalid_request_error"), "FILE_TOO_LARGE": (413, "invalid_request_error")}
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
@@ -79,8 +79,8 @@ def http_error(error: BaseException) -> HttpError:
     http, kind = _BY_REASON.get(reason) or STATUSES.get(status.code, (500, "server_error"))
     message, field, code = status.message, None, _CODES.get(reason, reason.lower())
     if violations:
-        field = _in_body(violations[0][0])
-        message = "; ".join(f"{_in_body(name)}: {text}" for name, text in violations)
+        field = in_body(violations[0][0])
+        message = "; ".join(f"{in_body(name)}: {text}" for name, text in violations)
         if "in a context of" in violations[0][1]:
             code = "context_length_exceeded"
     return HttpError(http, kind, message, code, field, retry_after_s)
@@ -99,7 +99,8 @@ def _details(status: status_pb2.Status) -> tuple[str, list[tuple[str, str]], flo
     return reason, violations, retry_after_s
 
 
-def _in_body(field: str) -> str:
+def in_body(field: str) -> str:
+    """Return the path of one of our fields in a body."""
     for beginning, name in _FIELDS.items():
         if field.startswith(beginning):
             return name or field.removeprefix(beginning)

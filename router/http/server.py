@@ -9,13 +9,16 @@ from aiohttp import web
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
-from cluster.settings import HttpSettings, is_loopback
+from cluster.settings import HttpSettings, RouterSettings, is_loopback
+from cluster.trust.tls import TlsFiles
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
 from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
+from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
 from router.http.routes import Routes
+from router.jobs import JobTools
 
 _END_S = 0.2
 """Seconds that connections may take to end after their calls have."""
@@ -25,11 +28,28 @@ _IDLE_S = 75.0
 """Seconds for which a connection without a request stays open, also one that never has one."""
 
 
+def build_http(
+    settings: RouterSettings, calls: Calls, tools: JobTools, tls: TlsFiles | None, *, shared_port: bool
+) -> HttpServer | None:
+    """Return a server without a port yet; None where the HTTP API is off."""
+    if settings.http.port is None:
+        return None
+    context = tls.server_context() if tls is not None else None
+    return HttpServer(settings.http, settings.host, calls, tools, context, shared_port=shared_port)
+
+
 class HttpServer:
     """HTTP server of a router process."""
 
     def __init__(
-        self, settings: HttpSettings, host: str, calls: Calls, tls: ssl.SSLContext | None, *, shared_port: bool
+        self,
+        settings: HttpSettings,
+        host: str,
+        calls: Calls,
+        tools: JobTools,
+        tls: ssl.SSLContext | None,
+        *,
+        shared_port: bool,
     ) -> None:
         """`shared_port` lets several processes listen on one port."""
         self.port = settings.port or 0
@@ -48,6 +68,8 @@ class HttpServer:
         Routes(calls).add_to(app)
         CompletionRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
+        self._files = FileRoutes(calls, tools, settings)
+        self._files.add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
         self._runner = web.AppRunner(
             app,
@@ -80,6 +102,11 @@ class HttpServer:
             raise BootstrapError("router", f"HTTP port {address} can't be bound: {error.strerror}") from error
         self.port = self._runner.addresses[0][1]
 
+    def drain(self) -> None:
+        """Refuse new uploads and batches."""
+        self._files.drain()
+
     async def stop(self) -> None:
         """Close the port and all connections. May be called twice."""
         await self._runner.cleanup()
+        await self._files.close()

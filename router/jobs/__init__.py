@@ -4,5 +4,6 @@ from router.jobs.execute import Executor
 from router.jobs.feeder import JobFeeder
 from router.jobs.servicer import JobServicer
 from router.jobs.stores import JobStores
+from router.jobs.tools import JobTools
 
-__all__ = ["Executor", "JobFeeder", "JobServicer", "JobStores"]
+__all__ = ["Executor", "JobFeeder", "JobServicer", "JobStores", "JobTools"]

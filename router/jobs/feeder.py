@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from cluster.autoscaler.router_report import JobWork
 from cluster.errors import PenstockError, QueueUnavailableError
-from cluster.jobs.contract import JobStore
+from cluster.jobs.contract import JobRecord, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from router.jobs.execute import Execute
@@ -30,11 +30,13 @@ class JobFeeder:
         capacity: Callable[[str], int],
         on_item: Callable[[str, bool], None] = lambda _pool, _failed: None,
         *,
+        line_bytes: Callable[[JobRecord, bytes], int] = lambda _record, _result: 0,
         monotonic: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         """`capacity` takes a pool's name and returns how many sequences its replicas run together. `on_item` is called
-        for every stored result with the pool and whether the item failed.
+        for every stored result with the pool and whether the item failed. `line_bytes` returns the bytes of a result's
+        line in a file.
         """
         self._router_id = router_id
         self._stores = stores
@@ -42,6 +44,7 @@ class JobFeeder:
         self._settings = settings
         self._capacity = capacity
         self._on_item = on_item
+        self._line_bytes = line_bytes
         self._monotonic = monotonic
         self._wall_s = wall_s
         self._owner = TaskOwner("jobs")
@@ -120,6 +123,7 @@ class JobFeeder:
                 self._settings,
                 capacity=lambda: self._capacity(pool),
                 on_item=lambda failed: self._on_item(pool, failed),
+                line_bytes=self._line_bytes,
                 wall_s=self._wall_s,
             )
             run = JobRun(claim, tools)

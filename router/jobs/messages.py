@@ -47,7 +47,7 @@ def job_message(record: JobRecord) -> api.Job:
             cost=record.usage.cost,
         ),
         router_id=record.holder,
-        failure=f"Redis lost the job's {record.lost}, by an eviction or a deletion" if record.lost else "",
+        failure=_failure(record),
     )
     for field, milliseconds in (
         (job.created_at, record.created_ms),
@@ -58,6 +58,12 @@ def job_message(record: JobRecord) -> api.Job:
         if milliseconds:
             field.FromMilliseconds(milliseconds)
     return job
+
+
+def _failure(record: JobRecord) -> str:
+    if record.lost:
+        return f"Redis lost the job's {record.lost}, by an eviction or a deletion"
+    return "its file has errors, which /v1/batches names" if record.state is JobState.FAILED else ""
 
 
 def response_result(index: int, item: api.JobItem, response: inference_pb2.GenerateResponse) -> ItemResult:

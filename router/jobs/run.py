@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cluster.autoscaler.router_report import JobWork
-from cluster.errors import JobLeaseLostError, JobLimitError, QueueUnavailableError
-from cluster.jobs.contract import ItemResult, JobClaim, JobStore
+from cluster.errors import InvalidRequestError, JobLeaseLostError, JobLimitError, QueueUnavailableError
+from cluster.jobs.contract import ItemResult, JobClaim, JobRecord, JobStore
+from cluster.jobs.ids import file_of
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
 from penstock.wire import request_class_to_wire
 from router.jobs.execute import Execute
+from router.jobs.lines import name_of, read_item
 from router.jobs.messages import error_result, response_result
 from router.jobs.plan import BlockPlan, plan
 from router.jobs.upload import class_of
@@ -47,6 +49,8 @@ class RunTools:
     """Sequences that the pool's replicas run together. More items than that would only wait."""
     on_item: Callable[[bool], None] = lambda _failed: None
     """Called for every stored result with whether the item failed."""
+    line_bytes: Callable[[JobRecord, bytes], int] = lambda _record, _result: 0
+    """Function that returns the bytes of a result's line in a file, for jobs on a file."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     wall_s: Callable[[], float] = time.time
     """Seconds since the epoch, as on the store's clock."""
@@ -161,21 +165,30 @@ class JobRun:
     # --- one item -----------------------------------------------------------------------------------------------------
 
     async def _item(self, index: int, body: bytes) -> None:
-        item = api.JobItem.FromString(body)
-        item.request.model = self._header.model
-        item.request.request_class = request_class_to_wire(class_of(self._header))
         try:
-            result = await self._result(index, item)
+            item = read_item(self._job_id, body)
+            item.request.model = self._header.model
+            item.request.request_class = request_class_to_wire(class_of(self._header))
+            unreadable = None
+        except InvalidRequestError as error:
+            item, unreadable = api.JobItem(custom_id=name_of(body)), to_rpc_status(error)
+        try:
+            result = error_result(index, item, unreadable) if unreadable else await self._result(index, item)
             try:
-                stored = await self._insist(lambda: self._store.store(self._claim, index, result))
+                stored = await self._put(index, result)
             except JobLimitError as error:
                 # Its usage stays counted.
                 result = replace(error_result(index, item, to_rpc_status(error)), usage=result.usage)
-                stored = await self._insist(lambda: self._store.store(self._claim, index, result))
+                stored = await self._put(index, result)
         except _StoppedError:
             return
         if stored:
             self._tools.on_item(result.failed)
+
+    async def _put(self, index: int, result: ItemResult) -> bool:
+        if file_of(self._job_id):
+            result = replace(result, line_bytes=self._tools.line_bytes(self._record, result.body))
+        return await self._insist(lambda: self._store.store(self._claim, index, result))
 
     async def _result(self, index: int, item: api.JobItem) -> ItemResult:
         while True:

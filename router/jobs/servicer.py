@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from cluster.errors import (
     InvalidRequestError,
@@ -18,16 +18,13 @@ from cluster.errors import (
 from cluster.jobs.contract import JobRecord, JobState, JobStore
 from cluster.jobs.ids import new_id, pool_of
 from cluster.lifecycle import TaskOwner
-from cluster.settings import JobsSettings
-from penstock.models import StructuredOutput
 from penstock.v1 import jobs_pb2 as api
 from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
 from router.inference.constraints import FIELD, refused
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
-from router.jobs.stores import JobStores
+from router.jobs.tools import JobTools
 from router.jobs.upload import Upload, check_header, class_of
-from router.validation import RequestLimits
 from router.validation.violations import Violations, shown
 
 _LOG = logging.getLogger(__name__)
@@ -47,28 +44,12 @@ DEFAULT_PAGE = 50
 class JobServicer:
     """The job service. A job's id begins with its pool's name and a dot."""
 
-    def __init__(
-        self,
-        stores: JobStores,
-        settings: JobsSettings,
-        limits: RequestLimits,
-        nudge: Callable[[str], None],
-        constraint_problem: Callable[[str, StructuredOutput], Awaitable[str]],
-    ) -> None:
-        """Begin.
-
-        Args:
-            stores: job stores of the pools.
-            settings: bounds of jobs.
-            limits: bounds of requests.
-            nudge: called with the pool of every job that was sealed here.
-            constraint_problem: returns why a pool's engines refuse a constraint; empty where they follow it.
-        """
-        self._stores = stores
-        self._settings = settings
-        self._limits = limits
-        self._nudge = nudge
-        self._constraint_problem = constraint_problem
+    def __init__(self, tools: JobTools) -> None:
+        self._stores = tools.stores
+        self._settings = tools.settings
+        self._limits = tools.limits
+        self._nudge = tools.nudge
+        self._constraint_problem = tools.constraint_problem
         self._owner = TaskOwner("jobs.service")
         self._draining = asyncio.Event()
 

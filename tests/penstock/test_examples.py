@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2, types_pb2
 from tests.integration.conftest import require_program
+from tests.router.http.files.support import base, line
 from tests.support.ports import free_port
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -49,7 +50,7 @@ BUILT: set[str] = set()
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with running_stack(tmp_path_factory.mktemp("stack")) as running:
+    async with running_stack(tmp_path_factory.mktemp("stack"), router={"http": {"port": 0}}) as running:
         yield running
 
 
@@ -61,6 +62,7 @@ def environment(stack: Stack) -> dict[str, str]:
         "PATH": path,
         "PYTHONPATH": str(EXAMPLES.parent),
         "PENSTOCK_TARGET": f"127.0.0.1:{stack.routers[0].port}",
+        "PENSTOCK_HTTP": base(stack) + "/v1",
     }
 
 
@@ -161,6 +163,19 @@ async def test_a_batch_writes_every_answer_and_is_the_same_job_when_it_runs_agai
     assert written[0] == written[1]
     jobs = await stack.jobs().ListJobs(jobs_pb2.ListJobsRequest())
     assert 1 == len(jobs.jobs)
+
+
+async def test_a_batch_of_openais_sdk_writes_every_result_and_what_is_wrong(stack: Stack, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "python" / "openai_batch.py"), "requests.jsonl", "results.jsonl"]
+    for lines, status in ((map(line, range(20)), 0), (["{"], 1)):
+        (tmp_path / "requests.jsonl").write_text("".join(f"{each}\n" for each in lines))
+        found, _, errors = await run(stack, command, tmp_path)
+        assert status == found, errors
+        if status:
+            assert "line 1: is no JSON" in errors
+        else:
+            results = [json.loads(text) for text in (tmp_path / "results.jsonl").read_text().splitlines()]
+            assert {f"q{number}" for number in range(20)} == {result["custom_id"] for result in results}
 
 
 @asynccontextmanager

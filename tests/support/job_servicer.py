@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.settings import JobsSettings
 from penstock.models import StructuredOutput
-from router.jobs import JobServicer, JobStores
+from router.jobs import JobServicer, JobStores, JobTools
 from router.validation import RequestLimits
 
 
@@ -12,4 +12,4 @@ def job_servicer(stores: JobStores) -> JobServicer:
     async def followed(_pool: str, _constraint: StructuredOutput) -> str:
         return ""
 
-    return JobServicer(stores, JobsSettings(), RequestLimits(), lambda _pool: None, followed)
+    return JobServicer(JobTools(stores, JobsSettings(), RequestLimits(), lambda _pool: None, followed))

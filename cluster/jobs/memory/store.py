@@ -135,9 +135,7 @@ class MemoryJobStore:
             blocks=file.blocks,
             note=job.note,
         )
-        self._jobs[job_id] = _Job(
-            record, claimable_ms=now, blocks=source.blocks, sizes=source.sizes, ttl_ms=job.ttl_ms
-        )
+        self._jobs[job_id] = _Job(record, claimable_ms=now, blocks=source.blocks, sizes=source.sizes, ttl_ms=job.ttl_ms)
         return record
 
     async def list_files(self, tenant: str) -> list[JobRecord]:

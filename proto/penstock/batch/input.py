@@ -9,17 +9,23 @@ continue_final_message, structured_outputs, and the older guided_json, guided_re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from penstock.batch.body import read_body
+from penstock.batch.body import Body, read_body
 from penstock.batch.encoding import encoding_problem, is_unicode
 from penstock.values.jobs import JobItem
 from penstock.values.objects import BodyError, Fields, shown
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
+ENDPOINTS: Mapping[str, Callable[[Fields], Body]] = {
+    CHAT_URL: partial(read_body, chat=True),
+    COMPLETIONS_URL: partial(read_body, chat=False),
+}
+"""Readers of bodies by the URL of a line."""
 
 
 class BatchFileError(BodyError):
@@ -40,6 +46,7 @@ class BatchFileError(BodyError):
 class BatchLine:
     """One request of a file."""
 
+    url: str
     model: str
     item: JobItem
     ignored: tuple[str, ...]
@@ -123,12 +130,12 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
     method, url = fields.text("method"), fields.text("url")
     if method != "POST":
         raise fields.wrong("method", f'must be "POST", got {shown(method)}')
-    if url not in (CHAT_URL, COMPLETIONS_URL):
-        raise fields.wrong("url", f"must be {CHAT_URL} or {COMPLETIONS_URL}, got {shown(url)}")
+    if url not in ENDPOINTS:
+        raise fields.wrong("url", f"must be {' or '.join(ENDPOINTS)}, got {shown(url)}")
     body = fields.object("body")
     if body is None:
         raise fields.wrong("body", "is required")
-    request = read_body(body, chat=url == CHAT_URL)
+    request = ENDPOINTS[url](body)
     item = JobItem(
         custom_id,
         request.prompt,
@@ -136,4 +143,4 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
         session_id=request.session_id,
         continue_final_message=request.continue_final_message,
     )
-    return BatchLine(request.model, item, (*fields.leftovers(), *request.ignored))
+    return BatchLine(url, request.model, item, (*fields.leftovers(), *request.ignored))

@@ -149,7 +149,9 @@ async def test_files_and_their_jobs_count_against_the_limits(backend: Backend) -
     with pytest.raises(JobLimitError, match="tenant_items = 8"):
         await wide.begin(id_on(FILE), file, JOB)
     with pytest.raises(JobNotFoundError):
-        await wide.begin(id_on(f"{POOL}.2"), JobRecord(f"{POOL}.2", "acme", JobState.UPLOADING, b"", items=3, blocks=2), JOB)
+        await wide.begin(
+            id_on(f"{POOL}.2"), JobRecord(f"{POOL}.2", "acme", JobState.UPLOADING, b"", items=3, blocks=2), JOB
+        )
 
 
 async def test_results_of_a_job_that_ended_can_be_deleted(backend: Backend) -> None:

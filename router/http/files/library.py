@@ -1,0 +1,117 @@
+"""Files of a tenant: uploaded ones, and those of results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from cluster.errors import FileUnknownError, InvalidRequestError
+from cluster.jobs.contract import JobCursor, JobRecord, JobStore
+from cluster.jobs.ids import file_of, pool_of
+from router.http.files.content import ResultSizes, results, uploaded
+from router.http.files.ids import FileId
+from router.http.files.notes import FileNote
+from router.http.files.objects import file_object, made_results, results_object, results_of
+from router.identity import Caller
+from router.jobs.tools import JobTools
+
+_PAGE = 500
+"""Batches that are read at once."""
+
+
+class FileLibrary:
+    """Files of all tenants, whichever router took them."""
+
+    def __init__(self, tools: JobTools) -> None:
+        self._stores = tools.stores
+        self._sizes = ResultSizes()
+
+    async def describe(self, file_id: str, caller: Caller) -> dict[str, Any]:
+        """Return a file.
+
+        Raises:
+            FileUnknownError: the tenant has no such file.
+        """
+        which, store, record = await self._find(file_id, caller)
+        return await self._object(which, store, record)
+
+    async def content(self, file_id: str, caller: Caller) -> tuple[AsyncIterator[bytes], int | None]:
+        """Return a file's content, and its size in bytes where that is certain.
+
+        Raises:
+            FileUnknownError: the tenant has no such file.
+        """
+        which, store, record = await self._find(file_id, caller)
+        if which.results:
+            return results(store, record, which.results), None
+        return uploaded(store, record), FileNote.read(record.note).size
+
+    async def delete(self, file_id: str, caller: Caller) -> None:
+        """Delete a file. An uploaded one that a batch reads goes when the batch has ended.
+
+        Raises:
+            FileUnknownError: the tenant has no such file.
+        """
+        which, store, record = await self._find(file_id, caller)
+        if not which.results:
+            await store.delete(record.job_id)
+            return
+        dropped = {*filter(None, record.dropped.split(",")), which.results}
+        left = set(made_results(record)) - dropped
+        await store.discard(record.job_id, ",".join(sorted(dropped)), remove=not left)
+
+    async def input(self, file_id: str, caller: Caller) -> tuple[JobStore, JobRecord]:
+        """Return an uploaded file.
+
+        Raises:
+            FileUnknownError: the tenant has no such file.
+            InvalidRequestError: it is a file of results.
+        """
+        which, store, record = await self._find(file_id, caller)
+        if which.results:
+            raise InvalidRequestError.of("input_file_id", "must be a file with the purpose batch, got batch_output")
+        return store, record
+
+    async def every(self, caller: Caller, purpose: str | None) -> list[dict[str, Any]]:
+        """Return all files of a tenant with a purpose, the newest first. None is every purpose."""
+        found: list[dict[str, Any]] = []
+        for store in await self._stores.every():
+            if purpose in (None, "batch"):
+                found += [file_object(record) for record in await store.list_files(caller.tenant) if record.kept]
+            if purpose in (None, "batch_output"):
+                async for record in batches_of(store, caller.tenant):
+                    names = results_of(record)
+                    found += await asyncio.gather(
+                        *(self._object(FileId(record.job_id, name), store, record) for name in names)
+                    )
+        return sorted(found, key=lambda each: (each["created_at"], each["id"]), reverse=True)
+
+    async def _object(self, which: FileId, store: JobStore, record: JobRecord) -> dict[str, Any]:
+        if not which.results:
+            return file_object(record)
+        return results_object(record, which.results, await self._sizes.of(store, record, which.results))
+
+    async def _find(self, file_id: str, caller: Caller) -> tuple[FileId, JobStore, JobRecord]:
+        which = FileId.parse(file_id)
+        store = await self._stores.find(pool_of(which.job_id)) if which is not None else None
+        record = await store.get(which.job_id) if which is not None and store is not None else None
+        if which is None or store is None or record is None or record.tenant != caller.tenant:
+            raise FileUnknownError(file_id)
+        if not (which.results in results_of(record) if which.results else record.kept):
+            raise FileUnknownError(file_id)
+        return which, store, record
+
+
+async def batches_of(
+    store: JobStore, tenant: str, before: JobCursor | None = None, page: int = _PAGE
+) -> AsyncIterator[JobRecord]:
+    """Yield a tenant's batches in a store, the newest first, without other jobs."""
+    while True:
+        records = await store.list_jobs(tenant, before, page)
+        for record in records:
+            if file_of(record.job_id):
+                yield record
+        if len(records) < page:
+            return
+        before = JobCursor(records[-1].created_ms, records[-1].job_id)

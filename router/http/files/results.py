@@ -1,0 +1,70 @@
+"""Results of a batch as lines of a file, made when they are read. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
+
+from cluster.jobs.contract import JobRecord, JobState
+from penstock.batch.output import result_object
+from penstock.v1 import jobs_pb2 as api
+from penstock.values.jobs import Job, JobResult
+from router.http.errors import STATUSES
+
+_NOT_RUN = {
+    JobState.EXPIRED: ("batch_expired", "This request did not run before the batch's completion window ended."),
+    JobState.CANCELLED: ("batch_cancelled", "This request did not run before the batch was cancelled."),
+}
+_LOST = ("batch_failed", "This request did not run before the batch failed.")
+
+
+def result_line(record: JobRecord, result: api.JobResult) -> bytes:
+    """Return the line of a result. An error is the answer that the endpoint would have given."""
+    if result.HasField("error"):
+        return _line(_error(record, result))
+    header = api.JobHeader.FromString(record.header)
+    job = Job.from_proto(api.Job(job_id=record.job_id, model=header.model))
+    return _line(result_object(job, JobResult.from_proto(result)))
+
+
+def line_bytes(record: JobRecord, result: bytes) -> int:
+    """Return the bytes of the line of a stored result."""
+    return len(result_line(record, api.JobResult.FromString(result)))
+
+
+def unfinished_line(record: JobRecord, index: int, custom_id: str) -> bytes:
+    """Return the line of a request that did not run before the batch ended."""
+    code, message = _NOT_RUN.get(record.state, _LOST)
+    return _line(
+        {
+            "id": _id(record, index),
+            "custom_id": custom_id,
+            "response": None,
+            "error": {"code": code, "message": message},
+        }
+    )
+
+
+def _error(record: JobRecord, result: api.JobResult) -> dict[str, Any]:
+    error = result.error
+    status, kind = STATUSES.get(error.code, (500, "server_error"))
+    if error.code == code_pb2.RESOURCE_EXHAUSTED:
+        # A refusal for now is tried again; this one is for good.
+        kind = "insufficient_quota"
+    body = {"error": {"message": error.message, "type": kind, "param": None, "code": error.reason.lower()}}
+    return {
+        "id": _id(record, result.index),
+        "custom_id": result.custom_id,
+        "response": {"status_code": status, "request_id": result.execution_id, "body": body},
+        "error": None,
+    }
+
+
+def _id(record: JobRecord, index: int) -> str:
+    return f"batch_req_{record.job_id}_{index}"
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"

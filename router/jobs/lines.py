@@ -1,0 +1,38 @@
+"""Items of a job on a file: lines of OpenAI's batch format, kept byte for byte as they were uploaded. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from cluster.errors import InvalidRequestError
+from cluster.jobs.ids import file_of
+from penstock.batch.encoding import ESCAPED
+from penstock.batch.input import BatchFileError, read_line
+from penstock.v1 import jobs_pb2 as api
+
+
+def read_item(job_id: str, body: bytes) -> api.JobItem:
+    """Read a stored item of a job.
+
+    Raises:
+        InvalidRequestError: the line can't be served. It was checked when it was uploaded, but perhaps by a router of
+            another version.
+    """
+    if not file_of(job_id):
+        return api.JobItem.FromString(body)
+    try:
+        return read_line(body.decode(errors=ESCAPED), 1, ignore_unknown=True).item.to_proto()
+    except BatchFileError as error:
+        raise InvalidRequestError.of(error.field, error.problem) from None
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError.of("body", str(error)) from None
+
+
+def name_of(body: bytes) -> str:
+    """Return the custom_id of a line; empty if it has none."""
+    try:
+        line = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    name = line.get("custom_id") if isinstance(line, dict) else None
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,24 @@
+"""Parts of a router with which jobs and files are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from cluster.settings import JobsSettings
+from penstock.models import StructuredOutput
+from router.jobs.stores import JobStores
+from router.validation import RequestLimits
+
+
+@dataclass(frozen=True, slots=True)
+class JobTools:
+    """Parts that all uploads share."""
+
+    stores: JobStores
+    settings: JobsSettings
+    limits: RequestLimits
+    nudge: Callable[[str], None]
+    """Called with the pool of every job that was opened here."""
+    constraint_problem: Callable[[str, StructuredOutput], Awaitable[str]]
+    """Function that returns why a pool's engines refuse a constraint; empty where they follow it."""
