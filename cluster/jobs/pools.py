@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.connections import RedisTarget
 from cluster.redis.keys import PREFIX
-from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import PLAIN, pack
 
 JOB_POOLS_KEY = f"{PREFIX}:jobs:pools"
@@ -34,7 +34,7 @@ class RedisJobPools:
     """Names of pools in Redis. It connects at the first call."""
 
     def __init__(self, target: RedisTarget, timeout_s: float = 2.0) -> None:
-        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, JOB_POOLS_KEY), timeout_s)
+        self._pipeline = open_pipeline(target, timeout_s, JOB_POOLS_KEY)
 
     async def add(self, names: Collection[str]) -> None:
         if names:

@@ -16,7 +16,7 @@ from cluster.redis.slot_owner import SlotOwner
 from cluster.redis.url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
 RedisTarget: TypeAlias = "str | Any"
-"""A URL or a `redis.asyncio.Redis`."""
+"""A URL, a `redis.asyncio.Redis`, or an `InProcessRedis`."""
 
 CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError)
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
-from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource, is_demoted, translate, unavailable
+from cluster.redis.connections import (
+    CONNECTION_ERRORS,
+    ConnectionSource,
+    RedisTarget,
+    is_demoted,
+    translate,
+    unavailable,
+)
 from cluster.redis.script import Script
 
 _LOG = logging.getLogger(__name__)
@@ -22,6 +30,41 @@ _MAX_BATCH = 512
 """Most calls per pipeline. It bounds how long Redis and the event loop work on one without a break."""
 _TRIES = 3
 """Tries of a call that did not run: the keys may have moved to another server, and that one may not have the script."""
+
+
+class Pipeline(Protocol):
+    """How a store calls scripts and single commands."""
+
+    def call(self, script: Script, command: bytes) -> Awaitable[Any]:
+        """Send a packed EVALSHA of `script`, or a single command; return its reply.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer, or the pipeline is closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End calls in flight with QueueUnavailableError. May be called twice."""
+        ...
+
+
+class LocalServer(ABC):
+    """A Redis that needs no connection."""
+
+    @abstractmethod
+    def open_pipeline(self) -> Pipeline:
+        """Return a pipeline of a store's own."""
+
+
+def open_pipeline(target: RedisTarget, timeout_s: float, key: str) -> Pipeline:
+    """Return a store's pipeline, which connects at the first call. All keys of the store must share the slot of `key`.
+
+    Raises:
+        SettingsError: the URL has an option that connections do not accept.
+    """
+    if isinstance(target, LocalServer):
+        return target.open_pipeline()
+    return ScriptPipeline(ConnectionSource(target, timeout_s, key), timeout_s)
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from cluster.autoscaler.redis.scripts import load_control_scripts
 from cluster.autoscaler.store import Commit, Leadership, Stored, StoredRecord
 from cluster.clock import Clock
 from cluster.errors import LeadershipLostError
-from cluster.redis.connections import ConnectionSource, RedisTarget
-from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.connections import RedisTarget
+from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import Script
 
 DEFAULT_TIMEOUT_S = 2.0
@@ -27,7 +27,8 @@ class RedisControlStore:
         """Create a store that connects at the first call.
 
         Args:
-            target: a URL as in the setting redis.url, or a client whose connection pool is used to connect.
+            target: a URL as in the setting redis.url; or a client, whose connection pool is used to connect; or an
+                `InProcessRedis`.
             pool: the pool's name; must not contain braces.
             timeout_s: how long a call may wait for Redis, in seconds.
             clock: replaces Redis' own time; for tests.
@@ -36,7 +37,7 @@ class RedisControlStore:
         self._clock = clock
         self._scripts = load_control_scripts()
         self._keys = control_keys(pool)
-        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, self._keys[0]), timeout_s)
+        self._pipeline = open_pipeline(target, timeout_s, self._keys[0])
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
         fence, found, left_ms = await self._run("lead", holder, round(lease_s * 1000))

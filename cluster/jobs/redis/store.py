@@ -26,8 +26,8 @@ from cluster.jobs.contract import (
 from cluster.jobs.redis.keys import job_keys, shared_key
 from cluster.jobs.redis.scripts import load_job_scripts
 from cluster.jobs.steps import ClockSteps
-from cluster.redis.connections import ConnectionSource, RedisTarget
-from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.connections import RedisTarget
+from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import PLAIN, pack
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ class RedisJobStore:
         """Create a store that connects at the first call.
 
         Args:
-            target: a URL as in the setting redis.url, or a client whose connection pool is used to connect.
+            target: a URL as in the setting redis.url; or a client, whose connection pool is used to connect; or an
+                `InProcessRedis`.
             pool: the pool's name; must not contain braces.
             limits: the same at every router of the pool.
             timeout_s: how long a call may wait for Redis, in seconds.
@@ -75,7 +76,7 @@ class RedisJobStore:
         self._steps = ClockSteps(self.limits.lease_ms)
         self._checked = 0
         """Rank of the next job to check."""
-        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
+        self._pipeline = open_pipeline(target, timeout_s, shared_key(pool, "open"))
         self._scripts = load_job_scripts()
 
     # --- uploading ----------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from cluster.queue.heartbeats import PoolView, ReplicaBeat, ReplicaBeatReply, Ro
 from cluster.queue.redis import codec
 from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.scripts import load_scripts
-from cluster.redis.connections import ConnectionSource, RedisTarget
-from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.connections import RedisTarget
+from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import Script
 
 DEFAULT_TIMEOUT_S = 2.0
@@ -49,7 +49,8 @@ class RedisQueue:
         """Create a queue that connects at the first call.
 
         Args:
-            target: a URL as in the setting redis.url, or a client whose connection pool is used to connect.
+            target: a URL as in the setting redis.url; or a client, whose connection pool is used to connect; or an
+                `InProcessRedis`.
             pool: the pool's name; must not contain braces.
             limits: the same at every router and replica of the pool.
             timeout_s: how long a call may wait for Redis, in seconds.
@@ -62,7 +63,7 @@ class RedisQueue:
         self.limits = limits or QueueLimits()
         self._clock = clock
         self._run_id = run_id
-        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, pool_keys(pool)[0]), timeout_s)
+        self._pipeline = open_pipeline(target, timeout_s, pool_keys(pool)[0])
         self._scripts = load_scripts()
         self._heads = self._command_heads()
         self._live = clock is not None or run_id is not None
