@@ -163,7 +163,7 @@ def target_from(options: argparse.Namespace) -> Target:
         timeout_s=options.request_timeout,
         flush_s=options.flush_interval,
     )
-    target.connection()
+    target.check()
     return target
 
 

@@ -52,14 +52,19 @@ class ClusterWatch:
         self.began_at = time.monotonic()
 
     def __enter__(self) -> ClusterWatch:
-        self._thread.start()
+        if self._target.http:
+            # Only Penstock has it, and only over gRPC.
+            self.failure = "the state of the cluster is read over gRPC"
+        else:
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _look(self) -> None:
         connection = self._target.connection()

@@ -13,33 +13,29 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
-
-import grpc
 
 from cluster.errors import PenstockError, SettingsError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import TaskOwner
-from cluster.nearest import did_you_mean
 from loadtest.load.driver.frames import Unframer, frame
-from loadtest.load.driver.stream import StreamObservation, follow
+from loadtest.load.driver.grpc_transport import CONNECT_S, GrpcTransport
+from loadtest.load.driver.http_transport import HttpTransport
+from loadtest.load.driver.stream import StreamObservation
 from loadtest.load.driver.target import Target
+from loadtest.load.driver.transport import Observers, StreamFailedError, Transport
 from loadtest.load.results.tally import Window
 from loadtest.load.schedule.plan import PlannedRequest
 from loadtest.load.schedule.prompts import Prompts
-from penstock.client import AsyncClient, PenstockClientError
-from penstock.client.connection import Connection, Stubs
-from penstock.models import RequestClass
-from penstock.v1 import inference_pb2, types_pb2
-from penstock.values.errors import from_rpc_error
+from penstock.client import PenstockClientError
+from penstock.v1 import types_pb2
 from penstock.values.slo import ClassSlo
-from penstock.wire import duration_to_wire, request_class_to_wire
 
 _PROBE_S = 0.02
 """Seconds between two measurements of how late the event loop is."""
 _REPORT_S = 0.1
 _CHUNK = 1 << 16
-_CONNECT_S = 15.0
 UNFINISHED = "UNFINISHED"
 """Reason of requests that were cut off at the end of a run."""
 
@@ -97,7 +93,7 @@ class Driver:
         task.add_done_callback(self._streams.discard)
 
     async def _stream(self, run: _Run, planned: PlannedRequest) -> None:
-        request = run.request(planned)
+        prompt, output = run.content(planned)
         due_at = run.starts_at + planned.at_s
         if (wait := due_at - time.monotonic()) > 0:
             await asyncio.sleep(wait)
@@ -106,23 +102,17 @@ class Driver:
         lag = max(0.0, time.monotonic() - due_at)
         if counted:
             self._window.generator.lag.add(lag)
-        call = run.stubs().inference.StreamGenerate(
-            request, timeout=run.target.timeout_s, metadata=run.connection.call_metadata()
-        )
         reason, detail = "", ""
+        observers = Observers(
+            (lambda ttft, tokens: self._first(run, planned.kind, ttft, tokens)) if counted else _nothing,
+            (lambda gap, tokens: self._gap(run, planned.kind, gap, tokens)) if counted else _nothing,
+        )
         try:
-            await follow(
-                call,
-                seen,
-                (lambda ttft, tokens: self._first(run, planned.kind, ttft, tokens)) if counted else _nothing,
-                (lambda gap, tokens: self._gap(run, planned.kind, gap, tokens)) if counted else _nothing,
-            )
+            await run.transport.send(planned, prompt, output, seen, observers)
             reason, detail = _verdict(seen)
-        except grpc.RpcError as error:
-            failure = from_rpc_error(error)
-            reason, detail = failure.reason or failure.code.name, str(failure)
+        except StreamFailedError as error:
+            reason, detail = error.reason, error.detail
         except asyncio.CancelledError:
-            call.cancel()
             reason, detail = UNFINISHED, "it still ran when the run was over"
         if counted:
             self._end(run, planned, seen, reason, detail)
@@ -235,12 +225,11 @@ def _nothing(*_values: object) -> None:
 class _Run:
     """State that all requests of a run share."""
 
-    def __init__(self, body: Any, target: Target, connection: Connection, model: str, prompts: Prompts) -> None:
-        self.target = target
-        self.connection = connection
-        self.model = model
-        self.prompts = prompts
-        self.context = 0
+    def __init__(self, body: Any, transport: Transport) -> None:
+        served = transport.served
+        self.transport = transport
+        self.model = served.name
+        self.context = served.context
         self.warmup_s: float = body["warmup_s"]
         self.slos = {kind: ClassSlo(*slo) for kind, slo in body["slos"].items()}
         self.starts_at = 0.0
@@ -248,77 +237,27 @@ class _Run:
         """Number of requests that were longer than the model's context."""
         self.over = False
         """Whether everything was reported. Seconds until the next run do not belong to this one."""
-        tls = connection.tls
-        self._channels = [
-            grpc.aio.insecure_channel(router, options=connection.options)
-            if tls is None
-            else grpc.aio.secure_channel(router, tls.credentials(), options=connection.options)
-            for router in connection.targets
-        ]
-        self._stubs = [Stubs(channel) for channel in self._channels]
-        self._rotation = connection.rotation()
+        self._prompts = Prompts(served.vocabulary, served.context, body["seed"])
 
-    async def connect(self) -> None:
-        """Connect to every router. Otherwise the first requests would wait for the connection.
-
-        Raises:
-            TimeoutError: a router does not answer.
-        """
-        async with asyncio.timeout(_CONNECT_S):
-            await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
-
-    def stubs(self) -> Stubs:
-        """Return the stubs of the next router."""
-        return self._stubs[next(self._rotation)]
-
-    def request(self, planned: PlannedRequest) -> inference_pb2.StreamGenerateRequest:
-        prompt, output = self.prompts.lengths(planned)
+    def content(self, planned: PlannedRequest) -> tuple[Sequence[int], int]:
+        """Return the prompt of a request, and its output tokens."""
+        prompt, output = self._prompts.lengths(planned)
         self.clipped += (prompt, output) != (planned.prompt_tokens, planned.output_tokens)
-        tokens = types_pb2.TokenPrompt(ids=self.prompts.ids(planned, prompt))
-        made = inference_pb2.StreamGenerateRequest(
-            generate=inference_pb2.GenerateRequest(
-                model=self.model,
-                prompt=types_pb2.Prompt(tokens=tokens),
-                # The plan decides the length, not the model.
-                sampling=types_pb2.SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True),
-                request_class=request_class_to_wire(RequestClass(planned.request_class)),
-                session_id=planned.session,
-            )
-        )
-        if self.target.flush_s is not None:
-            made.flush_interval.CopyFrom(duration_to_wire(self.target.flush_s))
-        return made
+        return self._prompts.ids(planned, prompt), output
 
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close(None)
+        await self.transport.close()
 
 
 async def _open(body: Any) -> _Run:
     target = Target.from_wire(body["target"])
-    connection = target.connection()
-    async with AsyncClient(
-        target.routers,
-        tls=connection.tls,
-        api_key=target.api_key or None,
-        allow_plaintext_key=target.allow_plaintext_key,
-        timeout=_CONNECT_S,
-    ) as client:
-        models = {model.name: model for model in await client.list_models()}
-    if target.model not in models and (target.model or len(models) != 1):
-        asked = target.model or "none"
-        known = ", ".join(models) or "none that is served"
-        raise SettingsError(f"model must be one of {known}, got {asked}{did_you_mean(asked, models)}")
-    model = models[target.model] if target.model else next(iter(models.values()))
-    prompts = Prompts(model.vocabulary_size, model.max_context_tokens, body["seed"])
-    run = _Run(body, target, connection, model.name, prompts)
-    run.context = model.max_context_tokens
+    transport: Transport = await (HttpTransport if target.http else GrpcTransport).open(target)
     try:
-        await run.connect()
+        await transport.connect()
     except TimeoutError:
-        await run.close()
-        raise SettingsError(f"no connection to all of {', '.join(target.routers)} in {_CONNECT_S:g} s") from None
-    return run
+        await transport.close()
+        raise SettingsError(f"no connection to all of {', '.join(target.routers)} in {CONNECT_S:g} s") from None
+    return _Run(body, transport)
 
 
 async def _main(descriptor: int) -> None:

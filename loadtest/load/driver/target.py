@@ -17,7 +17,7 @@ class Target:
     """Destination of requests."""
 
     routers: tuple[str, ...]
-    """host:port of each router. Requests go to one after the other."""
+    """host:port of each router, or the base URL of each HTTP server. Requests go to one after the other."""
     model: str = ""
     """Model name. Empty: the only one that the cluster serves."""
     api_key: str = field(default="", repr=False)
@@ -34,12 +34,35 @@ class Target:
     flush_s: float | None = None
     """Seconds for which routers merge a stream's deltas. 0 sends each at once; None leaves it to the routers."""
 
+    @property
+    def http(self) -> bool:
+        """Whether the target speaks OpenAI's HTTP API."""
+        return _is_url(self.routers[0])
+
+    def check(self) -> None:
+        """Check that the parts fit together.
+
+        Raises:
+            SettingsError: they don't, or a file can't be read.
+        """
+        if not self.http:
+            self.connection()
+            return
+        if bool(self.cert) != bool(self.key):
+            raise SettingsError("a certificate and its key must be given together")
+        if self.flush_s is not None:
+            raise SettingsError(f"flush-interval is for gRPC routers, got {self.flush_s:g} s with {self.routers[0]}")
+        if self.api_key and not self.allow_plaintext_key and any(url.startswith("http:") for url in self.routers):
+            raise SettingsError("a key would travel in the clear; use https, or allow-plaintext-key")
+
     def connection(self) -> Connection:
-        """Describe the connection.
+        """Describe the connection to gRPC routers.
 
         Raises:
             SettingsError: the parts don't fit together, or a file can't be read.
         """
+        if self.http:
+            raise SettingsError(f"host must name gRPC routers as host:port here, got {', '.join(self.routers)}")
         if bool(self.cert) != bool(self.key):
             raise SettingsError("a certificate and its key must be given together")
         tls = None
@@ -61,17 +84,28 @@ class Target:
 
 
 def split_routers(text: str) -> tuple[str, ...]:
-    """Read a list of host:port, separated by commas.
+    """Read a list of host:port, or of base URLs, separated by commas.
 
     Raises:
-        SettingsError: the list is empty, or an entry is an HTTP URL.
+        SettingsError: the list is empty, or has both.
     """
     routers = tuple(part.strip().removeprefix("grpc://") for part in text.split(",") if part.strip())
     if not routers:
         raise SettingsError("host must name routers as host:port, separated by commas; it is empty")
-    if wrong := [router for router in routers if router.startswith(("http://", "https://"))]:
-        raise SettingsError(f"host must name gRPC routers as host:port, got {', '.join(wrong)}")
-    return routers
+    urls = [router for router in routers if _is_url(router)]
+    if urls and len(urls) < len(routers):
+        raise SettingsError(f"host must name either gRPC routers or HTTP servers, got {', '.join(routers)}")
+    return tuple(map(_base_url, urls)) or routers
+
+
+def _is_url(router: str) -> bool:
+    return router.startswith(("http://", "https://"))
+
+
+def _base_url(url: str) -> str:
+    """Return a URL with the version of the API at its end, which people leave out."""
+    bare = url.rstrip("/")
+    return bare if bare.endswith("/v1") else f"{bare}/v1"
 
 
 def _read(name: str) -> bytes | None:

@@ -134,7 +134,7 @@ def target_of(options: argparse.Namespace, host: str) -> Target:
         timeout_s=_time("request-timeout", options.request_timeout, DEFAULT_TIMEOUT_S, above_zero=True),
         flush_s=None if options.flush_interval in (None, "") else _time("flush-interval", options.flush_interval, 0.0),
     )
-    target.connection()
+    target.check()
     return target
 
 

@@ -190,6 +190,27 @@ async def test_the_gate_ends_with_one_and_says_why(
     await until(lambda: not stack.routers[0].pools["demo"].active)
 
 
+async def test_the_same_load_goes_to_a_server_with_openais_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = tmp_path / "http"
+    load = ["--scenario", "smoke", "--rate", "20", "--duration", "3", "--seed", "7"]
+    async with running_stack(tmp_path / "state", router={"http": {"port": 0}}, sim={"base_ms": 4.0}) as stack:
+        http = stack.routers[0].http
+        assert http is not None
+        words = ["loadtest", *load, "--report", str(prefix), "--json", "--target"]
+        assert 0 == await asyncio.to_thread(main, [*words, f"http://127.0.0.1:{http.port}"]), capsys.readouterr().err
+        over_http = json.loads(capsys.readouterr().out)
+        assert 0 == await asyncio.to_thread(main, [*words, target(stack)]), capsys.readouterr().err
+        over_grpc = json.loads(capsys.readouterr().out)
+    assert {} == over_http["errors"]
+    assert over_http["requests"] > 30
+    for name in ("requests", "completed", "prompt_tokens", "output_tokens"):
+        assert over_grpc[name] == over_http[name], name
+    assert over_http["queue_s"]["p50"] is not None
+    assert all(over_http[name]["p50"] > 0 for name in ("ttft_s", "e2e_s"))
+
+
 async def test_a_terminated_command_leaves_no_load_behind(stack: Stack, tmp_path: Path) -> None:
     load = ["--scenario", "smoke", "--rate", "20", "--duration", "300", "--target", target(stack)]
     words = [sys.executable, "-c", "import sys; from cluster.cli.main import main; sys.exit(main())", "loadtest", *load]
@@ -261,7 +282,8 @@ def test_a_router_that_is_not_there_is_said_with_its_remedy(
         (["--assert", "ttft_p99<5"], "needs a unit"),
         (["--scenario", "chart"], "scenario must be one of smoke"),
         (["--rate", "fast"], "rate must be a number, got 'fast'"),
-        (["--target", "http://router:80"], "gRPC routers as host:port"),
+        (["--target", "http://router:80,router:50051"], "either gRPC routers or HTTP servers"),
+        (["--target", "http://router:80", "--flush-interval", "0.1"], "flush-interval is for gRPC routers"),
         (["--tls-cert", "x.pem"], "a certificate and its key must be given together"),
         (["--sweep", "--sweep-repeats", "2"], "repeats must be an odd number"),
         (["--trace", "no-such-file.csv"], "no-such-file.csv"),
