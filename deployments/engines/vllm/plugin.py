@@ -31,17 +31,23 @@ _PR_SET_PDEATHSIG = 1
 
 
 def register() -> None:
-    """Make the kernel kill this engine process when its parent dies, and end its spinning. vLLM calls it in every
+    """Prepare this engine process: tie it to its replica, report its stages, end its spinning. vLLM calls it in every
     process.
-
-    Otherwise a SIGKILL of the replica would leave EngineCore and its workers behind, and they would use up cores. Both
-    are children of a process that is itself tied, so the whole tree ends. The replica's own process has no
-    multiprocessing parent and is left alone.
     """
     _allow_amx()
     stages.listen()
     if nap_us := os.environ.get(NAP_VARIABLE):
         _nap_between_looks(float(nap_us) / 1e6)
+    follow_replica()
+
+
+def follow_replica() -> None:
+    """Make the kernel kill this engine process when its parent dies.
+
+    Otherwise a SIGKILL of the replica would leave EngineCore and its workers behind, and they would use up cores. Both
+    are children of a process that is itself tied, so the whole tree ends. The replica's own process has no
+    multiprocessing parent and is left alone.
+    """
     if not os.environ.get(REPLICA_PID_VARIABLE):
         return
     parent = multiprocessing.parent_process()

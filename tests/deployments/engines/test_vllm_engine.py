@@ -15,6 +15,7 @@ import pytest
 
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, ResumeRecord
+from deployments.engines.vllm.startup.early_core import EarlyCore
 from deployments.engines.vllm.startup.processes import tree_of
 from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.conftest import Started
@@ -216,6 +217,17 @@ async def test_a_speculating_engine_resumes_penalties_or_says_that_it_does_not(s
     resume = ResumeRecord((3, 4), 2, speculating.identity.model.digest)
     with pytest.raises(EngineRequestError, match="penalties"):
         await speculating.engine.submit("penalties", GenerationSpec(PROMPT, sampling, resume=resume), Recorder())
+
+
+async def test_one_rank_on_a_cpu_is_one_early_process_and_its_helpers_may_use_every_core(speculating: Started) -> None:
+    engine = speculating.engine
+    [process] = engine._launched.frontend.llm.engine_core.resources.engine_manager.processes
+    [core] = engine.engine_pids()
+
+    assert isinstance(process, EarlyCore)
+    assert "VLLM::EngineCore" == " ".join(psutil.Process(core).cmdline()).strip()
+    assert [] == psutil.Process(core).children()
+    assert os.sched_getaffinity(core) == os.sched_getaffinity(0)
 
 
 async def test_death_of_the_engine_ends_everything_and_is_told(speculating: Started) -> None:

@@ -11,6 +11,10 @@ from deployments.engines.vllm.compilers.check import BACKENDS
 from deployments.engines.vllm.pooling import RUNNERS
 from deployments.engines.vllm.startup.extra import with_extra
 
+SCHEDULERS = "deployments.engines.vllm.scheduler"
+"""Module of our schedulers."""
+IN_CORE = "deployments.engines.vllm.in_core.InCoreExecutor"
+"""Name by which vLLM loads the executor of a CPU engine with one worker."""
 CPU_BLOCK_SIZE = 32
 """Tokens per KV block. vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
 CPU_KV_CACHE_MB = 256
@@ -38,9 +42,7 @@ def engine_arguments(
         "runner": RUNNERS[pool.task],
         "tensor_parallel_size": pool.tensor_parallel_size,
         "pipeline_parallel_size": pool.pipeline_parallel_size,
-        # By default vLLM takes Ray inside a placement group. Its CPU platform cannot use Ray; between machines only Ray
-        # works.
-        "distributed_executor_backend": "mp" if pool.pipeline_parallel_size == 1 else "ray",
+        "distributed_executor_backend": _executor(pool, on_cpu),
         "dtype": own.dtype,
         "quantization": own.quantization,
         "kv_cache_dtype": own.kv_cache_dtype,
@@ -51,7 +53,7 @@ def engine_arguments(
         "enable_prefix_caching": own.enable_prefix_caching if generates else own.enable_prefix_caching and None,
         "trust_remote_code": own.trust_remote_code,
         "load_format": own.load_format,
-        "enforce_eager": on_cpu if own.enforce_eager is None else own.enforce_eager,
+        "enforce_eager": enforces_eager(pool, on_cpu=on_cpu),
         # Sampling defaults come from requests alone. Those in the model's folder are ignored.
         "generation_config": "auto",
         "disable_log_stats": True,
@@ -76,6 +78,24 @@ def engine_arguments(
     return with_extra(arguments, own.extra)
 
 
+def works_in_core(pool: PoolSettings, *, on_cpu: bool) -> bool:
+    """Return whether the engine's worker runs in the engine core's own process."""
+    return on_cpu and pool.ranks == 1
+
+
+def core_modules(pool: PoolSettings) -> tuple[str, ...]:
+    """Return the modules that an engine core on a CPU needs whatever the model."""
+    executor = (
+        "vllm.v1.worker.cpu_worker" if works_in_core(pool, on_cpu=True) else "vllm.v1.executor.multiproc_executor"
+    )
+    return (executor, "vllm.v1.engine.core", SCHEDULERS)
+
+
+def enforces_eager(pool: PoolSettings, *, on_cpu: bool) -> bool:
+    """Return whether the model runs without compilation, as it does on a CPU by default."""
+    return on_cpu if pool.vllm.enforce_eager is None else pool.vllm.enforce_eager
+
+
 def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequence[int]) -> str:
     """Return VLLM_CPU_OMP_THREADS_BIND: the cores of each rank, ranks separated by bars.
 
@@ -92,6 +112,14 @@ def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequen
     share = max(1, len(cores) // ranks)
     groups = [[cores[(rank * share + i) % len(cores)] for i in range(share)] for rank in range(ranks)]
     return "|".join(",".join(str(core) for core in group) for group in groups)
+
+
+def _executor(pool: PoolSettings, on_cpu: bool) -> str:
+    # By default vLLM takes Ray inside a placement group. Its CPU platform cannot use Ray; between machines only Ray
+    # works.
+    if pool.pipeline_parallel_size > 1:
+        return "ray"
+    return IN_CORE if works_in_core(pool, on_cpu=on_cpu) else "mp"
 
 
 def _cache(pool: PoolSettings, on_cpu: bool) -> dict[str, Any]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.digests import tokenizer_digest
 from cluster.errors import EngineStartError
+from cluster.gc_tuning import collect_rarely
 from cluster.models import GenerationSpec, ModelInfo, Windows
 from cluster.ray_serve.start_report import StartReport
 from cluster.settings import PoolSettings
@@ -21,11 +21,12 @@ from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
 from deployments.engines.vllm.parsing import loader
 from deployments.engines.vllm.parsing.loader import Parsers
-from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_pooling
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
-from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
+from deployments.engines.vllm.startup.arguments import SCHEDULERS, core_modules, engine_arguments
+from deployments.engines.vllm.startup.early_core import EarlyCore
+from deployments.engines.vllm.startup.environment import built_for_cpu, engine_environment, inherited
 from deployments.engines.vllm.startup.extra import check_names, extra_id
 from penstock.models import NOT_POOLING, NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SCHEDULERS = "deployments.engines.vllm.scheduler"
 _RESUME_PENALTIES = "deployments.engines.vllm.resume_penalties:ResumePenalties"
 """Name by which vLLM loads the logits processor."""
 _FINAL = frozenset(
@@ -79,8 +79,24 @@ class Launched:
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
     """Start the engine's processes. Blocks until the model is loaded."""
+    with ExitStack() as stack:
+        core: EarlyCore | None = None
+        if built_for_cpu():
+            variables = engine_environment(pool, cpu_cores, on_cpu=True)
+            core = stack.enter_context(closing(EarlyCore(core_modules(pool), variables)))
+        return _launch(pool, model, cpu_cores, events, core)
+
+
+def _launch(
+    pool: PoolSettings,
+    model: Path | str,
+    cpu_cores: Sequence[int] | None,
+    events: FrontendEvents,
+    core: EarlyCore | None,
+) -> Launched:
     report = StartReport.of_process()
     report.stage("loading vLLM")
+    collect_rarely()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
@@ -95,39 +111,28 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         pool = precision.settled(pool, model)
+    variables = engine_environment(pool, cpu_cores, on_cpu=on_cpu)
     described = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config()
     generates = described.runner_type == "generate"
-    environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
-    if on_cpu:
-        environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
-        # Ray sets it to the actor's CPUs. EngineCore would then run its small tensors on several threads. The binding
-        # below sets the workers' threads.
-        environment["OMP_NUM_THREADS"] = "1"
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
-            cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
-        )
     arguments = engine_arguments(
         pool, model, on_cpu=on_cpu, context_tokens=described.max_model_len, generates=generates
     )
-    if on_cpu and arguments["enforce_eager"]:
-        # Otherwise the first request for log probabilities would run a C++ compiler, which stops all others for over
-        # half a minute.
-        environment["TORCHDYNAMO_DISABLE"] = "1"
-    with _socket_folder() as folder, _environment({**environment, sockets.FOLDER_VARIABLE: str(folder)}):
+    with _socket_folder() as folder, inherited({**variables, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
         _check_adapters(adapters, config)
         # Before the weights, which may take minutes.
         tokenizer_files = tokenizer.files_of(config.model_config)
         parsers = loader.load(pool.vllm, config.model_config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
-        config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
+        config.scheduler_config.scheduler_cls = f"{SCHEDULERS}.{scheduler}"
         penalties = _resume_of_penalties(config)
         if penalties is Resumes.PROCESSOR and generates:
             config.model_config.logits_processors = [_RESUME_PENALTIES]
         report.stage("starting engine processes")
-        frontend = Frontend(config, events)
+        with core.taken_by_vllm() if core else nullcontext():
+            frontend = Frontend(config, events)
     report.stage("testing the engine")
-    log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **environment})
+    log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **variables})
     return Launched(
         frontend=frontend,
         config=config,
@@ -335,18 +340,3 @@ def _socket_folder() -> Iterator[Path]:
     except BaseException:
         sockets.remove_folder(folder)
         raise
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that the engine's processes inherit while they start."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

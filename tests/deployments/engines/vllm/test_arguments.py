@@ -46,9 +46,20 @@ def test_gpu_keeps_vllm_defaults() -> None:
     assert found["gpu_memory_utilization"] == 0.9
 
 
-@pytest.mark.parametrize("on_cpu", [True, False])
-def test_executor_is_always_multiprocessing(on_cpu: bool) -> None:
-    assert arguments(on_cpu)["distributed_executor_backend"] == "mp"
+@pytest.mark.parametrize(
+    ("on_cpu", "sizes", "executor"),
+    [
+        pytest.param(True, (1, 1), "deployments.engines.vllm.in_core.InCoreExecutor", id="cpu"),
+        pytest.param(True, (2, 1), "mp", id="ranks on a cpu"),
+        pytest.param(False, (1, 1), "mp", id="gpu"),
+        pytest.param(False, (1, 2), "ray", id="machines"),
+    ],
+)
+def test_only_the_single_worker_of_a_cpu_runs_in_the_engine_core(
+    on_cpu: bool, sizes: tuple[int, int], executor: str
+) -> None:
+    pool = PoolSettings(tensor_parallel_size=sizes[0], pipeline_parallel_size=sizes[1])
+    assert executor == engine_arguments(pool, "model", on_cpu=on_cpu)["distributed_executor_backend"]
 
 
 def test_ngram_speculation_passes_through() -> None:
