@@ -158,6 +158,7 @@ def build_router(
         service_handler(service, servicer, metrics, authenticator)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
     ]
+    calls = Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     parts = RouterParts(
         pools=pools,
@@ -173,13 +174,7 @@ def build_router(
         health=health_service,
         server=_build_server(own, handlers, health_service, shared_port=shared_port),
         tls=tls,
-        http=build_http(
-            own,
-            Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None),
-            job_tools,
-            tls,
-            shared_port=shared_port,
-        ),
+        http=build_http(own, calls, embeddings, job_tools, tls, shared_port=shared_port),
     )
     return Router(
         router_id,

@@ -133,6 +133,15 @@ def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
     return found
 
 
+def tier_class(fields: Fields) -> RequestClass:
+    """Read the class of a request from its tier.
+
+    Raises:
+        BodyError: there is no such tier.
+    """
+    return _TIERS.get(_tier(fields), RequestClass.STANDARD)
+
+
 def _tier(fields: Fields) -> str:
     tier = fields.text("service_tier")
     if tier and tier not in _TIERS:

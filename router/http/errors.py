@@ -36,6 +36,9 @@ _FIELDS = {
     "prompt.chat.": "",
     "prompt.tokens.ids": "prompt",
     "sampling.": "",
+    "options.truncation.max_tokens": "truncate_prompt_tokens",
+    "options.truncation.side": "truncation_side",
+    "options.": "",
 }
 """Beginnings of our fields, and what they are in a body."""
 
@@ -101,6 +104,8 @@ def _details(status: status_pb2.Status) -> tuple[str, list[tuple[str, str]], flo
 
 def in_body(field: str) -> str:
     """Return the path of one of our fields in a body."""
+    if field.startswith("inputs"):
+        return field.replace("inputs", "input", 1).replace(".tokens.ids", "").removesuffix(".text")
     for beginning, name in _FIELDS.items():
         if field.startswith(beginning):
             return name or field.removeprefix(beginning)

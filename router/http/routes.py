@@ -11,6 +11,7 @@ from aiohttp import web
 from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
+from penstock.wire import model_task_from_wire
 from router.http.bodies import Asked, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
@@ -101,7 +102,14 @@ def _model(model: api.Model) -> dict[str, Any]:
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_context_tokens or None,
+        "task": _task(model),
     }
+
+
+def _task(model: api.Model) -> str | None:
+    """Return the task of a model; None until it is known."""
+    task = model_task_from_wire(model.task)
+    return task.value if task is not None else None
 
 
 async def _health(request: web.Request) -> web.StreamResponse:

@@ -11,10 +11,12 @@ from cluster.addresses import host_port
 from cluster.errors import BootstrapError
 from cluster.settings import HttpSettings, RouterSettings, is_loopback
 from cluster.trust.tls import TlsFiles
+from router.embeddings.servicer import EmbeddingServicer
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
 from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
+from router.http.embeddings import EmbeddingRoutes
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
 from router.http.routes import Routes
@@ -29,13 +31,19 @@ _IDLE_S = 75.0
 
 
 def build_http(
-    settings: RouterSettings, calls: Calls, tools: JobTools, tls: TlsFiles | None, *, shared_port: bool
+    settings: RouterSettings,
+    calls: Calls,
+    embeddings: EmbeddingServicer,
+    tools: JobTools,
+    tls: TlsFiles | None,
+    *,
+    shared_port: bool,
 ) -> HttpServer | None:
     """Return a server without a port yet; None where the HTTP API is off."""
     if settings.http.port is None:
         return None
     context = tls.server_context() if tls is not None else None
-    return HttpServer(settings.http, settings.host, calls, tools, context, shared_port=shared_port)
+    return HttpServer(settings.http, settings.host, calls, embeddings, tools, context, shared_port=shared_port)
 
 
 class HttpServer:
@@ -46,6 +54,7 @@ class HttpServer:
         settings: HttpSettings,
         host: str,
         calls: Calls,
+        embeddings: EmbeddingServicer,
         tools: JobTools,
         tls: ssl.SSLContext | None,
         *,
@@ -70,6 +79,7 @@ class HttpServer:
         MessagesRoutes(calls).add_to(app)
         self._files = FileRoutes(calls, tools, settings)
         self._files.add_to(app)
+        EmbeddingRoutes(calls, embeddings).add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
         self._runner = web.AppRunner(
             app,

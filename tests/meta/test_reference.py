@@ -12,7 +12,7 @@ import pytest
 import penstock.client
 from cluster import errors
 from k8s.render import dashboards
-from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2, types_pb2
+from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2, types_pb2
 from tests.k8s.alerts import alerts, names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +68,6 @@ def test_every_reason_that_a_document_names_exists() -> None:
 
 
 def test_every_message_and_service_has_an_entry() -> None:
-    files = [module.DESCRIPTOR for module in (admin_pb2, inference_pb2, jobs_pb2, types_pb2)]
+    files = [module.DESCRIPTOR for module in (admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2, types_pb2)]
     defined = {name for file in files for name in (*file.message_types_by_name, *file.services_by_name)}
     assert set() == defined - headings("proto/reference/api.md")

@@ -9,8 +9,9 @@ import pytest
 from penstock import AsyncClient, InvalidArgumentError
 from tests.router.embeddings.conftest import VECTOR_SIZE
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.mark.asyncio
+
 async def test_each_text_gets_its_vector_in_the_order_of_the_request(client: AsyncClient) -> None:
     texts = [f"text number {number}" for number in range(300)]
     all_at_once = await client.embed("vectors", texts)
@@ -20,7 +21,6 @@ async def test_each_text_gets_its_vector_in_the_order_of_the_request(client: Asy
         assert alone.vectors[0] == all_at_once.vectors[number]
 
 
-@pytest.mark.asyncio
 async def test_a_vector_has_length_1_unless_its_own_length_is_asked_for(client: AsyncClient) -> None:
     [unit] = (await client.embed("vectors", "hello there")).vectors
     [own] = (await client.embed("vectors", "hello there", normalize=False)).vectors
@@ -29,7 +29,6 @@ async def test_a_vector_has_length_1_unless_its_own_length_is_asked_for(client: 
     assert abs(math.hypot(*own) - 1.0) > 1e-3
 
 
-@pytest.mark.asyncio
 async def test_usage_and_receipt_count_all_inputs_once(client: AsyncClient) -> None:
     texts = ["a b c", "d", "e f"] * 100
     count = [(await client.count_tokens("vectors", text)).tokens for text in texts[:3]]
@@ -41,13 +40,11 @@ async def test_usage_and_receipt_count_all_inputs_once(client: AsyncClient) -> N
     assert found.receipt.time_to_first_token is not None
 
 
-@pytest.mark.asyncio
 async def test_a_generation_on_a_pool_that_embeds_is_refused_by_name(client: AsyncClient) -> None:
     with pytest.raises(InvalidArgumentError, match=r"must have the task 'generate'.* has 'embed'"):
         await client.generate("vectors", "hello")
 
 
-@pytest.mark.asyncio
 async def test_vectors_of_a_pool_that_generates_are_refused_by_name(client: AsyncClient) -> None:
     with pytest.raises(InvalidArgumentError, match=r"must have the task 'embed'.* has 'generate'"):
         await client.embed("texts", "hello")
