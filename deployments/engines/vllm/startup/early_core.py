@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -47,10 +48,12 @@ class EarlyCore(SpawnProcess):
         """What it will do, and with which arguments."""
 
     def start(self) -> None:
-        """Give it its work, and the variables that this process has now."""
+        """Give it its work, and the variables and folders of modules that this process has now."""
         if self.work is None:
             raise ValueError("no work")
-        self._pipe.send((dict(os.environ), *self.work))
+        # In two messages, as a model's own code must be found when the work is read.
+        self._pipe.send((dict(os.environ), sys.path))
+        self._pipe.send(self.work)
 
     def close(self) -> None:
         """End it if it got no work. Returns when it is gone."""
@@ -93,8 +96,10 @@ def _import_and_wait(pipe: Connection, modules: Sequence[str]) -> None:
         # vLLM sets the process's title by it. It finds the title's place only before variables change.
         import_module("setproctitle").getproctitle()
     try:
-        variables, target, arguments = pipe.recv()
+        variables, folders = pipe.recv()
+        os.environ.update(variables)
+        sys.path[:] = folders
+        target, arguments = pipe.recv()
     except EOFError:
         return
-    os.environ.update(variables)
     target(**arguments)

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import sys
 from contextlib import closing
+from importlib import import_module
+from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -20,7 +22,18 @@ MODULE = "sndhdr"
 VARIABLE = "PENSTOCK_TEST_EARLY_CORE"
 
 
-def tell(pipe: Any, names: tuple[str, ...]) -> None:
+class Late:
+    """Work that can be read only where a module of a later folder is found."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __reduce__(self) -> Any:
+        return import_module, (self.module,)
+
+
+def tell(pipe: Any, names: tuple[str, ...], late: Any) -> None:
+    assert "found" == late.WORD
     pipe.send((os.getpid(), {name: os.environ.get(name) for name in names}, MODULE in sys.modules))
 
 
@@ -28,12 +41,16 @@ def early(**variables: str) -> EarlyCore:
     return EarlyCore([MODULE], variables)
 
 
-def test_it_does_its_work_with_the_variables_of_both_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_its_work_with_the_variables_of_both_moments_and_the_folders_of_the_later_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "late_module.py").write_text("WORD = 'found'")
     ours, theirs = SPAWN.Pipe()
     with closing(early(OMP_NUM_THREADS="3")) as core:
         assert "3" != os.environ.get("OMP_NUM_THREADS")
         monkeypatch.setenv(VARIABLE, "later")
-        work = {"pipe": theirs, "names": (VARIABLE, "OMP_NUM_THREADS")}
+        monkeypatch.syspath_prepend(tmp_path)
+        work = {"pipe": theirs, "names": (VARIABLE, "OMP_NUM_THREADS"), "late": Late("late_module")}
         process = _Context(core, SPAWN).Process(target=tell, name="EngineCore", kwargs=work)
         assert process is core
         process.start()
