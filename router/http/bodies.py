@@ -11,6 +11,7 @@ from penstock.batch.body import read_body
 from penstock.batch.encoding import is_unicode
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
+from penstock.values.chat import chat_fields
 from penstock.values.objects import UINT32, BodyError, Fields, shown
 from penstock.values.requests import GenerateOptions, request_to_proto
 
@@ -100,7 +101,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         request_class=_TIERS.get(tier, RequestClass.STANDARD),
         idempotency_key=key,
         session_id=session or (cache_key if isinstance(cache_key, str) else ""),
-        continue_final_message=request.continue_final_message,
+        **chat_fields(request.options),
     )
     try:
         generate = request_to_proto(request.model, request.prompt, request.sampling, options)

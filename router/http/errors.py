@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,16 +32,21 @@ _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
 _LONGEST_RETRY_S = 120.0
 """OpenAI's client gives up on a longer wait, so it is told not to try."""
-_FIELDS = {
-    "sampling.structured_output": "response_format",
-    "prompt.chat.": "",
-    "prompt.tokens.ids": "prompt",
-    "sampling.": "",
-    "options.truncation.max_tokens": "truncate_prompt_tokens",
-    "options.truncation.side": "truncation_side",
-    "options.": "",
-}
-"""Beginnings of our fields, and what they are in a body."""
+_FIELDS = (
+    (r"^sampling\.structured_output.*", "response_format"),
+    (r"^prompt\.tokens\.ids", "prompt"),
+    (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),
+    (r"^options\.truncation\.max_tokens", "truncate_prompt_tokens"),
+    (r"^options\.truncation\.side", "truncation_side"),
+    (r"^(?:prompt\.chat|sampling|options)\.", ""),
+    (r"^reasoning\.effort", "reasoning_effort"),
+    (r"^reasoning\.include", "include_reasoning"),
+    (r"^tool_choice\..*", "tool_choice"),
+    (r"^(tools\[\d+\])\.", r"\1.function."),
+    (r"\.parts\b", ".content"),
+    (r"(\.tool_calls\[\d+\])\.(name|arguments)", r"\1.function.\2"),
+)
+"""Patterns in the paths of our fields, and what they are in a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +112,8 @@ def in_body(field: str) -> str:
     """Return the path of one of our fields in a body."""
     if field.startswith("inputs"):
         return field.replace("inputs", "input", 1).replace(".tokens.ids", "").removesuffix(".text")
-    for beginning, name in _FIELDS.items():
-        if field.startswith(beginning):
-            return name or field.removeprefix(beginning)
+    for pattern, name in _FIELDS:
+        field = re.sub(pattern, name, field)
     return field
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from cluster.wire.output_parsing import parsing_to_wire
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import Capabilities, OutputParsing, ToolMode
@@ -28,6 +30,6 @@ def output_parsing(checked: CheckedRequest, capabilities: Capabilities) -> pb.Ou
             mode=choice.mode if calls else ToolMode.NONE,
             single_call=calls and (named or not checked.parallel_tool_calls),
             without_reasoning=not checked.include_reasoning,
-            template_kwargs=prompt.template_kwargs,
+            template_kwargs=json.dumps(variables) if (variables := prompt.variables()) else "",
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,35 +12,52 @@ from cluster.digests import CONFIG_FILE, TEMPLATE_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
 from router.tokens.forms import Forms
-from router.tokens.roles import Said, as_said, developer_as_system
+from router.tokens.marks import Conversation, Lost
+from router.tokens.roles import as_said, developer_as_system
 from router.tokens.template import FIELD, Template
-from router.validation import Message
+from router.validation import ChatPrompt
+from router.validation.values import NO_EFFORT
+from router.validation.violations import shown
 
 _CONTINUE_FIELD = f"{FIELD}.continue_final_message"
+_EFFORT_FIELD = "reasoning.effort"
+_EFFORT = "reasoning_effort"
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables with which templates switch reasoning on and off."""
 _MAX_CHARACTERS = LimitSettings().max_rendered_characters
 
 
 class ChatTemplate:
     """Chat template with the special tokens that it may use.
 
-    The text is that of `transformers` for the same messages. Two things are changed as in vLLM's server, and only where
-    the template needs it: the role `developer` becomes `system`, and content becomes a list of one text part. A
-    conversation with a message that the template would still drop is refused.
+    The text is that of `transformers` for the same conversation. Some things are changed as in vLLM's server, and only
+    where the template needs it: the role `developer` becomes `system`, and content becomes a list of text parts. A
+    conversation of which the template would still drop a message, a tool or a call is refused.
     """
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str] | None = None, *, max_characters: int = _MAX_CHARACTERS
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        tool_use: str = "",
+        max_characters: int = _MAX_CHARACTERS,
     ) -> None:
         """Compile a template, whose texts may have `max_characters`.
 
+        Args:
+            source: the template.
+            special_tokens: tokens that it may use, by their names as variables.
+            tool_use: the template of conversations with tools; empty for the same one.
+            max_characters: longest text that it may render.
+
         Raises:
-            jinja2.TemplateError: the source is no template.
+            jinja2.TemplateError: a source is no template.
         """
-        self._template = Template(source, max_characters)
-        self._variables = {"tools": None, "documents": None, **(special_tokens or {}), "add_generation_prompt": True}
-        self._forms = Forms(self._template, self._variables)
-        # vLLM's own test for the role.
-        self._knows_developer = "'developer'" in source or '"developer"' in source
+        variables = {"tools": None, "documents": None, **(special_tokens or {}), "add_generation_prompt": True}
+        self._variables = variables
+        self._plain = _Compiled(source, variables, max_characters)
+        self._with_tools = _Compiled(tool_use, variables, max_characters) if tool_use else self._plain
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], *, max_characters: int = _MAX_CHARACTERS) -> ChatTemplate | None:
@@ -54,55 +71,106 @@ class ChatTemplate:
         """
         config = _configuration(files)
         if TEMPLATE_FILE in files:
-            source = files[TEMPLATE_FILE].decode()
+            source, tool_use = files[TEMPLATE_FILE].decode(), ""
         else:
-            source = _named_default(config.get("chat_template"))
-        return cls(source, _special_tokens(config), max_characters=max_characters) if source else None
+            source, tool_use = (_named(config.get("chat_template"), name) for name in ("default", "tool_use"))
+        if not source:
+            return None
+        return cls(source, _special_tokens(config), tool_use=tool_use, max_characters=max_characters)
 
-    def render(self, messages: Sequence[Message], *, continue_final: bool = False) -> str:
-        """Return the prompt text.
-
-        Args:
-            messages: oldest first, at least one.
-            continue_final: whether the text ends with the last message's content instead of the header of a new turn.
+    def render(self, prompt: ChatPrompt) -> str:
+        """Return the text of a conversation of at least one message.
 
         Raises:
-            InvalidRequestError: the template refuses the conversation, or would drop a message of it.
+            InvalidRequestError: the template refuses the conversation, would drop something of it, or does not know the
+                amount of reasoning asked for.
         """
-        said = as_said(messages)
-        if not self._knows_developer:
+        compiled = self._with_tools if prompt.tools else self._plain
+        compiled.check_effort(prompt.effort)
+        said = as_said(prompt.messages)
+        if not compiled.knows_developer:
             said = developer_as_system(said)
-        if not continue_final:
-            return self._render(said, self._variables)
-        if said[-1].place != len(messages) - 1:
+        asked = Conversation(
+            said,
+            {**self._variables, **prompt.variables()},
+            prompt.tools,
+            tuple(map(json.loads, prompt.documents)),
+        )
+        if not prompt.continue_final:
+            return compiled.text(asked)
+        if said[-1].place != len(prompt.messages) - 1:
             raise InvalidRequestError.of(
                 _CONTINUE_FIELD, "the last message has role 'developer', and goes to the beginning as a system message"
             )
-        return self._continued(said, {**self._variables, "add_generation_prompt": False})
+        return compiled.continued(replace(asked, variables={**asked.variables, "add_generation_prompt": False}))
 
-    def _continued(self, said: list[Said], variables: Mapping[str, Any]) -> str:
+
+class _Compiled:
+    """One template."""
+
+    def __init__(self, source: str, variables: Mapping[str, Any], max_characters: int) -> None:
+        self._template = Template(source, max_characters)
+        self._forms = Forms(self._template, variables)
+        # vLLM's own test for the role.
+        self.knows_developer = "'developer'" in source or '"developer"' in source
+
+    def check_effort(self, effort: str) -> None:
+        """Check that the template knows of amounts of reasoning.
+
+        Raises:
+            InvalidRequestError: it does not.
+        """
+        known = self._template.variables
+        if not effort or _EFFORT in known:
+            return
+        switches = [name for name in _SWITCHES if name in known]
+        if not switches:
+            raise InvalidRequestError.of(
+                _EFFORT_FIELD, f"must be absent: the model's chat template does not know it, got {shown(effort)}"
+            )
+        if effort != NO_EFFORT:
+            raise InvalidRequestError.of(
+                _EFFORT_FIELD,
+                f"must be {NO_EFFORT!r} or absent: the model's chat template only switches reasoning on and off, with "
+                f"{switches[0]} in template_kwargs, got {shown(effort)}",
+            )
+
+    def text(self, asked: Conversation) -> str:
+        """Render a conversation."""
+        trial = self._forms.of(asked)
+        if trial.hidden is not None:
+            raise self._forms.refusal(asked, trial.hidden)
+        text = self._forms.text(asked, trial.form)
+        if not trial.tried and (hidden := _missing(asked, text)) is not None:
+            raise self._forms.refusal(asked, hidden)
+        return text
+
+    def continued(self, asked: Conversation) -> str:
         """Render a conversation up to the end of its last content."""
         # A mark that no message can contain shows where the content ends and the template's end-of-turn begins.
         mark = f"<<{secrets.token_hex(16)}>>"
-        content = said[-1].content
+        last = asked.messages[-1]
+        content = (last.parts or (last.content,))[-1]
         # The space after the mark shows whether the template strips spaces at the end of a message.
-        said[-1] = replace(said[-1], content=f"{content}{mark} ")
-        text, found, rest = self._render(said, variables).rpartition(mark)
+        open_end = f"{content}{mark} "
+        parts = (*last.parts[:-1], open_end) if last.parts else ()
+        last = replace(last, content="\n".join(parts) or open_end, parts=parts)
+        text, found, rest = self.text(replace(asked, messages=[*asked.messages[:-1], last])).rpartition(mark)
         if not found:
             raise InvalidRequestError.of(_CONTINUE_FIELD, "the model's chat template does not show the last message")
         kept = content.rstrip()
         return text.removesuffix(content[len(kept) :]) if kept and not rest.startswith(" ") else text
 
-    def _render(self, said: list[Said], variables: Mapping[str, Any]) -> str:
-        form = self._forms.of(said, variables)
-        if form.hidden is not None:
-            raise self._forms.refusal(said[form.hidden])
-        text = self._template.text(form.turns(said), variables)
-        if not form.tried:
-            for message in said:
-                if message.content.strip() not in text:
-                    raise self._forms.refusal(message)
-        return text
+
+def _missing(asked: Conversation, text: str) -> Lost | None:
+    """Return the first thing that a text lacks."""
+    for index, message in enumerate(asked.messages):
+        if not message.tool_calls and any(part.strip() not in text for part in message.parts or (message.content,)):
+            return Lost("message", index)
+        for place, call in enumerate(message.tool_calls):
+            if call.name not in text:
+                return Lost("call", index, place)
+    return next((Lost("tools", index) for index, tool in enumerate(asked.tools) if tool.name not in text), None)
 
 
 def splits_special_tokens(files: Mapping[str, bytes]) -> bool:
@@ -135,9 +203,9 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
-def _named_default(template: Any) -> str:
-    """Return the default template of a configuration, which has none, one, or a list of named ones; empty for none."""
+def _named(template: Any, name: str) -> str:
+    """Return a template of a configuration, which has none, a default one, or a list of named ones; empty for none."""
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        return str(named.get("default") or "")
-    return str(template or "")
+        return str(named.get(name) or "")
+    return str(template or "") if name == "default" else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from router.validation import Prompt
 from router.validation.values import ChatPrompt, TextPrompt
+from router.validation.violations import utf8_length
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English text; other languages and code have fewer."""
@@ -14,8 +15,8 @@ def likely_tokens(prompt: Prompt) -> int:
     match prompt:
         case TextPrompt(text):
             size = len(text.encode())
-        case ChatPrompt(messages):
-            size = sum(len(message.content.encode()) for message in messages)
+        case ChatPrompt():
+            size = sum(map(utf8_length, prompt.texts()))
         case _:
             return len(prompt.ids)
     return max(1, size // BYTES_PER_TOKEN)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from penstock.models import ToolCall
 from router.validation import Message
 
 
@@ -16,6 +17,12 @@ class Said:
     content: str
     place: int
     """Position of the client's message, from 0. The first one, where several are one message now."""
+    parts: tuple[str, ...] = ()
+    """Parts of the content, where there are several."""
+    name: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    reasoning: str = ""
 
     @property
     def blank(self) -> bool:
@@ -25,7 +32,19 @@ class Said:
 
 def as_said(messages: Sequence[Message]) -> list[Said]:
     """Return messages in the roles that they came with."""
-    return [Said(message.role, message.content, place) for place, message in enumerate(messages)]
+    return [
+        Said(
+            message.role,
+            message.content,
+            place,
+            message.parts,
+            message.name,
+            message.tool_calls,
+            message.tool_call_id,
+            message.reasoning,
+        )
+        for place, message in enumerate(messages)
+    ]
 
 
 def developer_as_system(messages: Sequence[Said]) -> list[Said]:
@@ -36,10 +55,7 @@ def developer_as_system(messages: Sequence[Said]) -> list[Said]:
     """
     if all(message.role != "developer" for message in messages):
         return list(messages)
-    renamed = [
-        Said("system", message.content, message.place) if message.role == "developer" else message
-        for message in messages
-    ]
+    renamed = [replace(message, role="system") if message.role == "developer" else message for message in messages]
     systems = [message for message in renamed if message.role == "system"]
     if systems == renamed[:1]:
         return renamed

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -18,7 +18,7 @@ from cluster.errors import InvalidRequestError
 FIELD = "prompt.chat"
 
 Turn = Mapping[str, Any]
-"""Message as a template sees it: `role`, and `content`, which is text or a list of parts."""
+"""Message as a template sees it: `role`, `content`, which is text or a list of parts, and what else it has."""
 
 
 class Template:
@@ -34,8 +34,12 @@ class Template:
         environment = _environment()
         self._compiled = environment.from_string(source)
         self._max_characters = max_characters
-        self.names = _compared_names(environment.parse(source))
+        tree = environment.parse(source)
+        self.names = _compared_names(tree)
         """Texts that the template compares something with. The roles that it knows are among them."""
+        # Last, because it changes the tree.
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
+        """Names of the variables that the template looks at."""
 
     def text(self, turns: list[Turn], variables: Mapping[str, Any]) -> str:
         """Render a conversation. `variables` are all that the template sees beside the messages.

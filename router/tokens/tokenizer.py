@@ -18,7 +18,7 @@ from router.tokens.chat import ChatTemplate, splits_special_tokens
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
 from router.tokens.token_bytes import TokenBytes
-from router.validation import ChatPrompt, Message, Prompt, TextPrompt
+from router.validation import ChatPrompt, Prompt, TextPrompt
 
 INLINE_CHARACTERS = 2_048
 """Longest text that is encoded without a thread: the hop to a thread would cost more than the encoding."""
@@ -85,7 +85,7 @@ class Tokenizer:
             return self._encode(text, True)
         return await self._in_thread(partial(self._encode, text, True))
 
-    async def encode_chat(self, messages: Sequence[Message], continue_final: bool = False) -> list[int]:
+    async def encode_chat(self, prompt: ChatPrompt) -> list[int]:
         """Render a conversation and encode it. The template alone adds special tokens.
 
         Raises:
@@ -93,9 +93,9 @@ class Tokenizer:
         """
         if self._chat is None:
             raise InvalidRequestError.of(FIELD, self._no_chat)
-        if _is_short(messages):
-            return self._encode_chat(self._chat, messages, continue_final)
-        return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))
+        if _is_short(prompt):
+            return self._encode_chat(self._chat, prompt)
+        return await self._in_thread(partial(self._encode_chat, self._chat, prompt))
 
     async def encode_inputs(self, texts: Texts, max_tokens: int | None, *, keep_end: bool) -> list[EncodedInput]:
         """Encode many texts, or pairs of texts, as `encode_inputs` says."""
@@ -109,8 +109,8 @@ class Tokenizer:
         match prompt:
             case TextPrompt(text):
                 return len(text) <= INLINE_CHARACTERS
-            case ChatPrompt(messages):
-                return _is_short(messages)
+            case ChatPrompt():
+                return _is_short(prompt)
             case _:
                 return True
 
@@ -123,8 +123,8 @@ class Tokenizer:
         match prompt:
             case TextPrompt(text):
                 return await self.encode(text)
-            case ChatPrompt(messages, continue_final):
-                return await self.encode_chat(messages, continue_final)
+            case ChatPrompt():
+                return await self.encode_chat(prompt)
             case _:
                 return prompt.ids
 
@@ -151,13 +151,12 @@ class Tokenizer:
         [encoding] = self._encoder.encode_batch_fast([text], add_special_tokens=special)
         return list(encoding.ids)
 
-    def _encode_chat(self, chat: ChatTemplate, messages: Sequence[Message], continue_final: bool) -> list[int]:
-        return self._encode(chat.render(messages, continue_final=continue_final), False)
+    def _encode_chat(self, chat: ChatTemplate, prompt: ChatPrompt) -> list[int]:
+        return self._encode(chat.render(prompt), False)
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
 
-def _is_short(messages: Sequence[Message]) -> bool:
-    length = sum(len(message.content) for message in messages)
-    return length <= INLINE_CHARACTERS and len(messages) <= INLINE_MESSAGES
+def _is_short(prompt: ChatPrompt) -> bool:
+    return len(prompt.messages) <= INLINE_MESSAGES and sum(map(len, prompt.texts())) <= INLINE_CHARACTERS

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
-from penstock.models import ModelTask, SamplingParams
-from router.validation.values import CheckedRequest, ResumePoint, TokenPrompt
+from penstock.models import ModelTask, SamplingParams, ToolMode
+from router.validation.values import ChatPrompt, CheckedRequest, ResumePoint, TokenPrompt
 from router.validation.violations import Violations, shown
 
 _SHOWN_ADAPTERS = 8
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 _SEED_RANGE = 1 << 64
+_LACKS = "is not supported by this model; its operator can set {} for the pool"
 
 
 def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tuple[SamplingParams, int]:
@@ -27,6 +28,7 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
     _check_vocabulary(found, checked, model.vocabulary_size, model.max_context_tokens)
     _check_capabilities(found, checked.sampling, model)
     _check_prompt_logprobs(found, checked, prompt_tokens)
+    _check_chat(found, checked, model)
     check_adapter(found, "lora_adapter", checked.lora_adapter, model.lora_adapters)
     found.raise_any()
     return params, checked.n
@@ -151,6 +153,15 @@ def _check_prompt_logprobs(found: Violations, checked: CheckedRequest, prompt_to
             if prompt_tokens <= most
             else f"must not be set with more than {most} prompt tokens, got {prompt_tokens}",
         )
+
+
+def _check_chat(found: Violations, checked: CheckedRequest, model: ModelInfo) -> None:
+    able = model.capabilities
+    tools = isinstance(checked.prompt, ChatPrompt) and bool(checked.prompt.tools)
+    if tools and not able.tools and checked.tool_choice.mode is not ToolMode.NONE:
+        found.add("prompt.chat.tools", _LACKS.format("vllm.tool_call_parser"))
+    if checked.reasoning_effort and not able.reasoning:
+        found.add("reasoning.effort", _LACKS.format("vllm.reasoning_parser"))
 
 
 def check_adapter(found: Violations, field: str, adapter: str, known: tuple[str, ...]) -> None:

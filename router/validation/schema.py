@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
@@ -10,6 +11,7 @@ from cluster.settings import LimitSettings
 from router.validation.pattern import extent_problem
 
 _SHOWN = 80
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are data: a "$ref" in them is no reference."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -23,22 +25,35 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
     leave the document, lead nowhere, or lead only to each other. A schema that contains itself, such as that of a tree,
     is fine.
     """
-    max_depth = limits.max_schema_depth
-    try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        return f"must be nested at most {max_depth} deep"
-    except json.JSONDecodeError as error:
-        return f"must be valid JSON: {error.msg} at character {error.pos}"
-    except ValueError as error:
-        return f"must be valid JSON: {error}"
-    if not isinstance(schema, dict):
-        return f"must be a JSON object, got {type(schema).__name__}"
-    depth = _depth(schema)
-    if depth > max_depth:
-        return f"must be nested at most {max_depth} deep, got {depth}"
+    schema, problem = _json_object(text, limits.max_schema_depth)
+    if problem is not None:
+        return problem
     proven: set[str] = set()
     return next((problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven)), None)
+
+
+def json_object_problem(text: str, max_depth: int) -> str | None:
+    """Return why a text is no JSON object of at most some depth; None when it is one."""
+    return _json_object(text, max_depth)[1]
+
+
+def _json_object(text: str, max_depth: int) -> tuple[dict[str, object], str | None]:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        return {}, f"must be nested at most {max_depth} deep"
+    except json.JSONDecodeError as error:
+        return {}, f"must be valid JSON: {error.msg} at character {error.pos}"
+    except ValueError as error:
+        return {}, f"must be valid JSON: {error}"
+    if not isinstance(value, dict):
+        return {}, f"must be a JSON object, got {type(value).__name__}"
+    depth = _depth(value)
+    if depth > max_depth:
+        return {}, f"must be nested at most {max_depth} deep, got {depth}"
+    if "\\ud" in text.lower() and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        return {}, "must have no half of a surrogate pair, which is no character"
+    return value, None
 
 
 def _problems(

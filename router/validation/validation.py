@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from penstock.models import ToolChoice, ToolMode
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.wire import clear_defaults, sampling_from_wire
+from router.validation.chat import MAX_EFFORT_BYTES, check_chat, check_tool_choice
 from router.validation.fields import (
     MAX_ADAPTER_BYTES,
     MAX_MODEL_BYTES,
@@ -21,23 +23,20 @@ from router.validation.fields import (
 from router.validation.sampling import check_sampling
 from router.validation.values import (
     CancelTarget,
-    ChatPrompt,
     CheckedCount,
     CheckedRequest,
     CheckedStream,
-    Message,
     Prompt,
     RequestLimits,
     ResumePoint,
     TextPrompt,
     TokenPrompt,
 )
-from router.validation.violations import Violations, utf8_length
+from router.validation.violations import Violations
 
 MAX_KEY_BYTES = 128
 MAX_REQUEST_ID_BYTES = 128
 MAX_SESSION_BYTES = 128
-MAX_ROLE_BYTES = 64
 MAX_DETOKENIZED = 1 << 20
 MAX_FLUSH_INTERVAL_S = 10.0
 MAX_RESUME_TOKEN_BYTES = 4_096
@@ -89,7 +88,7 @@ def check_count(request: inference_pb2.CountTokensRequest, limits: RequestLimits
     """
     found = Violations()
     found.size("model", request.model, 1, MAX_MODEL_BYTES)
-    prompt = _check_prompt(found, "prompt", request.prompt, limits)
+    prompt, _ = _check_asked(found, request, limits)
     found.raise_any()
     return CheckedCount(request.model, prompt)
 
@@ -139,7 +138,7 @@ def check_cancel(request: inference_pb2.CancelRequest) -> CancelTarget:
 
 def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, limits: RequestLimits) -> CheckedRequest:
     found.size("model", request.model, 1, MAX_MODEL_BYTES)
-    prompt = _check_prompt(found, "prompt", request.prompt, limits)
+    prompt, choice = _check_asked(found, request, limits)
     check_sampling(found, "sampling", request.sampling, limits.each)
     queue_timeout_s = None
     if request.HasField("queue_timeout"):
@@ -148,8 +147,8 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         _check_key(found, "idempotency_key", request.idempotency_key)
     found.size("lora_adapter", request.lora_adapter, 0, MAX_ADAPTER_BYTES)
     found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
-    for name in ("tool_choice", "parallel_tool_calls", "reasoning"):
-        _refuse_set(found, name, set_=request.HasField(name))
+    if choice.mode is ToolMode.REQUIRED and request.sampling.HasField("structured_output"):
+        found.add("sampling.structured_output", "must not be set with tool_choice REQUIRED, which is a constraint too")
     return CheckedRequest(
         model=request.model,
         prompt=prompt,
@@ -163,6 +162,10 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         digest=_digest(request) if request.idempotency_key else "",
         max_tokens_limit=limits.each.max_tokens,
         max_prompt_logprobs=limits.each.max_prompt_logprobs,
+        tool_choice=choice,
+        parallel_tool_calls=not request.HasField("parallel_tool_calls") or request.parallel_tool_calls,
+        include_reasoning=not request.reasoning.HasField("include") or request.reasoning.include,
+        reasoning_effort=request.reasoning.effort,
     )
 
 
@@ -178,23 +181,54 @@ def _digest(request: inference_pb2.GenerateRequest) -> str:
     if asked.request_class == types_pb2.REQUEST_CLASS_STANDARD:
         asked.ClearField("request_class")
     clear_defaults(asked.sampling)
-    if not asked.sampling.ByteSize():
-        asked.ClearField("sampling")
+    _clear_chat_defaults(asked)
+    for name in ("sampling", "tool_choice", "reasoning"):
+        if not getattr(asked, name).ByteSize():
+            asked.ClearField(name)
     plain = _hash(asked)
     return exact if exact == plain else f"{exact}/{plain}"
+
+
+def _clear_chat_defaults(asked: inference_pb2.GenerateRequest) -> None:
+    if asked.tool_choice.mode == types_pb2.TOOL_CHOICE_MODE_AUTO:
+        asked.tool_choice.ClearField("mode")
+    if asked.parallel_tool_calls:
+        asked.ClearField("parallel_tool_calls")
+    if asked.reasoning.include:
+        asked.reasoning.ClearField("include")
 
 
 def _hash(message: inference_pb2.GenerateRequest) -> str:
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
-def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits: RequestLimits) -> Prompt:
+def _check_asked(
+    found: Violations,
+    request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest,
+    limits: RequestLimits,
+) -> tuple[Prompt, ToolChoice]:
+    """Check a prompt together with what decides how it is rendered."""
+    choice = check_tool_choice(
+        found, "tool_choice", request.tool_choice, (tool.name for tool in request.prompt.chat.tools)
+    )
+    effort = request.reasoning.effort
+    found.size("reasoning.effort", effort, 0, MAX_EFFORT_BYTES)
+    if request.prompt.WhichOneof("kind") == "chat":
+        chat = request.prompt.chat
+        return check_chat(found, "prompt.chat", chat, limits, choice=choice, effort=effort), choice
+    if request.prompt.WhichOneof("kind") is not None:
+        without = request.reasoning.HasField("include") and not request.reasoning.include
+        for name, set_ in (("effort", effort), ("include", without)):
+            if set_:
+                found.add(f"reasoning.{name}", "is for conversations only")
+    return _check_plain(found, "prompt", request.prompt, limits), choice
+
+
+def _check_plain(found: Violations, field: str, wire: types_pb2.Prompt, limits: RequestLimits) -> Prompt:
     match wire.WhichOneof("kind"):
         case "text":
             found.size(f"{field}.text", wire.text, 0, limits.max_prompt_bytes)
             return TextPrompt(wire.text)
-        case "chat":
-            return _check_chat(found, f"{field}.chat", wire.chat, limits)
         case "tokens":
             if not wire.tokens.ids:
                 found.add(f"{field}.tokens.ids", "must have at least 1 entry, got 0")
@@ -202,27 +236,6 @@ def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits:
         case _:
             found.add(field, "is required: one of text, chat, tokens")
             return TextPrompt("")
-
-
-def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limits: RequestLimits) -> ChatPrompt:
-    where = f"{field}.messages"
-    if not found.count(where, len(wire.messages), 1, limits.each.max_messages):
-        return ChatPrompt(())
-    for name in ("tools", "documents", "template_kwargs"):
-        _refuse_set(found, f"{field}.{name}", set_=bool(getattr(wire, name)))
-    for index, message in enumerate(wire.messages):
-        for name in ("parts", "name", "tool_calls", "tool_call_id", "reasoning"):
-            _refuse_set(found, f"{where}[{index}].{name}", set_=bool(getattr(message, name)))
-        found.size(f"{where}[{index}].role", message.role, 1, MAX_ROLE_BYTES)
-    total = sum(utf8_length(message.content) for message in wire.messages)
-    found.count(where, total, 0, limits.max_prompt_bytes, "bytes of content")
-    messages = tuple(Message(message.role, message.content) for message in wire.messages)
-    return ChatPrompt(messages, wire.continue_final_message)
-
-
-def _refuse_set(found: Violations, field: str, *, set_: bool) -> None:
-    if set_:
-        found.add(field, "is not supported yet")
 
 
 def _check_key(found: Violations, field: str, key: str) -> None:

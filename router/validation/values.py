@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.settings import LimitSettings
 from penstock.models import RequestClass, SamplingParams, Tool, ToolCall, ToolChoice
+
+NO_EFFORT = "none"
+"""Effort with which a model does not reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,9 @@ class Message:
 
     role: str
     content: str
+    """Text; that of several parts is joined by line ends."""
+    parts: tuple[str, ...] = ()
+    """Parts of the content, where there are several."""
     name: str = ""
     """Name of the speaker; empty for none."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -47,10 +56,34 @@ class ChatPrompt:
     continue_final: bool = False
     """Whether the last message is continued instead of answered."""
     tools: tuple[Tool, ...] = ()
+    """Tools that the model is shown."""
     documents: tuple[str, ...] = ()
     """Each the text of a JSON object."""
     template_kwargs: str = ""
     """Variables for the chat template, as the text of a JSON object; empty for none."""
+    effort: str = ""
+    """Amount of reasoning in the words of the chat template; empty for its own default."""
+
+    def variables(self) -> dict[str, Any]:
+        """Return the variables for the chat template that the client gave.
+
+        With an effort, `enable_thinking` and `thinking` say whether there is any, as vLLM's server has it. A template
+        that knows neither ignores them.
+        """
+        given: dict[str, Any] = json.loads(self.template_kwargs) if self.template_kwargs else {}
+        if not self.effort:
+            return given
+        thinks = self.effort != NO_EFFORT
+        return {"enable_thinking": thinks, "thinking": thinks, **given, "reasoning_effort": self.effort}
+
+    def texts(self) -> Iterator[str]:
+        """Yield all its texts."""
+        for message in self.messages:
+            yield from (message.content, message.name, message.reasoning)
+            yield from (text for call in message.tool_calls for text in (call.name, call.arguments))
+        yield from (text for tool in self.tools for text in (tool.name, tool.description, tool.parameters))
+        yield from self.documents
+        yield self.template_kwargs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.models import StructuredOutput
-from penstock.values.messages import Message
+from penstock.models import StructuredOutput, ToolMode
+from penstock.values.chat import ChatOptions
+from penstock.values.messages import Message, read_message
 from penstock.values.objects import INT64, UINT32, Fields, is_int, is_number, shown, within
 from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
 from penstock.values.sampling import Sampling
-from penstock.values.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
+from penstock.values.tools import read_tool_choice, read_tools
+from penstock.values.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS
 
 COMPLETIONS_MAX_TOKENS = 16
 """max_tokens of a completion that gives none, as in OpenAI's API; a chat gets the rest of the context."""
@@ -20,7 +22,6 @@ _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penal
 _COUNTS = ("n", "min_tokens")
 _OFF = -1
 """Value that vLLM's server also takes for no `top_k` and no `seed`."""
-_TEXT_PARTS = ("text", "input_text", "output_text")
 _MOST_DIGITS = len(str(UINT32[1]))
 
 
@@ -32,7 +33,8 @@ class Body:
     prompt: Prompt
     sampling: Sampling
     session_id: str
-    continue_final_message: bool
+    options: ChatOptions
+    """Options of a conversation; the defaults for a completion."""
     ignored: tuple[str, ...]
     """Paths of unsupported fields that were left out."""
 
@@ -43,22 +45,11 @@ def read_body(body: Fields, *, chat: bool) -> Body:
     Raises:
         BodyError: it can't be served as written.
     """
-    model = body.text("model")
-    if not model:
-        raise body.wrong("model", "is required")
+    model = body.required("model")
     prompt = _chat_prompt(body) if chat else _completion_prompt(body)
     sampling, session_id = _sampling(body, chat=chat), body.text("session_id")
-    continues = chat and _continues(body)
-    return Body(model, prompt, sampling, session_id, continues, body.leftovers(CHAT if chat else COMPLETION))
-
-
-def _continues(body: Fields) -> bool:
-    if not body.flag("continue_final_message"):
-        return False
-    # vLLM's server asks for false together with it, and true is the default.
-    if body.take("add_generation_prompt"):
-        raise body.wrong("add_generation_prompt", "must be false or absent with continue_final_message, got true")
-    return True
+    options = _chat_options(body) if chat else ChatOptions()
+    return Body(model, prompt, sampling, session_id, options, body.leftovers(CHAT if chat else COMPLETION))
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -68,37 +59,46 @@ def _chat_prompt(body: Fields) -> Prompt:
     messages = body.take("messages")
     if not isinstance(messages, list) or not messages:
         raise body.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
-    return [_message(body, index, message) for index, message in enumerate(messages)]
+    return [_message(body, body.child(f"messages[{index}]", message)) for index, message in enumerate(messages)]
 
 
-def _message(body: Fields, index: int, message: object) -> Message:
-    where = f"messages[{index}]"
-    if not isinstance(message, dict):
-        raise body.wrong(where, f"must be an object, got {shown(message)}")
-    fields = body.child(where, message)
-    role = fields.text("role")
-    if not role:
-        raise fields.wrong("role", "is required")
-    content = fields.take("content")
+def _message(body: Fields, fields: Fields) -> Message:
+    message = read_message(fields)
     body.also_ignored(fields.leftovers(MESSAGE))
-    if isinstance(content, list):
-        # Joined as vLLM's server does.
-        content = "\n".join(_text_part(body, f"{where}.content[{number}]", part) for number, part in enumerate(content))
-    if not isinstance(content, str):
-        raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
-    return Message(role, content)
+    return message
 
 
-def _text_part(body: Fields, where: str, part: object) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-        raise body.wrong(where, f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
-    fields = body.child(where, part)
-    fields.take("type")
-    text = fields.text("text")
-    body.also_ignored(fields.leftovers(TEXT_PART))
-    return text
+def _chat_options(body: Fields) -> ChatOptions:
+    tools, choice = read_tools(body), read_tool_choice(body)
+    if not tools and choice is not None and not choice.names and choice.mode is not ToolMode.REQUIRED:
+        # A choice among no tools is empty. Some clients always write it.
+        choice = None
+    parallel = body.flag("parallel_tool_calls", default=True)
+    return ChatOptions(
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=parallel or not tools,
+        documents=tuple(_object(body, f"documents[{i}]", each) for i, each in enumerate(body.list("documents"))),
+        chat_template_kwargs=_object(body, "chat_template_kwargs", body.take("chat_template_kwargs") or {}) or None,
+        include_reasoning=body.flag("include_reasoning", default=True),
+        reasoning_effort=body.text("reasoning_effort"),
+        continue_final_message=_continues(body),
+    )
+
+
+def _object(body: Fields, name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise body.wrong(name, f"must be an object, got {shown(value)}")
+    return value
+
+
+def _continues(body: Fields) -> bool:
+    if not body.flag("continue_final_message"):
+        return False
+    # vLLM's server asks for false together with it, and true is the default.
+    if body.take("add_generation_prompt"):
+        raise body.wrong("add_generation_prompt", "must be false or absent with continue_final_message, got true")
+    return True
 
 
 def _completion_prompt(body: Fields) -> Prompt:

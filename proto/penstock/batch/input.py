@@ -2,8 +2,9 @@
 
 Pure, and strict: a field that Penstock does not support is an error, unless its value changes nothing. The caller may
 have such fields ignored where they do not change answers; they are then listed. Bodies may also use the names that
-vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, session_id,
-continue_final_message, structured_outputs, and the older guided_json, guided_regex, guided_choice and guided_grammar.
+vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, session_id, documents,
+chat_template_kwargs, include_reasoning, continue_final_message, structured_outputs, and the older guided_json,
+guided_regex, guided_choice and guided_grammar.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from penstock.batch.body import Body, read_body
 from penstock.batch.encoding import encoding_problem, is_unicode
+from penstock.values.chat import chat_fields
 from penstock.values.jobs import JobItem
 from penstock.values.objects import BodyError, Fields, shown
 
@@ -50,7 +52,7 @@ class BatchLine:
     model: str
     item: JobItem
     ignored: tuple[str, ...]
-    """Paths of unsupported fields that were left out: at the caller's wish, or names of messages."""
+    """Paths of unsupported fields that were left out at the caller's wish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,6 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
         request.prompt,
         request.sampling,
         session_id=request.session_id,
-        continue_final_message=request.continue_final_message,
+        **chat_fields(request.options),
     )
     return BatchLine(url, request.model, item, (*fields.leftovers(), *request.ignored))

@@ -26,6 +26,7 @@ from penstock.models import (
     ToolChoice,
     ToolMode,
 )
+from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.embeddings import Classifications, Embeddings, PoolingOptions, Ranked, Scores
 from penstock.values.errors import (
@@ -50,6 +51,7 @@ from penstock.values.jobs import Job, JobItem, JobItemError, JobPage, JobResult,
 from penstock.values.messages import Message
 from penstock.values.objects import BodyError
 from penstock.values.requests import (
+    GenerateFields,
     GenerateOptions,
     Prompt,
     ResumePoint,
@@ -75,6 +77,7 @@ from penstock.values.results import (
 from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
+from penstock.values.tools import tool
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -90,6 +93,8 @@ __all__ = [
     "BodyError",
     "CancelledError",
     "Capabilities",
+    "ChatFields",
+    "ChatOptions",
     "Choice",
     "ChoiceEnd",
     "ClassDemand",
@@ -109,6 +114,7 @@ __all__ = [
     "FieldViolation",
     "FinishReason",
     "Finished",
+    "GenerateFields",
     "GenerateOptions",
     "GenerationFailedError",
     "InternalError",
@@ -174,4 +180,5 @@ __all__ = [
     "regex",
     "result_line",
     "result_object",
+    "tool",
 ]

@@ -17,12 +17,13 @@ from penstock.client.gather import Gathering
 from penstock.client.retry import RetryPolicy
 from penstock.client.watching import WatchState
 from penstock.models import RequestClass
+from penstock.values.chat import ChatFields
 from penstock.values.decisions import DecisionList
 from penstock.values.errors import BrokenCallError, PenstockClientError
 from penstock.values.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
-from penstock.values.requests import GenerateOptions, Prompt, ResumePoint
+from penstock.values.requests import GenerateFields, GenerateOptions, Prompt, ResumePoint
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
-from penstock.values.sampling import Sampling, SamplingFields
+from penstock.values.sampling import Sampling
 from penstock.values.slo import OperatingPoint
 
 
@@ -78,7 +79,7 @@ class AsyncClient(AsyncEmbeddingCaller):
         options: GenerateOptions | None = None,
         *,
         timeout: float | None = None,
-        **parameters: Unpack[SamplingFields],
+        **parameters: Unpack[GenerateFields],
     ) -> Completion:
         """Generate and return everything at the end. A generation whose router fails continues at another one.
 
@@ -86,9 +87,10 @@ class AsyncClient(AsyncEmbeddingCaller):
             model: as `list_models` names it.
             prompt: text, messages or token ids. A message may be a dictionary: {"role": "user", "content": "Hi"}.
             sampling: how tokens are drawn: Sampling, or a dictionary of its fields.
-            options: class, queue timeout, idempotency key, adapter and session of the request.
+            options: class, queue timeout, idempotency key, adapter, session, and those of `ChatOptions` of the request.
             timeout: seconds for the whole call, retries included; default: the client's.
-            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+            **parameters: sampling parameters and options of a conversation by name, such as max_tokens=64 or
+                tools=[...]; they win over `sampling` and `options`.
 
         Raises:
             InvalidArgumentError: fields are wrong (INVALID_REQUEST); `violations` names each.
@@ -121,7 +123,7 @@ class AsyncClient(AsyncEmbeddingCaller):
         flush_interval: float | None = None,
         resume: ResumePoint | None = None,
         timeout: float | None = None,
-        **parameters: Unpack[SamplingFields],
+        **parameters: Unpack[GenerateFields],
     ) -> AsyncStream:
         """Generate and return events as they come. The call begins with the first event that is read; leaving the loop,
         as `break` does, cancels it.
@@ -131,12 +133,14 @@ class AsyncClient(AsyncEmbeddingCaller):
             prompt: text, messages or token ids; on resume the same as before. A message may be a dictionary:
                 {"role": "user", "content": "Hi"}.
             sampling: how tokens are drawn: Sampling, or a dictionary of its fields; on resume the same as before.
-            options: class, queue timeout, idempotency key, adapter and session; on resume the same as before.
+            options: class, queue timeout, idempotency key, adapter, session, and those of `ChatOptions`; on resume the
+                same as before.
             flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
                 None leaves it to the router, which merges for up to 100 ms while it serves many streams.
             resume: position of a stream to continue instead of starting one; from `AsyncStream.resume_point`.
             timeout: seconds for the whole stream; default: the client's.
-            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+            **parameters: sampling parameters and options of a conversation by name, such as max_tokens=64 or
+                tools=[...]; they win over `sampling` and `options`.
 
         Raises:
             TypeError: there is no parameter of a name, or a value has another type. Reading the stream raises the
@@ -174,19 +178,37 @@ class AsyncClient(AsyncEmbeddingCaller):
         """
         return await self._run(calls.get_model(model), timeout)
 
-    async def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
+    async def count_tokens(
+        self, model: str, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[ChatFields]
+    ) -> TokenCount:
         """Tokenize a prompt as `generate` would.
 
         Args:
             model: as `list_models` names it.
             prompt: text, messages or token ids.
             timeout: seconds; default: the client's.
+            **options: options of a conversation by name, such as tools=[...].
 
         Raises:
             NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
             InvalidArgumentError: the prompt can't be rendered (INVALID_REQUEST).
+            TypeError: there is no option of a name, or a value has another type.
         """
-        return await self._run(calls.count_tokens(model, prompt), timeout)
+        return await self._run(calls.count_tokens(model, prompt, options), timeout)
+
+    async def detokenize(self, model: str, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
+        """Return the text of tokens, special tokens included.
+
+        Args:
+            model: as `list_models` names it.
+            token_ids: ids of the model's vocabulary.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
+            InvalidArgumentError: an id is outside the vocabulary (INVALID_REQUEST).
+        """
+        return await self._run(calls.detokenize(model, token_ids), timeout)
 
     # --- operation ----------------------------------------------------------------------------------------------------
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 from penstock.client.connection import Stubs
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
+from penstock.values.chat import CHAT_NAMES, ChatOptions
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
-from penstock.values.durations import duration_field
-from penstock.values.fields import build, unfit
+from penstock.values.fields import build, duration_field, unfit
 from penstock.values.jobs import Job, JobPage, Upload
-from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, prompt_to_proto, request_to_proto
+from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, count_to_proto, request_to_proto
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from penstock.values.sampling import Sampling, sampling_of
 from penstock.values.slo import OperatingPoint
@@ -39,7 +39,7 @@ class Asked:
     sampling: Sampling | Mapping[str, Any] | None
     options: GenerateOptions | None
     keywords: Mapping[str, Any]
-    """Sampling parameters by name; they win over `sampling`."""
+    """Sampling parameters and options of a conversation by name; they win over `sampling` and `options`."""
 
     def request(self, *others: str) -> inference_pb2.GenerateRequest:
         """Build the request.
@@ -51,8 +51,13 @@ class Asked:
             TypeError: a value is of another type, or there is no parameter of a name; names it.
             ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
         """
-        sampling = sampling_of(self.sampling, self.keywords, {**_ELSEWHERE, **{name: name for name in others}})
-        return request_to_proto(self.model, self.prompt, sampling, self.options)
+        chat = {name: value for name, value in self.keywords.items() if name in CHAT_NAMES}
+        sampled = {name: value for name, value in self.keywords.items() if name not in CHAT_NAMES}
+        sampling = sampling_of(self.sampling, sampled, {**_ELSEWHERE, **{name: name for name in others}})
+        options = self.options
+        if chat and (options is None or isinstance(options, GenerateOptions)):
+            options = replace(options or GenerateOptions(), **chat)
+        return request_to_proto(self.model, self.prompt, sampling, options)
 
 
 _ELSEWHERE = {
@@ -61,7 +66,9 @@ _ELSEWHERE = {
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
     "response_format": "structured=json_schema(...)",
-    **{name: name for name in ("prompt", "sampling", "options", "timeout")},
+    "template_kwargs": "chat_template_kwargs",
+    "functions": "tools",
+    **{name: name for name in ("prompt", "sampling", "options", "timeout", *CHAT_NAMES)},
 }
 """Names that a caller may take for sampling parameters, and what an error says instead."""
 
@@ -105,9 +112,22 @@ def get_model(model: str) -> UnaryCall[ModelDescription]:
     )
 
 
-def count_tokens(model: str, prompt: Prompt) -> UnaryCall[TokenCount]:
-    request = build(inference_pb2.CountTokensRequest, model=model, prompt=prompt_to_proto(prompt))
+def count_tokens(model: str, prompt: Prompt, options: Mapping[str, Any]) -> UnaryCall[TokenCount]:
+    """Return the CountTokens call.
+
+    Raises:
+        TypeError: there is no option of a name, or a value has another type.
+    """
+    for name in options:
+        if name not in CHAT_NAMES:
+            raise TypeError(f"there is no option {name!r}; options are {', '.join(CHAT_NAMES)}")
+    request = count_to_proto(model, prompt, ChatOptions(**options))
     return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
+
+
+def detokenize(model: str, token_ids: Sequence[int]) -> UnaryCall[str]:
+    request = build(inference_pb2.DetokenizeRequest, model=model, token_ids=token_ids)
+    return UnaryCall(lambda stubs: stubs.inference.Detokenize, request, lambda answer: str(answer.text))
 
 
 def cluster_status() -> UnaryCall[ClusterStatus]:

@@ -75,7 +75,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def tool_choice(self) -> _types_pb2.ToolChoice:
-        """Choice of the tools in the prompt. Default AUTO, among all of them. Not AUTO without tools is refused."""
+        """Choice of the tools in the prompt. Default AUTO, among all of them. Without tools, REQUIRED and names are refused."""
 
     @_builtins.property
     def reasoning(self) -> _types_pb2.ReasoningOptions:
@@ -896,21 +896,33 @@ class CountTokensRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model. Required, 1 to 256 bytes."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Prompt to count. Required."""
 
+    @_builtins.property
+    def tool_choice(self) -> _types_pb2.ToolChoice:
+        """As in GenerateRequest: it may change which tools the model is shown."""
+
+    @_builtins.property
+    def reasoning(self) -> _types_pb2.ReasoningOptions:
+        """As in GenerateRequest: the effort changes the prompt."""
+
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         prompt: _types_pb2.Prompt | None = ...,
+        tool_choice: _types_pb2.ToolChoice | None = ...,
+        reasoning: _types_pb2.ReasoningOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prompt", b"prompt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

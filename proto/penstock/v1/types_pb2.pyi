@@ -182,7 +182,9 @@ class ToolCall(_message.Message):
     name: _builtins.str
     """Name of the tool. In a request 1 to 128 bytes."""
     arguments: _builtins.str
-    """Arguments as the text of a JSON object. In a result the model's own text, which may be invalid or cut."""
+    """Arguments as the text of a JSON object; in a request empty for none. In a result the model's own text, which may be
+    invalid or cut.
+    """
     def __init__(
         self,
         *,
@@ -286,22 +288,24 @@ class ChatMessage(_message.Message):
     to 64 bytes.
     """
     content: _builtins.str
-    """Text of the message. Valid UTF-8; may be empty. All messages together at most 4 MiB, unless the operator sets
-    another limit.
+    """Text of the message. Valid UTF-8; may be empty. The text of all messages together, calls and reasoning included, is
+    at most 4 MiB, unless the operator sets another limit.
     """
     name: _builtins.str
     """Name of the speaker, where the model's chat template shows it. At most 64 bytes; default: none."""
     tool_call_id: _builtins.str
-    """Id of the call whose result this is. Only with role "tool"."""
+    """Id of the call whose result this is. Only with role "tool". At most 128 bytes."""
     reasoning: _builtins.str
     """Reasoning of an earlier answer. Only with role "assistant". Many chat templates show it in the last turn only."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
-        """Content in parts, whose texts the model sees one after another. Default: none."""
+        """Content in parts. A chat template that knows parts gets them as they are; for any other one, and for results of
+        tools, line ends join their texts. At most 1,024; default: none.
+        """
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls of tools that an earlier answer made. Only with role "assistant"."""
+        """Calls of tools that an earlier answer made. Only with role "assistant". At most 128."""
 
     def __init__(
         self,
@@ -340,8 +344,9 @@ class ChatPrompt(_message.Message):
     false.
     """
     template_kwargs: _builtins.str
-    """Variables for the chat template, as the text of a JSON object, such as {"enable_thinking": false}. At most 16,384
-    bytes. Default: none.
+    """Variables for the chat template, as the text of a JSON object, such as {"enable_thinking": false}. Those that the
+    template does not know change nothing. Names of special tokens, and of what has a field of its own, are refused. At
+    most 16,384 bytes. Default: none.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
@@ -349,11 +354,15 @@ class ChatPrompt(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
-        """Tools that the model may call. At most 128. Refused where the chat template does not show tools."""
+        """Tools that the model may call. At most 128, together at most as long as messages may be. Refused where the chat
+        template does not show tools.
+        """
 
     @_builtins.property
     def documents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Documents that the chat template shows, each the text of a JSON object. At most 128."""
+        """Documents, each the text of a JSON object. At most 128, together at most as long as messages may be. Refused where
+        the chat template does not show documents.
+        """
 
     def __init__(
         self,
@@ -384,8 +393,8 @@ class ToolChoice(_message.Message):
     """How much the model is free."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the tools that may be called, of those in the prompt. With REQUIRED and one name the model calls that tool.
-        Default: all.
+        """Names of the tools that may be called, of those in the prompt, none twice. With REQUIRED and one name the model calls
+        that tool. With AUTO the model is shown these tools only. Default: all.
         """
 
     def __init__(
@@ -416,7 +425,8 @@ class ReasoningOptions(_message.Message):
     """Whether the reasoning is sent. Its tokens are counted and charged in any case. Default true."""
     effort: _builtins.str
     """Amount of reasoning, in the words of the model's chat template, such as "low", "medium" or "high". At most 64 bytes;
-    default: the template's own. Refused where the template does not know it.
+    default: the template's own. Refused where the template does not know the variable reasoning_effort; "none" also
+    goes with templates that know enable_thinking or thinking.
     """
     def __init__(
         self,

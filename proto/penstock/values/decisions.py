@@ -8,8 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
-from penstock.values.durations import duration_field
-from penstock.values.fields import build, unfit
+from penstock.values.fields import build, duration_field, unfit
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 from penstock.wire import duration_from_wire, request_class_from_wire

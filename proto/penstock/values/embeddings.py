@@ -10,8 +10,7 @@ from typing import Any
 
 from penstock.models import RequestClass
 from penstock.v1 import embeddings_pb2, types_pb2
-from penstock.values.durations import duration_field
-from penstock.values.fields import build, unfit
+from penstock.values.fields import build, duration_field, unfit
 from penstock.values.requests import class_field
 from penstock.values.results import Receipt, Usage
 

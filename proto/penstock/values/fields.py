@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as WireMessage
+
+from penstock.wire import duration_to_wire
 
 Wire = TypeVar("Wire", bound=WireMessage)
 
@@ -16,6 +19,8 @@ _UNFIT = (TypeError, ValueError, OverflowError, AttributeError)
 """Errors of protobuf for values that a field can't have. None of them names the field."""
 _SHOWN = 60
 """Characters of a value that an error repeats."""
+LONGEST_S = 315_576_000_000
+"""Longest time that a `google.protobuf.Duration` holds, in seconds: 10,000 years."""
 _BOUNDS = {
     FieldDescriptor.CPPTYPE_UINT32: (0, (1 << 32) - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, (1 << 64) - 1),
@@ -108,6 +113,19 @@ def check_seconds(path: str, seconds: object) -> None:
         wrong = True
     if wrong:
         raise ValueError(f"{path}: must be seconds, got {shown(seconds)}")
+
+
+def duration_field(name: str, seconds: float) -> Duration:
+    """Convert a field's seconds. The router checks whether they are in range.
+
+    Raises:
+        ValueError: they are not finite, or more than a duration holds; names the field.
+        TypeError: they are no number; names the field.
+    """
+    check_seconds(name, seconds)
+    if abs(seconds) > LONGEST_S:
+        raise ValueError(f"{name}: must be finite seconds, at most {LONGEST_S:g}, got {shown(seconds)}; None sets none")
+    return duration_to_wire(seconds)
 
 
 def shown(value: object) -> str:

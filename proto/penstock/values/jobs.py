@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2
-from penstock.values.durations import duration_field
-from penstock.values.fields import below, build, unfit
+from penstock.values.chat import ChatOptions, chat_fields
+from penstock.values.fields import below, build, duration_field, unfit
 from penstock.values.requests import GenerateOptions, Prompt, class_field, request_to_proto
 from penstock.values.results import Completion
 from penstock.values.sampling import Sampling
@@ -55,7 +55,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobItem:
+class JobItem(ChatOptions):
     """One generation of a job."""
 
     custom_id: str
@@ -66,7 +66,6 @@ class JobItem:
     lora_adapter: str = ""
     session_id: str = ""
     """Name of a group of items that share a long prefix; they prefer the same replica."""
-    continue_final_message: bool = False
 
     def to_proto(self) -> jobs_pb2.JobItem:
         """Convert to the wire.
@@ -78,7 +77,7 @@ class JobItem:
         options = GenerateOptions(
             lora_adapter=self.lora_adapter,
             session_id=self.session_id,
-            continue_final_message=self.continue_final_message,
+            **chat_fields(self),
         )
         with below("request"):
             request = request_to_proto("", self.prompt, self.sampling, options)

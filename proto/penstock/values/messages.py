@@ -1,33 +1,42 @@
-"""Chat messages, also as the dictionaries that other APIs use."""
+"""Chat messages, also as the dictionaries of OpenAI's API."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.models import ToolCall
 from penstock.v1 import types_pb2
-from penstock.values.fields import build, shown, unfit
-from penstock.values.unsupported import MESSAGE, TEXT_PART, UNKNOWN
+from penstock.values.fields import build, unfit
+from penstock.values.objects import Fields, is_list, shown
+from penstock.values.unsupported import CALL_FUNCTION, MESSAGE, TEXT_PART, TOOL_CALL
 
-_FIELDS = ("role", "content")
-_TEXT_PARTS = ("text", "input_text", "output_text")
+_TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Field with the text of a part, by the part's type."""
+_ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; `role` is "system", "user", "assistant" or another role of the model's template."""
+    """One chat message."""
 
     role: str
-    content: str
+    """Role of the speaker: "system", "user", "assistant", "tool" or another one of the model's chat template."""
+    content: str | Sequence[str] = ""
+    """Text, or several parts of text."""
+    name: str = ""
+    """Name of the speaker, where the model's chat template shows it."""
+    tool_calls: Sequence[ToolCall] = ()
+    """Calls of tools that an earlier answer made."""
+    tool_call_id: str = ""
+    """Id of the call whose result this is; with role "tool"."""
+    reasoning: str = ""
+    """Reasoning of an earlier answer. Many chat templates show it in the last turn only."""
 
 
 def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_pb2.ChatMessage:
-    """Convert a message, also from a dictionary: {"role": "user", "content": "Hi"}.
-
-    Content of a dictionary may be a list of text parts, which are joined by line ends, as vLLM's server does. Fields
-    other than role and content may only have values that change nothing, such as None, false or empty ones.
+    """Convert a message, also from a dictionary of OpenAI's API: {"role": "user", "content": "Hi"}.
 
     Args:
         message: the message or dictionary.
@@ -35,33 +44,118 @@ def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_
 
     Raises:
         ValueError: a field is missing, is set and not supported, or is not Unicode; names it.
-        TypeError: a field is no text; names it.
+        TypeError: a field is of another type; names it.
     """
-    role, content = (message.role, message.content) if isinstance(message, Message) else _fields_of(message, where)
-    return build(types_pb2.ChatMessage, f"{where}.", role=role, content=content)
+    if isinstance(message, Mapping):
+        fields = Fields(where, message, ignore_unknown=False)
+        message = read_message(fields)
+        fields.leftovers(MESSAGE)
+    content = message.content
+    text, parts = (content, None) if isinstance(content, str) or not is_list(content) else ("", content)
+    if parts is not None and len(parts) == 1:
+        text, parts = parts[0], None
+    return build(
+        types_pb2.ChatMessage,
+        f"{where}.",
+        role=message.role,
+        content=text,
+        parts=parts and [_part_to_proto(part, f"{where}.parts[{index}].") for index, part in enumerate(parts)],
+        name=message.name,
+        tool_calls=[
+            _call_to_proto(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        ],
+        tool_call_id=message.tool_call_id,
+        reasoning=message.reasoning,
+    )
 
 
-def _fields_of(message: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-    for name, value in message.items():
-        if name not in _FIELDS and value and not MESSAGE.get(name, UNKNOWN).accepts(value):
-            near = difflib.get_close_matches(str(name), _FIELDS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{where}.{name}: is not supported; a message has role and content{hint}")
-    for name in _FIELDS:
-        if message.get(name) is None:
-            raise ValueError(f"{where}.{name}: is required, got {shown(dict(message))}")
-    content = message["content"]
-    if isinstance(content, Sequence) and not isinstance(content, str | bytes | bytearray):
-        content = "\n".join(_text_of(part, f"{where}.content[{index}]") for index, part in enumerate(content))
-    return message["role"], content
+def _part_to_proto(text: object, where: str) -> types_pb2.ContentPart:
+    return build(types_pb2.ContentPart, where, text=text)
 
 
-def _text_of(part: object, where: str) -> str:
+def _call_to_proto(call: object, where: str) -> types_pb2.ToolCall:
+    if not isinstance(call, ToolCall):
+        raise unfit(where, "a ToolCall", call)
+    return build(types_pb2.ToolCall, f"{where}.", id=call.id, name=call.name, arguments=call.arguments)
+
+
+# --- dictionaries of OpenAI's API -------------------------------------------------------------------------------------
+
+
+def read_message(fields: Fields) -> Message:
+    """Read a message. Fields that are not supported are left.
+
+    Raises:
+        BodyError: names the field that is wrong.
+    """
+    role = fields.required("role")
+    return Message(
+        role,
+        _content(fields, role),
+        name=fields.text("name"),
+        tool_calls=_tool_calls(fields),
+        tool_call_id=fields.text("tool_call_id"),
+        reasoning=_reasoning(fields),
+    )
+
+
+def _content(fields: Fields, role: str) -> str | tuple[str, ...]:
+    content = fields.take("content")
+    if content is None:
+        # An answer that has calls of tools, or reasoning alone, comes back without text.
+        if role != _ASSISTANT:
+            raise fields.wrong("content", "is required")
+        return ""
+    if isinstance(content, str):
+        return content
+    if not is_list(content):
+        raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
+    parts = tuple(_text_part(fields, f"content[{index}]", part) for index, part in enumerate(content))
+    return parts if len(parts) > 1 else "".join(parts)
+
+
+def _text_part(message: Fields, where: str, part: object) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str):
-        for name, value in part.items():
-            if name not in ("type", "text") and value and not TEXT_PART.get(name, UNKNOWN).accepts(value):
-                raise ValueError(f"{where}.{name}: is not supported, got {shown(value)}")
-        return str(part["text"])
-    raise unfit(where, 'text or {"type": "text", "text": ...}', part)
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    name = _TEXT_OF.get(kind) if isinstance(kind, str) else None
+    if name is None and isinstance(kind, str):
+        raise message.wrong(where, f"must be text, got a part of type {shown(kind)}; models here see text only")
+    if not isinstance(part, Mapping) or name is None or not isinstance(part.get(name), str):
+        raise message.wrong(where, f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
+    fields = message.child(where, part)
+    fields.take("type")
+    text = fields.text(name)
+    message.also_ignored(fields.leftovers(TEXT_PART))
+    return text
+
+
+def _tool_calls(message: Fields) -> tuple[ToolCall, ...]:
+    return tuple(
+        call if isinstance(call, ToolCall) else _tool_call(message, message.child(f"tool_calls[{index}]", call))
+        for index, call in enumerate(message.list("tool_calls"))
+    )
+
+
+def _tool_call(message: Fields, call: Fields) -> ToolCall:
+    kind, call_id = call.text("type"), call.text("id")
+    if kind not in ("", "function"):
+        raise call.wrong("type", f'must be "function", got {shown(kind)}')
+    function = call.object("function")
+    if function is None:
+        raise call.wrong("function", "is required")
+    name, arguments = function.required("name"), function.take("arguments")
+    if isinstance(arguments, Mapping):
+        arguments = function.json("arguments", arguments)
+    if arguments is not None and not isinstance(arguments, str):
+        raise function.wrong("arguments", f"must be the text of a JSON object, got {shown(arguments)}")
+    message.also_ignored((*function.leftovers(CALL_FUNCTION), *call.leftovers(TOOL_CALL)))
+    return ToolCall(call_id, name, arguments or "")
+
+
+def _reasoning(fields: Fields) -> str:
+    """Return the reasoning, which servers name in two ways."""
+    reasoning, older = fields.text("reasoning"), fields.text("reasoning_content")
+    if reasoning and older and reasoning != older:
+        raise fields.wrong("reasoning_content", "must equal reasoning where both are given")
+    return reasoning or older

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.values.unsupported import UNKNOWN, Unsupported
@@ -11,6 +12,8 @@ from penstock.values.unsupported import UNKNOWN, Unsupported
 UINT32 = (0, (1 << 32) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
 _NONE: Mapping[str, Unsupported] = {}
+_SHOWN = 60
+"""Characters of a value that an error repeats."""
 
 
 class BodyError(ValueError):
@@ -35,15 +38,19 @@ class Fields:
         self._left = dict(fields)
         self._ignore_unknown = ignore_unknown
         self._ignored: list[str] = []
+        self.taken: dict[str, None] = {}
+        """Names that were asked for, in order."""
 
     def wrong(self, field: str, problem: str) -> BodyError:
+        """Return the error for a field; an empty name is the object itself."""
         return BodyError(self._name(field), problem)
 
     def _name(self, field: str) -> str:
-        return f"{self._path}.{field}" if self._path else field
+        return f"{self._path}.{field}" if self._path and field else field or self._path
 
     def take(self, name: str) -> Any:
         """Return a field and mark it as known."""
+        self.taken[name] = None
         return self._left.pop(name, None)
 
     def text(self, name: str) -> str:
@@ -53,12 +60,19 @@ class Fields:
             raise self.wrong(name, f"must be text, got {shown(value)}")
         return value or ""
 
-    def flag(self, name: str) -> bool:
-        """Return a flag; false when absent."""
+    def required(self, name: str) -> str:
+        """Return a text that must not be empty."""
+        text = self.text(name)
+        if not text:
+            raise self.wrong(name, "is required")
+        return text
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a flag; the default when absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(name, f"must be true or false, got {shown(value)}")
-        return bool(value)
+        return default if value is None else value
 
     def number(self, name: str) -> float | None:
         """Return a number; None when absent."""
@@ -80,17 +94,34 @@ class Fields:
         within(self, name, value, bounds)
         return int(value)
 
+    def list(self, name: str) -> Sequence[Any]:
+        """Return a list; empty when absent."""
+        value = self.take(name)
+        if value is None:
+            return ()
+        if not is_list(value):
+            raise self.wrong(name, f"must be a list, got {shown(value)}")
+        return value  # type: ignore[no-any-return]  # it is a sequence
+
     def object(self, name: str) -> Fields | None:
         """Return an object's fields; None when absent."""
         value = self.take(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self.wrong(name, f"must be an object, got {shown(value)}")
-        return self.child(name, value)
+        return None if value is None else self.child(name, value)
 
-    def child(self, name: str, fields: Mapping[str, Any]) -> Fields:
-        return Fields(self._name(name), fields, self._ignore_unknown)
+    def child(self, name: str, value: Any) -> Fields:
+        """Return the fields of an object below this one."""
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, f"must be an object, got {shown(value)}")
+        return Fields(self._name(name), value, self._ignore_unknown)
+
+    def json(self, name: str, value: Any) -> str:
+        """Return a field's value as the text of JSON."""
+        try:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except RecursionError:
+            raise self.wrong(name, "is nested too deeply") from None
+        except (TypeError, ValueError) as error:
+            raise self.wrong(name, f"must be JSON: {error}") from None
 
     def also_ignored(self, paths: Iterable[str]) -> None:
         """Add the paths of ignored fields of an object below this one."""
@@ -108,17 +139,21 @@ class Fields:
         left = [name for name, value in self._left.items() if not known.get(name, UNKNOWN).accepts(value)]
         for name in left:
             field = known.get(name, UNKNOWN)
-            if field.left_out:
-                continue
             problem = "is not supported"
             if field.neutral:
                 neutral = " or ".join(json.dumps(value) for value in field.neutral)
                 problem = f"must be {neutral} or absent, got {shown(self._left[name])}"
+            if field.instead:
+                problem = f"{problem}; {field.instead}"
             if not self._ignore_unknown:
-                raise self.wrong(name, problem)
+                raise self.wrong(name, problem if name in known else f"{problem}{self._near(name)}")
             if field.changes_answers:
                 raise self.wrong(name, f"{problem}, and can't be ignored because it changes answers")
         return (*self._ignored, *(self._name(name) for name in left))
+
+    def _near(self, name: str) -> str:
+        near = difflib.get_close_matches(str(name), self.taken, 1)
+        return f"; did you mean {near[0]}?" if near else ""
 
 
 def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> None:
@@ -141,7 +176,17 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_list(value: object) -> bool:
+    """Return whether a value is a list of values; text is none."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
 def shown(value: object) -> str:
     """Return a value as JSON for an error, cut to 60 characters."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "a value that is nested too deeply"
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

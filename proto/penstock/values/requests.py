@@ -9,20 +9,27 @@ from typing import Any
 
 from penstock.models import ConstraintKind, RequestClass, StructuredOutput
 from penstock.v1 import inference_pb2, types_pb2
-from penstock.values.durations import duration_field
-from penstock.values.fields import build, unfit
+from penstock.values.chat import (
+    ChatFields,
+    ChatOptions,
+    chat_to_proto,
+    reasoning_to_proto,
+    set_options,
+    tool_choice_to_proto,
+)
+from penstock.values.fields import build, duration_field, unfit
 from penstock.values.messages import Message, message_to_proto
-from penstock.values.sampling import Sampling, sampling_of
+from penstock.values.sampling import Sampling, SamplingFields, sampling_of
 from penstock.wire import request_class_to_wire
 
 Prompt = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]] | Sequence[int]
 """Text, a conversation (oldest message first), or token ids. A message may be a dictionary:
-{"role": "user", "content": "Hi"}. A single message is a conversation."""
+{"role": "user", "content": "Hi"}, as OpenAI's API has it. A single message is a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateOptions:
-    """Options of a request beside its prompt and sampling."""
+class GenerateOptions(ChatOptions):
+    """Options of a request beside its prompt and sampling. Those of `ChatOptions` are for conversations only."""
 
     request_class: RequestClass = RequestClass.STANDARD
     queue_timeout: float | None = None
@@ -33,8 +40,10 @@ class GenerateOptions:
     lora_adapter: str = ""
     session_id: str = ""
     """Name of a group of requests that share a long prefix; they prefer the same replica."""
-    continue_final_message: bool = False
-    """Whether the last message is continued instead of answered. For conversations only."""
+
+
+class GenerateFields(SamplingFields, ChatFields, total=False):
+    """Sampling parameters and options of a conversation as keywords of a call, which an editor completes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +84,21 @@ def grammar(text: str) -> StructuredOutput:
     return StructuredOutput(ConstraintKind.GRAMMAR, text)
 
 
-def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> types_pb2.Prompt:
+def prompt_to_proto(prompt: Prompt, options: ChatOptions | None = None) -> types_pb2.Prompt:
     """Convert a prompt to the wire.
 
     Raises:
         TypeError: the prompt is neither text, nor messages only, nor ids only.
-        ValueError: an id is out of range, text is not Unicode, or a message lacks a field; names the field.
+        ValueError: an id is out of range, text is not Unicode, a message lacks a field, or a prompt of another kind has
+            options of a conversation; names the field.
     """
+    wire = _prompt_to_proto(prompt, options or ChatOptions())
+    if not wire.HasField("chat") and options is not None and (unfit_options := set_options(options)):
+        raise ValueError(f"{unfit_options[0]}: is for conversations only, and the prompt has no messages")
+    return wire
+
+
+def _prompt_to_proto(prompt: Prompt, options: ChatOptions) -> types_pb2.Prompt:
     if isinstance(prompt, str):
         return build(types_pb2.Prompt, "prompt.", text=prompt)
     if isinstance(prompt, bytes | bytearray | memoryview):
@@ -94,8 +111,7 @@ def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> 
         if isinstance(item, Message | Mapping)
     ]
     if turns and len(turns) == len(items):
-        chat = types_pb2.ChatPrompt(messages=turns, continue_final_message=continue_final_message)
-        return types_pb2.Prompt(chat=chat)
+        return types_pb2.Prompt(chat=chat_to_proto(turns, options))
     ids = [item for item in items if isinstance(item, int)]
     if len(ids) != len(items):
         raise unfit("prompt", _KINDS, prompt)
@@ -138,13 +154,31 @@ def request_to_proto(
     request = build(
         inference_pb2.GenerateRequest,
         model=model,
-        prompt=prompt_to_proto(prompt, continue_final_message=options.continue_final_message),
+        prompt=prompt_to_proto(prompt, options),
         sampling=sampling_of(sampling, {}).to_proto(),
         request_class=class_field(options.request_class),
         idempotency_key=options.idempotency_key,
         lora_adapter=options.lora_adapter,
         session_id=options.session_id,
+        tool_choice=tool_choice_to_proto(options),
+        parallel_tool_calls=None if options.parallel_tool_calls is True else options.parallel_tool_calls,
+        reasoning=reasoning_to_proto(options),
     )
     if options.queue_timeout is not None:
         request.queue_timeout.CopyFrom(duration_field("queue_timeout", options.queue_timeout))
     return request
+
+
+def count_to_proto(model: str, prompt: Prompt, options: ChatOptions) -> inference_pb2.CountTokensRequest:
+    """Build a request for a token count.
+
+    Raises:
+        TypeError, ValueError: for the reasons of `request_to_proto`.
+    """
+    return build(
+        inference_pb2.CountTokensRequest,
+        model=model,
+        prompt=prompt_to_proto(prompt, options),
+        tool_choice=tool_choice_to_proto(options),
+        reasoning=reasoning_to_proto(options),
+    )

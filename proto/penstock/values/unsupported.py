@@ -20,8 +20,8 @@ class Unsupported:
     """Whether no value changes anything."""
     changes_answers: bool = True
     """Whether other values change answers. Then the field is never left out."""
-    left_out: bool = False
-    """Whether other values are left out of a batch file without being asked, and listed."""
+    instead: str = ""
+    """What a caller can do instead."""
 
     def accepts(self, value: object) -> bool:
         """Return whether a value changes nothing."""
@@ -74,24 +74,17 @@ _BODY: Mapping[str, Unsupported] = {
     "logprob_token_ids": _when([]),
     "echo": _OFF,
     "suffix": _when(""),
-    # Tools. Without any, a choice among them is empty.
-    "tools": _when([]),
-    "functions": _when([]),
-    "tool_choice": _when("none", "auto"),
-    "function_call": _when("none", "auto"),
-    "parallel_tool_calls": _NEVER,
+    # Older names of tools. Without any, a choice among them is empty.
+    "functions": Unsupported(([],), instead="give tools"),
+    "function_call": Unsupported(("none", "auto"), instead="give tool_choice"),
     "web_search_options": _ALWAYS,
-    # Reasoning, and what templates get.
-    "reasoning_effort": _ALWAYS,
-    "reasoning": _EMPTY,
-    "thinking": _EMPTY,
-    "enable_thinking": _ALWAYS,
+    # Other names of what templates and models that reason get.
+    "reasoning": Unsupported(([], {}), instead="give reasoning_effort"),
+    "thinking": Unsupported(([], {}), instead="give chat_template_kwargs"),
+    "enable_thinking": Unsupported(instead="give chat_template_kwargs"),
     "thinking_token_budget": _when(-1),
-    "include_reasoning": _when(True),
     "verbosity": _when("medium"),
     "chat_template": _ALWAYS,
-    "chat_template_kwargs": _when({}),
-    "documents": _when([]),
     "add_generation_prompt": _when(True),
     "mm_processor_kwargs": _when({}),
     "media_io_kwargs": _when({}),
@@ -117,24 +110,32 @@ _BODY: Mapping[str, Unsupported] = {
 
 CHAT: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _OFF}
 """Fields of a chat's body. Its template adds special tokens."""
-COMPLETION: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _when(True)}
+COMPLETION: Mapping[str, Unsupported] = {
+    **_BODY,
+    "add_special_tokens": _when(True),
+    # These are for chats.
+    "tools": _when([]),
+    "tool_choice": _when("none", "auto"),
+    "parallel_tool_calls": _NEVER,
+    "reasoning_effort": _ALWAYS,
+    "include_reasoning": _when(True),
+    "chat_template_kwargs": _when({}),
+    "documents": _when([]),
+    "continue_final_message": _OFF,
+}
 """Fields of a completion's body. Its tokenizer adds special tokens."""
 
 MESSAGE: Mapping[str, Unsupported] = {
     "id": _NEVER,
     "annotations": Unsupported(([],), changes_answers=False),
-    "tool_calls": _when([]),
-    "function_call": _EMPTY,
-    "tool_call_id": _when(""),
+    # What OpenAI's client read out of the text.
+    "parsed": _NEVER,
+    "function_call": Unsupported(([], {}), instead="give tool_calls"),
     "tools": _when([]),
     "refusal": _when(""),
     "audio": _EMPTY,
-    "reasoning": _when(""),
-    "reasoning_content": _when(""),
     "prefix": _OFF,
     "partial": _OFF,
-    # Hardly any template shows it, but some do.
-    "name": Unsupported(changes_answers=False, left_out=True),
 }
 """Fields of a message."""
 
@@ -143,6 +144,24 @@ TEXT_PART: Mapping[str, Unsupported] = {
     "cache_control": Unsupported(changes_answers=False),
 }
 """Fields of a text part of a message."""
+
+TOOL_CALL: Mapping[str, Unsupported] = {
+    # Streams number their calls.
+    "index": _NEVER,
+}
+"""Fields of a tool call in a message."""
+CALL_FUNCTION: Mapping[str, Unsupported] = {
+    # What OpenAI's client read out of the arguments.
+    "parsed_arguments": _NEVER,
+}
+"""Fields of the function of a tool call."""
+TOOL: Mapping[str, Unsupported] = {
+    "cache_control": Unsupported(changes_answers=False),
+    "defer_loading": _when(False),
+}
+"""Fields of a tool."""
+TOOL_FUNCTION: Mapping[str, Unsupported] = {"defer_loading": _when(False)}
+"""Fields of the function of a tool."""
 
 STRUCTURED_OUTPUTS: Mapping[str, Unsupported] = {
     "disable_any_whitespace": _OFF,

@@ -23,6 +23,16 @@ from penstock.wire.sampling import (
     structured_from_wire,
     structured_to_wire,
 )
+from penstock.wire.tools import (
+    tool_call_from_wire,
+    tool_call_to_wire,
+    tool_choice_from_wire,
+    tool_choice_to_wire,
+    tool_from_wire,
+    tool_mode_from_wire,
+    tool_mode_to_wire,
+    tool_to_wire,
+)
 
 __all__ = [
     "LOGPROB_FLOOR",
@@ -47,4 +57,12 @@ __all__ = [
     "sampling_to_wire",
     "structured_from_wire",
     "structured_to_wire",
+    "tool_call_from_wire",
+    "tool_call_to_wire",
+    "tool_choice_from_wire",
+    "tool_choice_to_wire",
+    "tool_from_wire",
+    "tool_mode_from_wire",
+    "tool_mode_to_wire",
+    "tool_to_wire",
 ]

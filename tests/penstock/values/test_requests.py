@@ -104,9 +104,21 @@ def test_forms_of_messages_can_be_mixed() -> None:
     assert ["system", "user"] == [message.role for message in chat.messages]
 
 
-def test_text_parts_are_joined_by_line_ends() -> None:
-    parts = [{"type": "text", "text": "Who?"}, {"type": "text", "text": "Context"}]
-    assert "Who?\nContext" == prompt_to_proto({"role": "user", "content": parts}).chat.messages[0].content
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("user", ("Who?", "Context")),
+        {"role": "user", "content": ["Who?", "Context"]},
+        {"role": "user", "content": [{"type": "text", "text": "Who?"}, {"type": "input_text", "text": "Context"}]},
+        {
+            "role": "user",
+            "content": [{"type": "output_text", "text": "Who?"}, {"type": "refusal", "refusal": "Context"}],
+        },
+    ],
+)
+def test_several_parts_stay_parts(message: Any) -> None:
+    (sent,) = prompt_to_proto(message).chat.messages
+    assert ("", ["Who?", "Context"]) == (sent.content, [part.text for part in sent.parts])
 
 
 KINDS = "prompt: must be text, messages (each a Message, or a dictionary with role and content), or token ids, got"
@@ -115,16 +127,22 @@ KINDS = "prompt: must be text, messages (each a Message, or a dictionary with ro
 @pytest.mark.parametrize(
     ("prompt", "told"),
     [
-        ([HI, {"role": "user"}], "prompt.chat.messages[1].content: is required, got {'role': 'user'}"),
-        ({"content": "Hi"}, "prompt.chat.messages[0].role: is required, got {'content': 'Hi'}"),
+        ([HI, {"role": "user"}], "prompt.chat.messages[1].content: is required"),
+        ({"content": "Hi"}, "prompt.chat.messages[0].role: is required"),
         (
-            {"role": "user", "contents": "Hi"},
-            "prompt.chat.messages[0].contents: is not supported; a message has role and content; did you mean content?",
+            {**HI, "contents": "Hi"},
+            "prompt.chat.messages[0].contents: is not supported; did you mean content?",
         ),
-        ([{**HI, "tool_calls": [{"id": "1"}]}], "prompt.chat.messages[0].tool_calls: is not supported; a message has"),
-        ({"role": "user", "content": 3}, "prompt.chat.messages[0].content: must be text, got 3"),
+        ([{**HI, "tool_calls": [{"id": "1"}]}], "prompt.chat.messages[0].tool_calls[0].function: is required"),
+        (
+            {"role": "user", "content": 3},
+            "prompt.chat.messages[0].content: must be text or a list of text parts, got",
+        ),
         ({"role": 3, "content": "x"}, "prompt.chat.messages[0].role: must be text, got 3"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "prompt.chat.messages[0].content[0]: must be text or {"),
+        (
+            {"role": "user", "content": [{"type": "image_url"}]},
+            "prompt.chat.messages[0].content[0]: must be text, got",
+        ),
         ([HI, 3], f"{KINDS} ["),
         ([HI, "text"], f"{KINDS} ["),
         (3, f"{KINDS} 3"),

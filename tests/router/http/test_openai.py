@@ -136,7 +136,7 @@ async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None
         ({"messages": []}, "messages", "invalid_request"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", None),
         ({"messages": [{"content": "x"}]}, "messages[0].role", None),
-        ({"tools": [{"type": "function"}]}, "tools", None),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", None),
         ({"logit_bias": {"1": 200}}, "logit_bias[1]", None),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
         ({"service_tier": "gold"}, "service_tier", None),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from cluster.errors import InvalidRequestError
 from router.tokens import ChatTemplate
-from router.validation import Message
+from router.validation import ChatPrompt, Message
 
 CHAT = [Message("system", "Be <kind>."), Message("user", "  Hi & bye \n"), Message("assistant", "Hello")]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -24,6 +25,10 @@ def said(*messages: tuple[str, str]) -> list[Message]:
     return [Message(role, content) for role, content in messages]
 
 
+def rendered(template: ChatTemplate, messages: Sequence[Message], *, continue_final: bool = False) -> str:
+    return template.render(ChatPrompt(tuple(messages), continue_final))
+
+
 @pytest.mark.slow
 def test_a_conversation_renders_as_in_transformers() -> None:
     reference = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -32,14 +37,14 @@ def test_a_conversation_renders_as_in_transformers() -> None:
         conversations=[messages], chat_template=LLAMA, add_generation_prompt=True, **TOKENS
     )
 
-    assert ChatTemplate(LLAMA, TOKENS).render(CHAT) == expected
+    assert rendered(ChatTemplate(LLAMA, TOKENS), CHAT) == expected
 
 
 @pytest.mark.parametrize("content", ["The answer is ", "", "a<<b>>"])
 def test_a_continued_message_ends_the_prompt(content: str) -> None:
     """What the template writes after the last message, such as an end-of-turn token, would stop the model."""
-    text = ChatTemplate(LLAMA, TOKENS).render(
-        [Message("user", "x"), Message("assistant", content)], continue_final=True
+    text = rendered(
+        ChatTemplate(LLAMA, TOKENS), [Message("user", "x"), Message("assistant", content)], continue_final=True
     )
 
     assert text.endswith(f"assistant: {content}")
@@ -58,28 +63,28 @@ def test_a_message_is_continued_as_in_transformers(trim: str, content: str) -> N
     )
 
     turns = [Message("user", "x"), Message("assistant", content)]
-    assert ChatTemplate(template).render(turns, continue_final=True) == expected
+    assert rendered(ChatTemplate(template), turns, continue_final=True) == expected
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_what_a_template_writes_before_an_empty_message_stays(content: str) -> None:
     template = "{% for m in messages %}<{{ m.role }}>\n\n{{ m.content | trim }}</turn>{% endfor %}"
 
-    assert ChatTemplate(template).render([Message("assistant", content)], continue_final=True) == "<assistant>\n\n"
+    assert rendered(ChatTemplate(template), [Message("assistant", content)], continue_final=True) == "<assistant>\n\n"
 
 
 def test_a_message_whose_end_the_template_cuts_cannot_be_continued() -> None:
     """The trial's mark is short and shows; the real content is longer."""
     template = "{% for m in messages %}{{ m.content[:60] }}{% endfor %}"
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(template).render([Message("user", "x" * 100)], continue_final=True)
+        rendered(ChatTemplate(template), [Message("user", "x" * 100)], continue_final=True)
 
     assert caught.value.violations[0].field == "prompt.chat.continue_final_message"
 
 
 def test_a_developer_message_that_moves_cannot_be_continued() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(SHOWS_ALL).render(said(("user", "a"), ("developer", "b")), continue_final=True)
+        rendered(ChatTemplate(SHOWS_ALL), said(("user", "a"), ("developer", "b")), continue_final=True)
 
     assert caught.value.violations[0].field == "prompt.chat.continue_final_message"
 
@@ -87,7 +92,7 @@ def test_a_developer_message_that_moves_cannot_be_continued() -> None:
 def test_rendering_leaves_messages_alone() -> None:
     template, chat = ChatTemplate(SHOWS_ALL), CHAT[-1:]
 
-    assert template.render(chat, continue_final=True) == template.render(chat) == "Hello"
+    assert rendered(template, chat, continue_final=True) == rendered(template, chat) == "Hello"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_a_message_that_would_be_lost_is_refused_by_name(
     template: str, chat: list[Message], field: str, text: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(template).render(chat)
+        rendered(ChatTemplate(template), chat)
 
     [violation] = caught.value.violations
     assert field == violation.field
@@ -145,16 +150,18 @@ def test_a_message_that_would_be_lost_is_refused_by_name(
 def test_a_message_without_text_has_nothing_to_lose(content: str) -> None:
     template = "{% for m in messages if m.content | trim %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
-    assert "<user>a<user>b" == ChatTemplate(template).render(said(("user", "a"), ("assistant", content), ("user", "b")))
+    assert "<user>a<user>b" == rendered(
+        ChatTemplate(template), said(("user", "a"), ("assistant", content), ("user", "b"))
+    )
 
 
 def test_a_message_without_text_can_hide_another_one() -> None:
     """Conversations whose messages are empty at different places are tried apart."""
     template = ChatTemplate("{% if messages[0].content %}{% for m in messages %}{{ m.content }}{% endfor %}{% endif %}")
 
-    assert "ab" == template.render(said(("system", "a"), ("user", "b")))
+    assert "ab" == rendered(template, said(("system", "a"), ("user", "b")))
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
-        template.render(said(("system", ""), ("user", "b")))
+        rendered(template, said(("system", ""), ("user", "b")))
 
 
 @pytest.mark.parametrize(
@@ -195,4 +202,4 @@ def test_the_template_is_found_where_models_keep_it(files: dict[str, object], ex
     encoded = {name: (value if isinstance(value, str) else json.dumps(value)).encode() for name, value in files.items()}
     template = ChatTemplate.from_files(encoded)
 
-    assert (template.render([Message("user", "")]) if template else None) == expected
+    assert (rendered(template, [Message("user", "")]) if template else None) == expected

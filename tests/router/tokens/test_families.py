@@ -11,7 +11,8 @@ import pytest
 
 from cluster.errors import InvalidRequestError
 from router.tokens import ChatTemplate
-from router.validation import Message
+from router.tokens.template import Template
+from router.validation import ChatPrompt, Message
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 FIXED_ROLES = (
@@ -254,19 +255,19 @@ REFUSED = (
 )
 
 
-def messages(chat: tuple[tuple[str, str], ...]) -> list[Message]:
-    return [Message(role, content) for role, content in chat]
+def conversation(chat: tuple[tuple[str, str], ...], *, continue_final: bool = False) -> ChatPrompt:
+    return ChatPrompt(tuple(Message(role, content) for role, content in chat), continue_final)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.family)
 def test_every_message_shows(case: Case) -> None:
-    assert case.expected == ChatTemplate(case.template, TOKENS).render(messages(case.chat))
+    assert case.expected == ChatTemplate(case.template, TOKENS).render(conversation(case.chat))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.family)
 def test_what_would_not_show_is_refused_by_name(case: Refused) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        ChatTemplate(case.template, TOKENS).render(messages(case.chat))
+        ChatTemplate(case.template, TOKENS).render(conversation(case.chat))
 
     [violation] = caught.value.violations
     assert case.field == violation.field
@@ -298,24 +299,24 @@ def test_the_text_is_that_of_the_engines_server(case: Case) -> None:
         conversations=[chat], chat_template=case.template, add_generation_prompt=True, **TOKENS
     )
 
-    assert expected == ChatTemplate(case.template, TOKENS).render(messages(case.chat))
+    assert expected == ChatTemplate(case.template, TOKENS).render(conversation(case.chat))
 
 
 def test_a_conversation_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial costs as much as a rendering of short messages."""
     template = ChatTemplate(PARTS_ONLY)
     rendered = []
-    text = template._template.text
+    text = Template.text
 
-    def counted(turns: Any, variables: Any) -> str:
+    def counted(self: Template, turns: Any, variables: Any) -> str:
         rendered.append(turns)
-        return text(turns, variables)
+        return text(self, turns, variables)
 
-    monkeypatch.setattr(type(template._template), "text", lambda self, turns, variables: counted(turns, variables))
-    template.render(messages((("user", "A"),)))
+    monkeypatch.setattr(Template, "text", counted)
+    template.render(conversation((("user", "A"),)))
     assert 4 == len(rendered)
     for content in ("B", "C", "D"):
-        template.render(messages((("user", content),)))
+        template.render(conversation((("user", content),)))
     assert 7 == len(rendered)
-    template.render(messages((("user", "A"), ("assistant", "B"))), continue_final=True)
+    template.render(conversation((("user", "A"), ("assistant", "B")), continue_final=True))
     assert 11 == len(rendered)

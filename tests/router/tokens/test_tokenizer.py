@@ -1,6 +1,7 @@
 """Prompts become the ids that the model's own files say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer as Encoder
@@ -36,7 +37,7 @@ async def test_files_that_truncate_and_pad_do_neither(files, executor):
 
 @pytest.mark.parametrize("content", ["hi", LONG], ids=["short", "long"])
 async def test_conversations_get_only_the_special_tokens_of_the_template(files, executor, content):
-    ids = await Tokenizer(files, executor).encode_chat([Message("user", content)])
+    ids = await Tokenizer(files, executor).encode_chat(ChatPrompt((Message("user", content),)))
 
     assert ids == plain(files, f"<s><|user|>{content}</s><|assistant|>")
     assert ids.count(0) == 1
@@ -57,22 +58,23 @@ async def test_long_text_leaves_the_event_loop(files):
 
     tokenizer = Tokenizer(files, Spy())
     await tokenizer.encode("x" * INLINE_CHARACTERS)
-    await tokenizer.encode_chat([Message("user", "x")])
+    await tokenizer.encode_chat(ChatPrompt((Message("user", "x"),)))
     assert submitted == []
 
     await tokenizer.encode("x" * (INLINE_CHARACTERS + 1))
-    await tokenizer.encode_chat([Message("user", "x" * (INLINE_CHARACTERS + 1))])
-    await tokenizer.encode_chat([Message("user", "x")] * 17)
+    await tokenizer.encode_chat(ChatPrompt((Message("user", "x" * (INLINE_CHARACTERS + 1)),)))
+    await tokenizer.encode_chat(ChatPrompt((Message("user", "x"),) * 17))
     assert len(submitted) == 3
 
 
 async def test_every_form_of_prompt_is_encoded(files, executor):
     tokenizer = Tokenizer(files, executor)
-    messages = (Message("user", "hi"),)
+    chat = ChatPrompt((Message("user", "hi"),))
 
     assert await tokenizer.encode_prompt(TextPrompt("hi")) == await tokenizer.encode("hi")
-    assert await tokenizer.encode_prompt(ChatPrompt(messages)) == await tokenizer.encode_chat(messages)
-    assert await tokenizer.encode_prompt(ChatPrompt(messages, True)) == await tokenizer.encode_chat(messages, True)
+    assert await tokenizer.encode_prompt(chat) == await tokenizer.encode_chat(chat)
+    continued = replace(chat, continue_final=True)
+    assert await tokenizer.encode_prompt(continued) == await tokenizer.encode_chat(continued)
     assert await tokenizer.encode_prompt(TokenPrompt((5, 6))) == (5, 6)
 
 
@@ -98,7 +100,7 @@ async def test_a_model_without_a_usable_template_refuses_conversations_only(file
     assert not tokenizer.has_chat_template
     assert await tokenizer.encode("hi")
     with pytest.raises(InvalidRequestError) as caught:
-        await tokenizer.encode_chat([Message("user", "hi")])
+        await tokenizer.encode_chat(ChatPrompt((Message("user", "hi"),)))
     assert caught.value.violations[0].field == "prompt.chat"
 
 
@@ -106,7 +108,7 @@ async def test_a_broken_template_is_called_so(files, executor):
     tokenizer = Tokenizer({**files, "chat_template.jinja": b"{% broken"}, executor)
 
     with pytest.raises(InvalidRequestError, match=r"chat template is broken \(.*'broken'"):
-        await tokenizer.encode_chat([Message("user", "hi")])
+        await tokenizer.encode_chat(ChatPrompt((Message("user", "hi"),)))
 
 
 @pytest.mark.parametrize("broken", [{}, {"tokenizer.json": b"{"}])
