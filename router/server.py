@@ -44,7 +44,8 @@ from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
 from router.http.calls import Calls
 from router.http.files.results import line_bytes
-from router.http.server import HttpServer, build_http
+from router.http.responses.runs import ResponseRuns, response_tools
+from router.http.server import HttpServer, HttpServices, build_http
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
@@ -159,6 +160,7 @@ def build_router(
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
     ]
     calls = Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None)
+    responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     parts = RouterParts(
         pools=pools,
@@ -174,7 +176,7 @@ def build_router(
         health=health_service,
         server=_build_server(own, handlers, health_service, shared_port=shared_port),
         tls=tls,
-        http=build_http(own, calls, embeddings, job_tools, tls, shared_port=shared_port),
+        http=build_http(own, HttpServices(calls, embeddings, job_tools, responses), tls, shared_port=shared_port),
     )
     return Router(
         router_id,
@@ -350,9 +352,8 @@ class Router:
         await parts.health.enter_graceful_shutdown()
         self._inference.drain()
         self._jobs.drain()
-        if parts.http is not None:
-            parts.http.drain()
-        await asyncio.gather(self._calls_ended(seconds), parts.feeder.drain(seconds))
+        http = [parts.http.drain(seconds)] if parts.http is not None else []
+        await asyncio.gather(self._calls_ended(seconds), parts.feeder.drain(seconds), *http)
         if left := self._inference.park():
             _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
             await self._calls_ended(PARTING_S)

@@ -41,6 +41,8 @@ from cluster.errors import (
     QuotaExceededError,
     RequestError,
     RequestNotFoundError,
+    ResponseLimitError,
+    ResponseNotFoundError,
     SlowReaderError,
     TakenOverError,
     UnauthenticatedError,
@@ -69,6 +71,7 @@ CODES: Mapping[type[PenstockError], int] = {
     FileUnknownError: code_pb2.NOT_FOUND,
     BatchUnknownError: code_pb2.NOT_FOUND,
     FileTooLargeError: code_pb2.INVALID_ARGUMENT,
+    ResponseNotFoundError: code_pb2.NOT_FOUND,
     JobResultsLostError: code_pb2.DATA_LOSS,
     KeyReusedError: code_pb2.ALREADY_EXISTS,
     JobExistsError: code_pb2.ALREADY_EXISTS,
@@ -76,6 +79,7 @@ CODES: Mapping[type[PenstockError], int] = {
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
     NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
     JobLimitError: code_pb2.RESOURCE_EXHAUSTED,
+    ResponseLimitError: code_pb2.RESOURCE_EXHAUSTED,
     SlowReaderError: code_pb2.RESOURCE_EXHAUSTED,
     UnavailableError: code_pb2.UNAVAILABLE,
     QueueTimeoutError: code_pb2.DEADLINE_EXCEEDED,
@@ -179,6 +183,8 @@ def _facts(error: RequestError) -> Mapping[str, str]:
             return {"target": error.target}
         case JobNotFoundError() | JobExistsError() | JobResultsLostError():
             return {"job_id": error.job_id}
+        case ResponseNotFoundError():
+            return {"response_id": error.response_id}
         case KeyReusedError() | TakenOverError():
             return {"request_id": error.request_id}
         case SlowReaderError():

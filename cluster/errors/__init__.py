@@ -14,6 +14,8 @@ PenstockError
 │   ├── JobResultsLostError         Redis lost results of the job
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
+│   ├── ResponseNotFoundError       no stored response has this id, or it is another tenant's
+│   ├── ResponseLimitError          the tenant's running responses take all that it may store
 │   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
 │   ├── QuotaExceededError          the tenant's quota does not allow it; carries when to retry
 │   ├── NotInTimeError              the request would not start or end in time; carries when to retry
@@ -71,6 +73,8 @@ from cluster.errors.requests import (
     QuotaExceededError,
     RequestError,
     RequestNotFoundError,
+    ResponseLimitError,
+    ResponseNotFoundError,
     SlowReaderError,
     TakenOverError,
     UnauthenticatedError,
@@ -141,6 +145,8 @@ __all__ = [
     "QuotaExceededError",
     "RequestError",
     "RequestNotFoundError",
+    "ResponseLimitError",
+    "ResponseNotFoundError",
     "SettingsError",
     "SetupError",
     "ShuttingDownError",

@@ -167,6 +167,34 @@ class JobLimitError(RequestError):
         super().__init__(f"the job would exceed {what} = {limit:,} of what is stored; delete jobs that have ended")
 
 
+class ResponseNotFoundError(RequestError):
+    """An id that no stored response of this tenant has."""
+
+    reason = "RESPONSE_NOT_FOUND"
+    remedy = (
+        "Check the id. A response is kept if `store` is not false, for `router.http.responses_ttl_s`, unless its "
+        "tenant stores so many newer ones that it must go."
+    )
+
+    def __init__(self, response_id: str) -> None:
+        self.response_id = response_id
+        super().__init__(f"no response {response_id[:80]!r}")
+
+
+class ResponseLimitError(RequestError):
+    """Refusal of a response because those of its tenant that run take all that it may store."""
+
+    reason = "RESPONSE_LIMIT"
+    remedy = "Wait until some have ended, or send `store: false`."
+
+    def __init__(self, responses: int, stored_bytes: int) -> None:
+        self.responses = responses
+        self.stored_bytes = stored_bytes
+        super().__init__(
+            f"responses that run take all that may be stored: {responses:,} responses, {stored_bytes:,} bytes"
+        )
+
+
 class QueueFullError(RequestError):
     """Refusal of a request because the pool's queue, or the tenant's part of it, is full."""
 

@@ -166,6 +166,13 @@ class HttpSettings(Section):
     """Origins whose pages may call from a browser, such as https://app.example.com; * is every one. Default: none."""
     max_file_mb: int = Field(default=200, ge=1, le=10_000)
     """Largest file of an upload, in MiB. It passes through without being held in memory, and is kept in Redis."""
+    responses_ttl_s: float = Field(default=30 * 86_400.0, ge=1)
+    """Seconds for which a response of the Responses API is kept after its end. One that runs longer is dropped."""
+    responses_per_tenant: int = Field(default=10_000, ge=1)
+    """Most responses of one tenant that are stored. The oldest make room for new ones."""
+    responses_tenant_mb: int = Field(default=256, ge=1)
+    """Most MiB of one tenant's stored responses, compressed. The oldest make room for new ones. Redis keeps them in
+    memory."""
 
 
 class RouterSettings(Section):

@@ -13,7 +13,7 @@ from cluster.errors import PenstockError
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
 from penstock.values.results import Receipt
-from router.call_context import CallContext
+from router.call_context import CallContext, ClientGoneError
 from router.http.bodies import Asked, read_json
 from router.http.context import HttpContext
 from router.http.errors import HttpError, http_error
@@ -94,6 +94,8 @@ class Calls:
                 raise
             self.note(request, http_error(error))
             await stream.fail(http_error(error))
+        except ClientGoneError:
+            raise asyncio.CancelledError from None
         finally:
             stream.close()
         return await stream.end()

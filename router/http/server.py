@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ssl
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -19,6 +20,8 @@ from router.http.cors import allow_origins
 from router.http.embeddings import EmbeddingRoutes
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
+from router.http.responses.routes import ResponseRoutes
+from router.http.responses.runs import ResponseRuns
 from router.http.routes import Routes
 from router.jobs import JobTools
 
@@ -30,20 +33,24 @@ _IDLE_S = 75.0
 """Seconds for which a connection without a request stays open, also one that never has one."""
 
 
+@dataclass(frozen=True, slots=True)
+class HttpServices:
+    """What the routes of the HTTP API call."""
+
+    calls: Calls
+    embeddings: EmbeddingServicer
+    jobs: JobTools
+    responses: ResponseRuns
+
+
 def build_http(
-    settings: RouterSettings,
-    calls: Calls,
-    embeddings: EmbeddingServicer,
-    tools: JobTools,
-    tls: TlsFiles | None,
-    *,
-    shared_port: bool,
+    settings: RouterSettings, services: HttpServices, tls: TlsFiles | None, *, shared_port: bool
 ) -> HttpServer | None:
     """Return a server without a port yet; None where the HTTP API is off."""
     if settings.http.port is None:
         return None
     context = tls.server_context() if tls is not None else None
-    return HttpServer(settings.http, settings.host, calls, embeddings, tools, context, shared_port=shared_port)
+    return HttpServer(settings.http, settings.host, services, context, shared_port=shared_port)
 
 
 class HttpServer:
@@ -53,9 +60,7 @@ class HttpServer:
         self,
         settings: HttpSettings,
         host: str,
-        calls: Calls,
-        embeddings: EmbeddingServicer,
-        tools: JobTools,
+        services: HttpServices,
         tls: ssl.SSLContext | None,
         *,
         shared_port: bool,
@@ -68,6 +73,8 @@ class HttpServer:
         self._host = host
         self._tls = tls
         self._shared_port = shared_port
+        self._runs = services.responses
+        calls = services.calls
         app = web.Application(client_max_size=settings.max_body_bytes)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
@@ -77,9 +84,10 @@ class HttpServer:
         Routes(calls).add_to(app)
         CompletionRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
-        self._files = FileRoutes(calls, tools, settings)
+        self._files = FileRoutes(calls, services.jobs, settings)
         self._files.add_to(app)
-        EmbeddingRoutes(calls, embeddings).add_to(app)
+        EmbeddingRoutes(calls, services.embeddings).add_to(app)
+        ResponseRoutes(calls, self._runs, settings.max_body_bytes).add_to(app)
         # A client that leaves ends its request, also one that waits for a whole answer.
         self._runner = web.AppRunner(
             app,
@@ -111,12 +119,15 @@ class HttpServer:
             address = host_port(self._host, self.port)
             raise BootstrapError("router", f"HTTP port {address} can't be bound: {error.strerror}") from error
         self.port = self._runner.addresses[0][1]
+        self._runs.start()
 
-    def drain(self) -> None:
-        """Refuse new uploads and batches."""
+    async def drain(self, seconds: float) -> None:
+        """Refuse new uploads and batches. Wait for responses that run without a connection, for so long at most."""
         self._files.drain()
+        await self._runs.drain(seconds)
 
     async def stop(self) -> None:
         """Close the port and all connections. May be called twice."""
         await self._runner.cleanup()
         await self._files.close()
+        await self._runs.close()

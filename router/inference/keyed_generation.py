@@ -121,6 +121,18 @@ class OpenGenerations:
         """Give a generation without a key the life of its call."""
         return KeyedGeneration(generation, "", self._pools[generation.pool], self)
 
+    async def knows(self, checked: CheckedRequest, tenant: str) -> bool:
+        """Return whether a request under this key waits or runs, or has a result that is kept.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer.
+        """
+        pool = self._pools.get(checked.model)
+        if pool is None:
+            return False
+        known = await pool.find_key(tenant, checked.idempotency_key, "", checked.digest)
+        return known is not None and (known.live or known.result is not None)
+
     def begin(self, generation: Generation) -> None:
         """Note a generation that runs from now on."""
         self._open.add(generation)

@@ -27,6 +27,10 @@ from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.redis.in_process.server import InProcessRedis
+from cluster.responses.contract import ResponseStore
+from cluster.responses.redis.store import RedisResponseStore
+from cluster.responses.settings import response_limits_from
 from cluster.settings import Settings, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
@@ -64,6 +68,8 @@ class Stack:
     """Opens a channel to a router's host:port."""
     job_stores: dict[str, MemoryJobs] = field(default_factory=dict)
     job_pool_names: set[str] = field(default_factory=set)
+    in_process: InProcessRedis = field(default_factory=InProcessRedis)
+    """Has the responses where there is no Redis."""
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -102,8 +108,17 @@ class Stack:
     def factory(self) -> QueueFactory:
         """Return what a router opens."""
         return QueueFactory(
-            queue=self.queue, bell=self.bell, jobs=self.job_store, job_pools=self.job_pools, control=self.control
+            queue=self.queue,
+            bell=self.bell,
+            jobs=self.job_store,
+            job_pools=self.job_pools,
+            control=self.control,
+            responses=self.responses,
         )
+
+    def responses(self) -> ResponseStore:
+        """Open the store of responses."""
+        return RedisResponseStore(self.settings.redis.url or self.in_process, response_limits_from(self.settings))
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""

@@ -1,0 +1,1 @@
+"""Answers that outlive their connection. `contract` lists what their store promises."""

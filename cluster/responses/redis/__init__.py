@@ -1,0 +1,1 @@
+"""The store of responses in Redis, for production."""

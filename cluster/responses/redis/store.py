@@ -1,0 +1,158 @@
+"""The store of responses in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.clock import Clock
+from cluster.errors import ResponseLimitError
+from cluster.redis.connections import RedisTarget
+from cluster.redis.pipeline import open_pipeline
+from cluster.redis.script import pack
+from cluster.responses.contract import Followed, Held, ResponseClaim, ResponseLimits, ResponseName, ResponseRecord
+from cluster.responses.redis.keys import OPEN_KEY, response_keys
+from cluster.responses.redis.scripts import load_response_scripts
+
+DEFAULT_TIMEOUT_S = 2.0
+_LOOKED_AT = 64
+"""Most responses of each kind that one sweep names."""
+_CHUNKS = 256
+"""Most chunks of a journal that one call reads."""
+_LARGE = 32 << 10
+"""Bytes that take a good part of a millisecond to compress."""
+_LEVEL = 1
+_ROUNDS = 64
+"""Most rounds in which a new response makes room."""
+_NOBODY = ResponseName("", "")
+
+
+class RedisResponseStore:
+    """The store in Redis (6.2 or later). It belongs to the event loop that makes the first call. It has a connection of
+    its own, so that large results never delay the queue's calls.
+    """
+
+    def __init__(
+        self,
+        target: RedisTarget,
+        limits: ResponseLimits | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        """Create a store that connects at the first call.
+
+        Args:
+            target: a URL as in the setting redis.url, a client whose connection pool is used to connect, or a server in
+                this process.
+            limits: the same at every router.
+            timeout_s: how long a call may wait for Redis, in seconds.
+            clock: replaces Redis' own time; for tests.
+        """
+        self.limits = limits or ResponseLimits()
+        self._clock = clock
+        self._pipeline = open_pipeline(target, timeout_s, OPEN_KEY)
+        self._scripts = load_response_scripts()
+
+    async def create(self, claim: ResponseClaim, request: bytes, *, leased: bool) -> bool:
+        limits, blob = self.limits, await _packed(request)
+        lease = limits.lease_ms if leased else ""
+        bounds = (limits.ttl_ms, limits.tenant_responses, limits.tenant_bytes)
+        for _ in range(_ROUNDS):
+            reply = await self._run("create", claim.name, claim.token, blob, lease, *bounds)
+            if reply in (0, 1):
+                return bool(reply)
+            if reply == -1:
+                break
+            await self._delete_all(claim.name.tenant, reply)
+        raise ResponseLimitError(limits.tenant_responses, limits.tenant_bytes)
+
+    async def get(self, name: ResponseName) -> ResponseRecord | None:
+        found = await self.follow(name, 0, 1 << 31)
+        return None if found is None else found.record
+
+    async def claim(self, name: ResponseName, *, force: bool = False) -> ResponseClaim | None:
+        token = secrets.token_hex(12)
+        taken = await self._run("claim", name, token, self.limits.lease_ms, int(force))
+        return ResponseClaim(name, token) if taken else None
+
+    async def renew(self, claim: ResponseClaim) -> Held | None:
+        reply = await self._run("renew", claim.name, claim.token, self.limits.lease_ms)
+        return Held(bool(reply[0]), reply[1] / 1000) if reply else None
+
+    async def release(self, claim: ResponseClaim) -> None:
+        await self._run("release", claim.name, claim.token)
+
+    async def note(
+        self, claim: ResponseClaim, journal: int, number: int, chunk: bytes, *, started: bool, run: str = ""
+    ) -> bool:
+        blob = await _packed(chunk) if chunk else b""
+        return bool(await self._run("note", claim.name, claim.token, journal, number, blob, int(started), run))
+
+    async def follow(self, name: ResponseName, journal: int, first: int) -> Followed | None:
+        reply = await self._run("follow", name, journal, first, _CHUNKS)
+        if not reply:
+            return None
+        request, result, started, number, age_ms, leased, owned, chunks, run = reply
+        record = ResponseRecord(
+            name=name,
+            request=_unpacked(request),
+            result=_unpacked(result),
+            started=bool(started),
+            journal=int(number or 0),
+            run=run.decode(),
+            leased=bool(leased),
+            age_s=age_ms / 1000,
+        )
+        return Followed(record, [_unpacked(chunk) for chunk in chunks], bool(owned))
+
+    async def finish(self, claim: ResponseClaim, result: bytes) -> bool:
+        limits = self.limits
+        bounds = (limits.ttl_ms, limits.tenant_responses, limits.tenant_bytes)
+        reply = await self._run("finish", claim.name, claim.token, await _packed(result), *bounds)
+        if reply == 0:
+            return False
+        await self._delete_all(claim.name.tenant, reply)
+        return True
+
+    async def cancel(self, name: ResponseName) -> None:
+        await self._run("cancel", name)
+
+    async def delete(self, name: ResponseName) -> bool:
+        return bool(await self._run("delete", name))
+
+    async def sweep(self) -> Sequence[ResponseName]:
+        silent, due = await self._run("look", _NOBODY, self.limits.lease_ms, _LOOKED_AT)
+        await asyncio.gather(*(self.delete(_name(member)) for member in due))
+        return [_name(member) for member in silent if member not in due]
+
+    async def close(self) -> None:
+        await self._pipeline.close()
+
+    async def _delete_all(self, tenant: str, ids: Sequence[bytes]) -> None:
+        await asyncio.gather(*(self.delete(ResponseName(tenant, each.decode())) for each in ids))
+
+    async def _run(self, name: str, response: ResponseName, *arguments: str | bytes | float) -> Any:
+        script, keys = self._scripts[name], response_keys(response)
+        now = "" if self._clock is None else self._clock.wall_ms()
+        words = (now, response.tenant, response.response_id, *arguments)
+        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, *words))
+
+
+def _name(member: bytes) -> ResponseName:
+    tenant, response_id = member.decode().rsplit("\0", 1)
+    return ResponseName(tenant, response_id)
+
+
+async def _packed(data: bytes) -> bytes:
+    if len(data) > _LARGE:
+        # In a thread, because the caller's event loop has streams to serve.
+        return await asyncio.to_thread(zlib.compress, data, _LEVEL)
+    return zlib.compress(data, _LEVEL)
+
+
+def _unpacked(blob: bytes) -> bytes:
+    return zlib.decompress(blob) if blob else b""

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API. A stored response outlives its connection, and its router."""

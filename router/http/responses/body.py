@@ -1,0 +1,289 @@
+"""Bodies of the Responses API. Pure.
+
+A body is translated to that of a chat, and the reader of chats reads it: there is one list of what is supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.values.objects import BodyError, Fields, shown
+from router.http.responses.items import Item, read_items
+
+_LOGPROBS = "message.output_text.logprobs"
+_INCLUDED = (_LOGPROBS,)
+_REFUSED = {
+    "conversation": "use previous_response_id",
+    "prompt": "prompt templates are not kept here",
+    "messages": "use input",
+    "max_tokens": "use max_output_tokens",
+    "max_completion_tokens": "use max_output_tokens",
+    "response_format": "use text.format",
+    "reasoning_effort": "use reasoning.effort",
+    "n": "a response is one answer",
+    "best_of": "a response is one answer",
+    "logprobs": f"use include with {_LOGPROBS} and top_logprobs",
+    "context_management": "the conversation is never shortened",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+}
+"""Fields that can't be ignored, and what to do instead."""
+_WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls")
+"""Fields that are only repeated in the response."""
+FIELDS = {
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "reasoning.effort": "reasoning.effort",
+    "logprobs": "top_logprobs",
+}
+"""Beginnings of the fields of a chat, and what they are in this body."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedResponse:
+    """One request, with its references not resolved yet."""
+
+    items: Sequence[Item]
+    """What is new in the conversation."""
+    instructions: str
+    previous: str
+    """Response that the conversation goes on from; empty for none."""
+    stream: bool
+    background: bool
+    store: bool
+    logprobs: bool
+    """Whether the text has log probabilities."""
+    chat: Mapping[str, Any]
+    """Body of the chat, without its messages."""
+    shown: Mapping[str, Any]
+    """Fields of the response that repeat the request."""
+    ignored: tuple[str, ...] = field(default=())
+    """Fields without effect that the reader of chats does not see."""
+
+
+def read_body(body: Mapping[str, Any]) -> AskedResponse:
+    """Read a request.
+
+    Raises:
+        BodyError: names the field that can't be served as written.
+    """
+    fields = Fields("", body, ignore_unknown=True)
+    for name, instead in _REFUSED.items():
+        if fields.take(name) is not None:
+            raise fields.wrong(name, f"is not supported; {instead}")
+    model = fields.text("model")
+    if not model:
+        raise fields.wrong("model", "is required")
+    items, instructions = read_items(fields.take("input")), fields.text("instructions")
+    store, background, stream = _flag(fields, "store", default=True), fields.flag("background"), fields.flag("stream")
+    if background and not store:
+        raise fields.wrong("store", "must be true with background, got false")
+    if (options := fields.object("stream_options")) is not None and not stream:
+        raise fields.wrong("stream_options", "must be absent where stream is not true")
+    ignored = [] if options is None else list(_left(options, "stream_options", ("include_obfuscation",)))
+    logprobs, left_out = _included(fields)
+    ignored += left_out
+    truncation = fields.text("truncation")
+    if truncation not in ("", "disabled"):
+        raise fields.wrong(
+            "truncation",
+            f'must be "disabled" or absent, got {shown(truncation)}: a conversation that is '
+            "too long is refused, never shortened",
+        )
+    tools, choice = _tools(fields), _tool_choice(fields)
+    parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs")
+    effort, reasoning, more_ignored = _reasoning(fields)
+    ignored += more_ignored
+    text_format, verbosity = _text(fields)
+    shown_fields = {
+        "background": background,
+        "instructions": instructions or None,
+        "max_output_tokens": fields.count("max_output_tokens"),
+        "metadata": _metadata(fields),
+        "model": model,
+        "parallel_tool_calls": parallel,
+        "previous_response_id": fields.text("previous_response_id") or None,
+        "reasoning": reasoning,
+        "service_tier": fields.text("service_tier") or "default",
+        "store": store,
+        "temperature": 1.0 if (temperature := fields.number("temperature")) is None else temperature,
+        "text": {"format": text_format, "verbosity": verbosity or "medium"},
+        "tool_choice": choice or "auto",
+        "tools": tools,
+        "top_logprobs": top or 0,
+        "top_p": 1.0 if (top_p := fields.number("top_p")) is None else top_p,
+        "truncation": "disabled",
+        **{name: fields.take(name) for name in _WITHOUT_EFFECT},
+    }
+    chat = {
+        # Names of vLLM's server, such as top_k, and unknown ones.
+        **{name: fields.take(name) for name in body},
+        "model": model,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens": shown_fields["max_output_tokens"],
+        "service_tier": None if shown_fields["service_tier"] == "default" else shown_fields["service_tier"],
+        "prompt_cache_key": shown_fields["prompt_cache_key"],
+        "tools": [_chat_tool(tool) for tool in tools] or None,
+        "tool_choice": _chat_choice(choice),
+        "parallel_tool_calls": parallel,
+        "reasoning_effort": effort or None,
+        "response_format": _chat_format(text_format),
+        "verbosity": verbosity or None,
+        "logprobs": logprobs or None,
+        "top_logprobs": top if logprobs else None,
+    }
+    chat = {name: value for name, value in chat.items() if value is not None}
+    previous = shown_fields["previous_response_id"] or ""
+    return AskedResponse(
+        items, instructions, previous, stream, background, store, logprobs, chat, shown_fields, tuple(ignored)
+    )
+
+
+def _flag(fields: Fields, name: str, *, default: bool) -> bool:
+    value = fields.take(name)
+    if value is not None and not isinstance(value, bool):
+        raise fields.wrong(name, f"must be true or false, got {shown(value)}")
+    return default if value is None else value
+
+
+def _left(fields: Fields, path: str, known: Sequence[str]) -> Sequence[str]:
+    return [*(f"{path}.{name}" for name in known if fields.take(name) is not None), *fields.leftovers()]
+
+
+def _list(fields: Fields, name: str) -> list[Any]:
+    value = fields.take(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise fields.wrong(name, f"must be a list, got {shown(value)}")
+    return value
+
+
+def _included(fields: Fields) -> tuple[bool, list[str]]:
+    asked = _list(fields, "include")
+    ignored = [f"include[{index}]" for index, each in enumerate(asked) if each not in _INCLUDED]
+    return _LOGPROBS in asked, ignored
+
+
+def _metadata(fields: Fields) -> Mapping[str, Any]:
+    value = fields.take("metadata")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise fields.wrong("metadata", f"must be an object of texts, got {shown(value)}")
+    return value
+
+
+def _reasoning(fields: Fields) -> tuple[str, Mapping[str, Any], list[str]]:
+    found = fields.object("reasoning")
+    if found is None:
+        return "", {"effort": None, "summary": None}, []
+    effort = found.text("effort")
+    # The reasoning itself is sent, so there is nothing to sum up.
+    ignored = _left(found, "reasoning", ("summary", "generate_summary"))
+    return effort, {"effort": effort or None, "summary": None}, list(ignored)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _text(fields: Fields) -> tuple[Mapping[str, Any], str]:
+    text = fields.object("text")
+    if text is None:
+        return {"type": "text"}, ""
+    verbosity, asked = text.text("verbosity"), text.take("format")
+    text.leftovers()
+    if asked is None:
+        return {"type": "text"}, verbosity
+    if not isinstance(asked, dict) or asked.get("type") not in ("text", "json_object", "json_schema"):
+        kind = asked.get("type") if isinstance(asked, dict) else asked
+        raise BodyError("text.format.type", f"must be text, json_object or json_schema, got {shown(kind)}")
+    if asked["type"] != "json_schema":
+        return {"type": asked["type"]}, verbosity
+    if not isinstance(asked.get("schema"), dict):
+        raise BodyError("text.format.schema", f"must be a JSON Schema, got {shown(asked.get('schema'))}")
+    known = ("type", "name", "description", "schema", "strict")
+    return {name: asked[name] for name in known if asked.get(name) is not None}, verbosity
+
+
+def _chat_format(asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    match asked["type"]:
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "json_object"}
+        case _:
+            return {"type": "json_schema", "json_schema": {n: v for n, v in asked.items() if n != "type"}}
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tools(fields: Fields) -> list[Mapping[str, Any]]:
+    return [_tool(f"tools[{index}]", tool) for index, tool in enumerate(_list(fields, "tools"))]
+
+
+def _tool(where: str, tool: object) -> Mapping[str, Any]:
+    if not isinstance(tool, dict):
+        raise BodyError(where, f"must be an object, got {shown(tool)}")
+    if tool.get("type") != "function":
+        raise BodyError(
+            f"{where}.type", f'must be "function", for Penstock runs no tools itself, got {shown(tool.get("type"))}'
+        )
+    if not isinstance(tool.get("name"), str) or not tool["name"]:
+        raise BodyError(f"{where}.name", f"must be text, got {shown(tool.get('name'))}")
+    known = ("type", "name", "description", "parameters", "strict")
+    return {"parameters": None, "strict": None, **{name: tool[name] for name in known if name in tool}}
+
+
+def _chat_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(fields: Fields) -> Any:
+    choice = fields.take("tool_choice")
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice
+    if not isinstance(choice, dict):
+        raise BodyError("tool_choice", f"must be auto, none, required or an object, got {shown(choice)}")
+    match choice.get("type"):
+        case "function":
+            return {"type": "function", "name": _name("tool_choice", choice)}
+        case "allowed_tools":
+            mode, tools = choice.get("mode"), choice.get("tools")
+            if mode not in ("auto", "required"):
+                raise BodyError("tool_choice.mode", f"must be auto or required, got {shown(mode)}")
+            if not isinstance(tools, list) or not tools:
+                raise BodyError("tool_choice.tools", f"must be a list of at least one tool, got {shown(tools)}")
+            names = [_allowed(f"tool_choice.tools[{index}]", tool) for index, tool in enumerate(tools)]
+            return {"type": "allowed_tools", "mode": mode, "tools": names}
+        case other:
+            raise BodyError("tool_choice.type", f"must be function or allowed_tools, got {shown(other)}")
+
+
+def _allowed(where: str, tool: object) -> Mapping[str, Any]:
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+        raise BodyError(where, f'must be {{"type": "function", "name": ...}}, got {shown(tool)}')
+    return {"type": "function", "name": _name(where, tool)}
+
+
+def _name(where: str, named: Mapping[str, Any]) -> str:
+    name = named.get("name")
+    if not isinstance(name, str) or not name:
+        raise BodyError(f"{where}.name", f"must be text, got {shown(name)}")
+    return name
+
+
+def _chat_choice(choice: Any) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    if choice["type"] == "function":
+        return {"type": "function", "function": {"name": choice["name"]}}
+    tools = [{"type": "function", "function": {"name": tool["name"]}} for tool in choice["tools"]]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}

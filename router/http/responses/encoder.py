@@ -1,0 +1,71 @@
+"""Encoder of a stream that is told while it is made. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.v1 import inference_pb2 as api
+from router.http.chunks import queue_place
+from router.http.errors import HttpError
+from router.http.responses.answer import GOES_ON, broken, ended
+from router.http.responses.events import Events
+from router.http.responses.pieces import pieces_of
+
+
+class ResponseEncoder:
+    """Encoder of one stream. It leaves the last event to the caller, who may have to store the response before."""
+
+    def __init__(self, events: Events, now: Callable[[], float]) -> None:
+        """`now` returns the time in seconds since 1970."""
+        self.note: Callable[[str], None] = lambda _request_id: None
+        """Called with the cluster's id of the request."""
+        self.response: dict[str, Any] | None = None
+        """The response as it ended; None while it has not."""
+        self.request_id = ""
+        """The cluster's id of the request; empty until the first event."""
+        self.error = ""
+        """Code of the error that ended the stream; empty for none."""
+        self.started = False
+        self._events = events
+        self._now = now
+
+    def opened(self, request_id: str) -> None:
+        """Learn the cluster's id of the request."""
+        self.request_id = request_id
+        self.note(request_id)
+
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return the lines of an event; empty where it has none."""
+        events = self._events
+        match event.WhichOneof("event"):
+            case "delta":
+                return "".join([self._start(), *map(events.add, pieces_of(event.delta))]).encode()
+            case "queued":
+                return events.begin(queued=False).encode() + queue_place(event.queued)
+            case "started":
+                return self._start().encode()
+            case "finished":
+                lines = self._start()
+                more, self.response = ended(events, event.finished, int(self._now()))
+                return (lines + more).encode()
+            case _:
+                return b""
+
+    def last(self) -> bytes:
+        """Return the last event."""
+        return b"" if self.response is None else self._events.final(self.response).encode()
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the last lines of a stream that fails."""
+        self.error = error.code
+        if error.code in GOES_ON:
+            return self._events.failed(error.code, error.message).encode()
+        lines, self.response = broken(self._events, error, int(self._now()))
+        return (lines + self._events.final(self.response)).encode()
+
+    def _start(self) -> str:
+        if self.started:
+            return ""
+        self.started = True
+        return self._events.begin(queued=False) + self._events.started()

@@ -1,0 +1,266 @@
+"""The events of a response's stream, and its output items. Pure.
+
+The number of an event counts what the stream says before it: one for each event that is no delta, and one for each
+character of a delta. A delta has the number of its last character. So the numbers depend on the output alone: not on
+how many tokens came together, which router sent them, or when. They rise, and a delta of several characters leaves
+some out. A reader that has everything up to a number can be sent the rest of it, also where that number lies within
+what another router sends as one delta.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any
+
+from router.http.responses.pieces import Piece, PieceKind
+
+FROM_THE_BEGINNING = -1
+"""Number before the first event."""
+UNENDED: Mapping[str, Any] = {
+    "output": [],
+    "usage": None,
+    "error": None,
+    "incomplete_details": None,
+    "completed_at": None,
+}
+"""Fields of a response that has not ended."""
+
+
+def item_id(kind: str, response_id: str, index: int | str) -> str:
+    """Return the id of an item. It names the response, so that a later request can refer to the item alone."""
+    return f"{kind}_{response_id.removeprefix('resp_')}_{index}"
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item that the model writes."""
+
+    index: int
+    kind: str
+    id: str
+    call_id: str = ""
+    name: str = ""
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def part(self, text: str) -> dict[str, Any]:
+        """Return the item's content part."""
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs if text else []}
+
+    def object(self, status: str) -> dict[str, Any]:
+        """Return the item; its content is empty while it is in progress."""
+        said, begins = "".join(self.texts), status == "in_progress"
+        match self.kind:
+            case "function_call":
+                call = {"call_id": self.call_id, "name": self.name, "arguments": said}
+                return {"id": self.id, "type": "function_call", "status": status, **call}
+            case "reasoning":
+                content = [] if begins else [self.part(said)]
+                return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
+            case _:
+                content = [] if begins else [self.part(said)]
+                return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_DELTAS = {
+    "reasoning": "response.reasoning_text.delta",
+    "message": "response.output_text.delta",
+    "function_call": "response.function_call_arguments.delta",
+}
+_KINDS = {PieceKind.REASONING: "reasoning", PieceKind.TEXT: "message"}
+
+
+class Events:
+    """Writer of one stream's events. It also collects the output items, for those that need no events.
+
+    White space that the model writes between two items belongs to none of them.
+    """
+
+    def __init__(self, response_id: str, base: Mapping[str, Any], after: int = FROM_THE_BEGINNING) -> None:
+        """Begin.
+
+        Args:
+            response_id: id of the response.
+            base: fields of the response that do not change.
+            after: number of the last event that the reader has; only what follows it is written.
+        """
+        self.output: list[dict[str, Any]] = []
+        """Items that have ended."""
+        self._response_id = response_id
+        self._base = base
+        self._after = after
+        self._next = 0
+        """Number of the next event, or of the next character."""
+        self._item: _Item | None = None
+        self._held: list[Piece] = []
+        """White space of which it is not known yet whether it belongs to an item."""
+        self._late: list[Mapping[str, Any]] = []
+        """Log probabilities of tokens whose text has not come yet."""
+        self._head = ""
+        """Beginning of a delta of the open item."""
+        self._begun = False
+
+    @property
+    def last(self) -> int:
+        """Number up to which everything was written."""
+        return self._next - 1
+
+    # --- life of the response -----------------------------------------------------------------------------------------
+
+    def begin(self, *, queued: bool) -> str:
+        """Write the first events; `queued` for a response in the background. Empty from the second call on."""
+        if self._begun:
+            return ""
+        self._begun = True
+        first = "queued" if queued else "in_progress"
+        lines = self._life("response.created", self.response(first))
+        return lines + self._life("response.queued", self.response(first)) if queued else lines
+
+    def started(self) -> str:
+        """Write that the response has left the queue."""
+        return self._life("response.in_progress", self.response("in_progress"))
+
+    def final(self, response: Mapping[str, Any]) -> str:
+        """Write the last event: the response as it has ended."""
+        status = str(response["status"])
+        # There is no event of a cancelled response.
+        kind = status if status in ("completed", "failed", "incomplete") else "incomplete"
+        # A reader who has more than what is left of the output is told of the end all the same.
+        self._next = max(self._next, self._after)
+        return self._life(f"response.{kind}", response)
+
+    def failed(self, code: str, message: str) -> str:
+        """Write the error of a stream that can't go on. The response may."""
+        return error_event(code, message, self.last)
+
+    def response(self, status: str, **more: Any) -> dict[str, Any]:
+        """Return the response with a status and what else is known."""
+        return {**self._base, "status": status, **more}
+
+    def _life(self, kind: str, response: Mapping[str, Any]) -> str:
+        number = self._count()
+        return "" if number <= self._after else _event(kind, f'"response":{_json(response)}', number)
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    def add(self, piece: Piece) -> str:
+        """Write the events of a piece."""
+        item = self._item
+        match piece.kind:
+            case PieceKind.CALL:
+                self._held = []
+                lines = self._close("completed")
+                return lines + self._open("function_call", piece)[1]
+            case PieceKind.ARGUMENTS:
+                return "" if item is None else self._delta(item, piece)
+        kind = _KINDS[piece.kind]
+        if item is not None and item.kind == kind:
+            return self._delta(item, piece)
+        held = [*(each for each in self._held if each.kind is piece.kind), piece]
+        if not piece.text.strip():
+            self._held = held
+            return ""
+        self._held = []
+        return self._close("completed") + self._write(kind, held)
+
+    def end(self, *, complete: bool) -> str:
+        """Write the ends of all items. `complete`: the model came to an end by itself."""
+        held, self._held = self._held, []
+        kinds = {item["type"] for item in self.output} | ({self._item.kind} if self._item is not None else set())
+        if complete and kinds <= {"reasoning"}:
+            # Every complete answer without a call has a message, although the model may have written none.
+            said = [each for each in held if each.kind is PieceKind.TEXT]
+            lines = self._close("completed") + self._write("message", said)
+        else:
+            lines = ""
+        return lines + self._close("completed" if complete else "incomplete")
+
+    def _write(self, kind: str, pieces: Sequence[Piece]) -> str:
+        item, lines = self._open(kind)
+        whole = Piece(PieceKind.TEXT, "".join(each.text for each in pieces), logprobs=_all_logprobs(pieces))
+        return lines + self._delta(item, whole)
+
+    def _open(self, kind: str, call: Piece | None = None) -> tuple[_Item, str]:
+        index = len(self.output)
+        item = _Item(index, kind, item_id(_PREFIXES[kind], self._response_id, index))
+        if call is not None:
+            item.call_id, item.name = call.call_id, call.name
+        self._item, self._late = item, []
+        delta, where = _DELTAS[kind], f'"item_id":{_json(item.id)},"output_index":{index}'
+        added = f'"output_index":{index},"item":{_json(item.object("in_progress"))}'
+        lines = self._said("response.output_item.added", added)
+        if kind != "function_call":
+            where += ',"content_index":0'
+            lines += self._said("response.content_part.added", f'{where},"part":{_json(item.part(""))}')
+        self._head = f'event: {delta}\ndata: {{"type":"{delta}",{where},"delta":'
+        return item, lines
+
+    def _delta(self, item: _Item, piece: Piece) -> str:
+        text, logprobs = piece.text, piece.logprobs
+        if logprobs or self._late:
+            item.logprobs.extend(logprobs)
+            logprobs = self._late = [*self._late, *logprobs]
+        if not text:
+            return ""
+        self._late = []
+        item.texts.append(text)
+        first, self._next = self._next, self._next + len(text)
+        if self._next - 1 <= self._after:
+            return ""
+        if first <= self._after:
+            # The reader has a part of it.
+            text = text[self._after + 1 - first :]
+        more = f',"logprobs":{_json(logprobs)}' if item.kind == "message" else ""
+        return f'{self._head}{encode_basestring(text)}{more},"sequence_number":{self._next - 1}}}\n\n'
+
+    def _close(self, status: str) -> str:
+        item, self._item = self._item, None
+        if item is None:
+            return ""
+        found = item.object(status)
+        self.output.append(found)
+        said = "".join(item.texts)
+        where = f'"item_id":{_json(item.id)},"output_index":{item.index}'
+        if item.kind == "function_call":
+            arguments = f'{where},"name":{_json(item.name)},"arguments":{_json(said)}'
+            lines = self._said("response.function_call_arguments.done", arguments)
+        else:
+            where += ',"content_index":0'
+            more = f',"logprobs":{_json(item.logprobs)}' if item.kind == "message" else ""
+            done = _DELTAS[item.kind].replace(".delta", ".done")
+            lines = self._said(done, f'{where},"text":{_json(said)}{more}')
+            lines += self._said("response.content_part.done", f'{where},"part":{_json(item.part(said))}')
+        return lines + self._said("response.output_item.done", f'"output_index":{item.index},"item":{_json(found)}')
+
+    def _said(self, kind: str, body: str) -> str:
+        number = self._count()
+        return "" if number <= self._after else _event(kind, body, number)
+
+    def _count(self) -> int:
+        number, self._next = self._next, self._next + 1
+        return number
+
+
+def error_event(code: str, message: str, last: int) -> str:
+    """Return the event of a stream that can't go on. It has the number of the last event before it, so that a reader
+    who comes back gets all that follows.
+    """
+    return _event("error", f'"code":{_json(code)},"message":{_json(message)},"param":null', max(0, last))
+
+
+def _all_logprobs(pieces: Sequence[Piece]) -> list[Mapping[str, Any]]:
+    return [each for piece in pieces for each in piece.logprobs]
+
+
+def _event(kind: str, body: str, number: int) -> str:
+    return f'event: {kind}\ndata: {{"type":"{kind}",{body},"sequence_number":{number}}}\n\n'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

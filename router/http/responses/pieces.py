@@ -1,0 +1,124 @@
+"""Pieces of output: the order in which a model reasons, writes and calls tools. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgpack
+
+from penstock.v1 import inference_pb2 as api
+
+
+class PieceKind(enum.StrEnum):
+    """Kind of a piece. The values are stored."""
+
+    REASONING = "r"
+    TEXT = "t"
+    CALL = "c"
+    """Beginning of a tool call."""
+    ARGUMENTS = "a"
+    """Arguments of the newest tool call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New output of one kind."""
+
+    kind: PieceKind
+    text: str = ""
+    """Empty for the beginning of a call."""
+    call_id: str = ""
+    name: str = ""
+    """Name of the tool."""
+    logprobs: Sequence[Mapping[str, Any]] = ()
+    """Log probabilities of the text, one entry per token, where they were asked for."""
+
+
+def pieces_of(delta: api.Delta) -> Iterator[Piece]:
+    """Yield the pieces of a delta, in the order in which models write them."""
+    if delta.reasoning:
+        yield Piece(PieceKind.REASONING, delta.reasoning)
+    if delta.text:
+        yield Piece(PieceKind.TEXT, delta.text)
+    for call in delta.tool_calls:
+        if call.id:
+            yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
+        if call.arguments:
+            yield Piece(PieceKind.ARGUMENTS, call.arguments)
+
+
+def pieces_of_choice(choice: api.Choice) -> Iterator[Piece]:
+    """Yield the pieces of a whole answer."""
+    if choice.reasoning:
+        yield Piece(PieceKind.REASONING, choice.reasoning)
+    if choice.text:
+        yield Piece(PieceKind.TEXT, choice.text)
+    for call in choice.tool_calls:
+        yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
+        if call.arguments:
+            yield Piece(PieceKind.ARGUMENTS, call.arguments)
+
+
+def pieces_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
+    """Yield the pieces of output items, as they are stored."""
+    for item in items:
+        match item["type"]:
+            case "reasoning":
+                for part in item["content"]:
+                    yield Piece(PieceKind.REASONING, part["text"])
+            case "message":
+                for part in item["content"]:
+                    yield Piece(PieceKind.TEXT, part["text"], logprobs=part.get("logprobs") or ())
+            case "function_call":
+                yield Piece(PieceKind.CALL, call_id=item["call_id"], name=item["name"])
+                if item["arguments"]:
+                    yield Piece(PieceKind.ARGUMENTS, item["arguments"])
+
+
+def pack_pieces(pieces: Iterable[Piece]) -> bytes:
+    """Return pieces as bytes."""
+    found = [(str(piece.kind), piece.text, piece.call_id, piece.name, list(piece.logprobs)) for piece in pieces]
+    return bytes(msgpack.packb(found))
+
+
+def unpack_pieces(data: bytes) -> list[Piece]:
+    """Undo `pack_pieces`."""
+    return [
+        Piece(PieceKind(kind), text, call_id, name, tuple(logprobs))
+        for kind, text, call_id, name, logprobs in msgpack.unpackb(data)
+    ]
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the same output in as few pieces as possible."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if found and found[-1].kind is piece.kind and piece.kind is not PieceKind.CALL:
+            last = found[-1]
+            found[-1] = replace(last, text=last.text + piece.text, logprobs=(*last.logprobs, *piece.logprobs))
+        else:
+            found.append(piece)
+    return found
+
+
+def goes_on(before: Sequence[Piece], now: Sequence[Piece]) -> bool | None:
+    """Return whether output goes on from earlier output; None while it is shorter and may still do so.
+
+    Args:
+        before: the earlier output, merged.
+        now: the output so far, merged.
+    """
+    for index, old in enumerate(before):
+        if index >= len(now):
+            return None
+        new = now[index]
+        if (old.kind, old.call_id, old.name) != (new.kind, new.call_id, new.name):
+            return False
+        if new.text.startswith(old.text) and (index == len(before) - 1 or new.text == old.text):
+            continue
+        # Only the newest piece may grow.
+        return None if index == len(now) - 1 and old.text.startswith(new.text) else False
+    return True

@@ -1,0 +1,59 @@
+"""Fields of a chat, as the client of the Responses API wrote them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cluster.errors import InvalidRequestError
+from penstock.models import FieldViolation
+from penstock.values.objects import BodyError
+
+_FIELDS = {
+    "sampling.structured_output": "text.format",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "sampling.max_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "sampling.logprobs": "top_logprobs",
+    "reasoning_effort": "reasoning.effort",
+    "prompt.chat.messages": "input",
+    "messages": "input",
+    "prompt.chat.tools": "tools",
+    "prompt.chat.": "",
+}
+"""Beginnings of fields, and what they are in a body."""
+_MESSAGE = re.compile(r"(?:prompt\.chat\.)?messages\[(\d+)\]")
+_TOOL = re.compile(r"(?:prompt\.chat\.)?(tools\[\d+\])\.function")
+_CHOICE = re.compile(r"tool_choice\.(?:function|allowed_tools)")
+
+
+class Places:
+    """Places in a body that the messages of its chat come from."""
+
+    def __init__(self, of_messages: Sequence[str]) -> None:
+        self._of_messages = of_messages
+
+    def body_error(self, error: BodyError) -> BodyError:
+        """Return an error of the reader of chats as one of this body."""
+        return BodyError(self._place(error.field), error.problem)
+
+    def invalid(self, error: InvalidRequestError) -> InvalidRequestError:
+        """Return an error of the services as one of this body."""
+        return InvalidRequestError([FieldViolation(self._place(v.field), v.description) for v in error.violations])
+
+    def paths(self, ignored: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of fields that were left out."""
+        return tuple(map(self._place, ignored))
+
+    def _place(self, field: str) -> str:
+        if (found := _MESSAGE.match(field)) and int(found[1]) < len(self._of_messages):
+            return self._of_messages[int(found[1])] + field[found.end() :]
+        if found := _TOOL.match(field):
+            return found[1] + field[found.end() :]
+        if found := _CHOICE.match(field):
+            return "tool_choice" + field[found.end() :]
+        for beginning, name in _FIELDS.items():
+            if field.startswith(beginning):
+                return name + field.removeprefix(beginning)
+        return field

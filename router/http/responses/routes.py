@@ -1,0 +1,349 @@
+"""Routes of the Responses API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from cluster.errors import (
+    InvalidRequestError,
+    KeyReusedError,
+    PenstockError,
+    QueueUnavailableError,
+    RequestNotFoundError,
+    ResponseLimitError,
+    ResponseNotFoundError,
+    SlowReaderError,
+)
+from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
+from penstock.v1 import inference_pb2 as api
+from penstock.values.objects import BodyError, shown
+from router.http.bodies import read_request
+from router.http.calls import REQUEST_ID, Calls
+from router.http.errors import HttpError
+from router.http.event_stream import EventStream
+from router.http.responses.answer import ended
+from router.http.responses.body import AskedResponse, read_body
+from router.http.responses.conversation import conversation, page
+from router.http.responses.encoder import ResponseEncoder
+from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events, error_event
+from router.http.responses.items import chat_messages
+from router.http.responses.pieces import pieces_of_choice
+from router.http.responses.places import Places
+from router.http.responses.runs import ResponseReader, ResponseRuns
+from router.http.responses.stored import StoredRequest, StoredResult, digest_of
+from router.identity import Caller
+
+IGNORED = "x-penstock-ignored"
+_KEY = "Idempotency-Key"
+_PATH = "/v1/responses"
+_ID = re.compile("resp_[0-9a-f]{32}")
+_CANCEL_S = 5.0
+"""Longest wait for the end of a response that is cancelled."""
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A request that may begin."""
+
+    asked: AskedResponse
+    name: ResponseName
+    caller: Caller
+    stored: StoredRequest
+    generate: api.GenerateRequest
+    places: Places
+    ignored: tuple[str, ...]
+
+
+class ResponseRoutes:
+    """Handlers of the Responses API."""
+
+    def __init__(self, calls: Calls, runs: ResponseRuns, max_bytes: int) -> None:
+        """`max_bytes`: largest conversation."""
+        self._calls = calls
+        self._runs = runs
+        self._store = runs.store
+        self._max_bytes = max_bytes
+
+    def add_to(self, app: web.Application) -> None:
+        """Add all routes to an application."""
+        one = f"{_PATH}/{{response}}"
+        app.router.add_post(_PATH, self.create)
+        app.router.add_get(one, self.retrieve)
+        app.router.add_delete(one, self.delete)
+        app.router.add_post(f"{one}/cancel", self.cancel)
+        app.router.add_get(f"{one}/input_items", self.input_items)
+
+    # --- create -------------------------------------------------------------------------------------------------------
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Answer a conversation."""
+        body = await self._calls.json(request)
+        _, caller = self._calls.caller(request)
+        asked, digest = read_body(body), digest_of(body)
+        key = request.headers.get(_KEY, "")
+        name = ResponseName(caller.tenant, _id_under(caller.tenant, key) if key else f"resp_{secrets.token_hex(16)}")
+        if key and asked.store and (record := await self._store.get(name)) is not None:
+            return await self._repeated(request, asked, record, key, digest)
+        ready = await self._ready(request, asked, name, caller, digest)
+        try:
+            if asked.background:
+                return await self._in_background(request, ready)
+            if asked.stream:
+                return await self._streamed(request, ready)
+            return await self._whole(request, ready)
+        except InvalidRequestError as error:
+            raise ready.places.invalid(error) from None
+
+    async def _ready(
+        self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str
+    ) -> _Ready:
+        response_id = name.response_id
+        items = await conversation(asked, self._store, caller.tenant, response_id, self._max_bytes)
+        messages, of_messages = chat_messages(asked.instructions, items)
+        places = Places(of_messages)
+        keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(_KEY))
+        headers = {"X-Session-ID": request.headers.get("X-Session-ID", ""), _KEY: response_id if keyed else ""}
+        try:
+            chat = read_request({**asked.chat, "messages": messages}, headers, chat=True)
+        except BodyError as error:
+            raise places.body_error(error) from None
+        base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
+        own = [item for _, item in items]
+        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, asked.logprobs)
+        ignored = (*asked.ignored, *places.paths(chat.ignored))
+        return _Ready(asked, name, caller, stored, chat.generate, places, ignored)
+
+    async def _repeated(
+        self, request: web.Request, asked: AskedResponse, record: ResponseRecord, key: str, digest: str
+    ) -> web.StreamResponse:
+        """Answer a repeat under the same key with the same response."""
+        name = record.name
+        known = StoredResult.unpack(record.result) if record.ended else StoredRequest.unpack(record.request)
+        if known.digest != digest:
+            raise KeyReusedError(key, name.response_id)
+        if asked.stream:
+            return await self._tell(request, name, FROM_THE_BEGINNING, asked.ignored)
+        if asked.background:
+            return await self._object(request, name)
+        return self._json(request, (await self._runs.result(name)).response, name.response_id, asked.ignored)
+
+    async def _in_background(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+        await self._runs.create(ready.stored, ready.caller)
+        if ready.asked.stream:
+            return await self._tell(request, ready.name, FROM_THE_BEGINNING, ready.ignored)
+        queued = {**ready.stored.base, "status": "queued"}
+        return self._json(request, queued, ready.name.response_id, ready.ignored)
+
+    async def _whole(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+        reply = await self._calls.generate(request, ready.generate)
+        events = Events(ready.name.response_id, ready.stored.base)
+        for piece in pieces_of_choice(reply.choices[0]):
+            events.add(piece)
+        end = api.ChoiceEnd(finish_reason=reply.choices[0].finish_reason)
+        response = ended(events, api.Finished(choices=[end], usage=reply.usage), int(time.time()))[1]
+        if ready.asked.store:
+            response = await self._keep(ready, ResponseClaim(ready.name, secrets.token_hex(12)), response, new=True)
+        return self._json(request, response, reply.request_id, ready.ignored)
+
+    async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+        generate = api.StreamGenerateRequest(generate=ready.generate)
+        encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
+        stream = EventStream(request, encoder, lambda: _headers(request, encoder.request_id, ready.ignored))
+        claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
+        if claim is not None:
+            await self._store.create(claim, ready.stored.packed(), leased=False)
+            encoder.note = partial(self._runs.note, claim)
+
+        async def work() -> None:
+            await self._calls.inference.StreamGenerate(generate, *self._calls.caller(request, stream))
+            if claim is not None and encoder.response is not None:
+                encoder.response = await self._keep(ready, claim, encoder.response, new=False)
+            await stream.send(encoder.last())
+
+        answer = self._calls.answer(request, stream, work())
+        return await (answer if claim is None else self._kept(ready, claim, encoder, answer))
+
+    async def _kept(
+        self, ready: _Ready, claim: ResponseClaim, encoder: ResponseEncoder, answer: Awaitable[web.StreamResponse]
+    ) -> web.StreamResponse:
+        """Let a stored response go on, or end, as its stream does."""
+        try:
+            found = await answer
+        except asyncio.CancelledError:
+            self._runs.take_up(ready.name)
+            raise
+        except PenstockError:
+            await self._store.delete(ready.name)
+            raise
+        if encoder.error and encoder.response is not None:
+            await self._keep(ready, claim, encoder.response, new=False)
+        elif encoder.error == SlowReaderError.reason.lower():
+            self._runs.take_up(ready.name)
+        return found
+
+    async def _keep(
+        self, ready: _Ready, claim: ResponseClaim, response: dict[str, Any], *, new: bool
+    ) -> dict[str, Any]:
+        """Store a response that has ended. Where that fails, it says so itself: `store` is false then."""
+        result = StoredResult(response, ready.stored.items, ready.stored.digest, started=True)
+        try:
+            if new:
+                await self._store.create(claim, b"", leased=False)
+            await self._store.finish(claim, result.packed())
+        except (QueueUnavailableError, ResponseLimitError):
+            return {**response, "store": False}
+        return response
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """Return a response, or its events behind a number."""
+        name = self._name(request)
+        if request.query.get("stream", "").lower() not in ("true", "1"):
+            return await self._object(request, name)
+        after = request.query.get("starting_after", "")
+        if after and not (after.isascii() and after.isdigit() and len(after) < 16):
+            raise BodyError("starting_after", f"must be the number of an event, got {shown(after)}")
+        await self._record(name)
+        return await self._tell(request, name, int(after) if after else FROM_THE_BEGINNING, ())
+
+    async def _object(self, request: web.Request, name: ResponseName) -> web.StreamResponse:
+        record = await self._runs.settled(await self._record(name))
+        return self._json(request, _shown(record), name.response_id, ())
+
+    async def _tell(
+        self, request: web.Request, name: ResponseName, after: int, ignored: tuple[str, ...]
+    ) -> web.StreamResponse:
+        """Send the events behind a number, to the response's end."""
+        reader = ResponseReader(after)
+        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored))
+
+        async def work() -> None:
+            # So that the client hears at once that it is connected.
+            await stream.send(b": response\n\n")
+            async with contextlib.aclosing(self._runs.follow(name, reader)) as told:
+                async for lines in told:
+                    await stream.send(lines.encode())
+
+        return await self._calls.answer(request, stream, work())
+
+    async def input_items(self, request: web.Request) -> web.StreamResponse:
+        """List the conversation up to the answer."""
+        record = await self._record(self._name(request))
+        query = request.query
+        limit, order = query.get("limit", "20"), query.get("order", "desc")
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= 100):
+            raise BodyError("limit", f"must be at least 1 and at most 100, got {shown(limit)}")
+        if order not in ("asc", "desc"):
+            raise BodyError("order", f"must be asc or desc, got {shown(order)}")
+        kept = StoredResult.unpack(record.result) if record.ended else StoredRequest.unpack(record.request)
+        found, more = page(kept.items, limit=int(limit), after=query.get("after", ""), newest_first=order == "desc")
+        ids = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {"first_id": None, "last_id": None}
+        return web.json_response({"object": "list", "data": found, **ids, "has_more": more})
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """End a response that runs. Return it with its output so far, or as it had ended."""
+        name = self._name(request)
+        record = await self._record(name)
+        if not record.ended:
+            await self._store.cancel(name)
+            await self._stop(request, name)
+            until = time.monotonic() + _CANCEL_S
+            while not record.ended and time.monotonic() < until:
+                if not record.leased or not (await self._owned(name)):
+                    # Whoever adopts it finds out that it was cancelled.
+                    await self._runs.adopt(name)
+                await asyncio.sleep(_POLL_S)
+                record = await self._record(name)
+        return self._json(request, _shown(record), name.response_id, ())
+
+    async def _owned(self, name: ResponseName) -> bool:
+        found = await self._store.follow(name, 0, 1 << 30)
+        return found is not None and found.owned
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Forget a response. One that runs ends."""
+        name = self._name(request)
+        record = await self._record(name)
+        if not await self._store.delete(name):
+            raise ResponseNotFoundError(name.response_id)
+        if not record.ended:
+            await self._stop(request, name)
+        found = {"id": name.response_id, "object": "response", "deleted": True}
+        return web.json_response(found)
+
+    async def _stop(self, request: web.Request, name: ResponseName) -> None:
+        asked = api.CancelRequest(idempotency_key=name.response_id)
+        with contextlib.suppress(RequestNotFoundError):
+            await self._calls.inference.Cancel(asked, *self._calls.caller(request))
+
+    # --- help ---------------------------------------------------------------------------------------------------------
+
+    def _name(self, request: web.Request) -> ResponseName:
+        _, caller = self._calls.caller(request)
+        response_id = request.match_info["response"]
+        if not _ID.fullmatch(response_id):
+            raise ResponseNotFoundError(response_id)
+        return ResponseName(caller.tenant, response_id)
+
+    async def _record(self, name: ResponseName) -> ResponseRecord:
+        record = await self._store.get(name)
+        if record is None or not (record.request or record.result):
+            raise ResponseNotFoundError(name.response_id)
+        return record
+
+    def _json(
+        self, request: web.Request, response: Mapping[str, Any], request_id: str, ignored: tuple[str, ...]
+    ) -> web.Response:
+        return web.json_response(response, headers=_headers(request, request_id, ignored))
+
+
+class _Told:
+    """Encoder of a stream whose events exist already; only an error is missing."""
+
+    def __init__(self, reader: ResponseReader) -> None:
+        self._reader = reader
+
+    def opened(self, request_id: str) -> None:
+        """Do nothing."""
+
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the event of an error. The stream may be asked for again."""
+        return error_event(error.code, error.message, self._reader.last).encode()
+
+
+def _id_under(tenant: str, key: str) -> str:
+    """Return the id of the response of an idempotency key."""
+    return f"resp_{hashlib.sha256(b'%b|%b' % (tenant.encode(), key.encode())).hexdigest()[:32]}"
+
+
+def _shown(record: ResponseRecord) -> Mapping[str, Any]:
+    if record.ended:
+        return StoredResult.unpack(record.result).response
+    base = StoredRequest.unpack(record.request).base
+    return {**base, "status": "in_progress" if record.started or not base["background"] else "queued"}
+
+
+def _headers(request: web.Request, request_id: str, ignored: tuple[str, ...]) -> dict[str, str]:
+    headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
+    if ignored:
+        headers[IGNORED] = ", ".join(ignored)
+    return headers

@@ -1,0 +1,237 @@
+"""Events of a response: their order, and numbers that do not depend on who sends them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._models import construct_type_unchecked
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from router.http.responses.events import FROM_THE_BEGINNING, Events
+from router.http.responses.pieces import (
+    Piece,
+    PieceKind,
+    goes_on,
+    merged,
+    pack_pieces,
+    pieces_of,
+    pieces_of_items,
+    unpack_pieces,
+)
+
+ID = "resp_0123456789abcdef0123456789abcdef"
+BASE = {
+    "id": ID,
+    "object": "response",
+    "created_at": 1,
+    "model": "demo",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "output": [],
+}
+R, T, C, A = PieceKind.REASONING, PieceKind.TEXT, PieceKind.CALL, PieceKind.ARGUMENTS
+ANSWER = [
+    Piece(R, "Hm, "),
+    Piece(R, "well."),
+    Piece(T, "\n\n"),
+    Piece(T, "Let me "),
+    Piece(T, "see."),
+    Piece(C, call_id="call_1", name="look"),
+    Piece(A, '{"a":'),
+    Piece(A, "1}"),
+    Piece(T, "\n"),
+    Piece(C, call_id="call_2", name="go"),
+    Piece(A, "{}"),
+]
+
+
+def stream(pieces: Sequence[Piece], *, after: int = FROM_THE_BEGINNING, complete: bool = True) -> list[dict[str, Any]]:
+    """Return the events of a whole answer."""
+    events = Events(ID, BASE, after)
+    lines = [events.begin(queued=False), events.started(), *map(events.add, pieces), events.end(complete=complete)]
+    response = events.response("completed" if complete else "incomplete", output=events.output)
+    text = "".join([*lines, events.final(response)])
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        kind, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert kind == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
+def test_the_events_of_an_answer_come_in_openais_order() -> None:
+    kinds = [event["type"].removeprefix("response.") for event in stream(ANSWER)]
+    assert kinds == [
+        "created",
+        "in_progress",
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+
+
+def test_every_event_has_all_that_the_sdk_declares() -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+    for event in stream(ANSWER):
+        adapter.validate_python(event)
+        assert construct_type_unchecked(value=event, type_=ResponseStreamEvent).type == event["type"]  # type: ignore[arg-type]
+
+
+def test_the_items_are_what_the_deltas_say() -> None:
+    events = stream(ANSWER)
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
+    assert output[0]["content"] == [{"type": "reasoning_text", "text": "Hm, well."}]
+    assert output[1]["content"][0]["text"] == "\n\nLet me see."
+    assert [(item["call_id"], item["name"], item["arguments"]) for item in output[2:]] == [
+        ("call_1", "look", '{"a":1}'),
+        ("call_2", "go", "{}"),
+    ]
+    said = ["" for _ in output]
+    for event in events:
+        if event["type"].endswith(".delta"):
+            said[event["output_index"]] += event["delta"]
+            assert event["item_id"] == output[event["output_index"]]["id"]
+    assert said == ["Hm, well.", "\n\nLet me see.", '{"a":1}', "{}"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == output
+    assert len({item["id"] for item in output}) == 4
+
+
+@pytest.mark.parametrize(
+    ("pieces", "complete", "kinds"),
+    [
+        ([], True, ["message"]),
+        ([Piece(T, " \n")], True, ["message"]),
+        ([Piece(R, "Hm")], True, ["reasoning", "message"]),
+        ([Piece(R, "Hm")], False, ["reasoning"]),
+        ([], False, []),
+        ([Piece(T, "\n"), Piece(C, call_id="c", name="f")], True, ["function_call"]),
+        (
+            [Piece(T, "A"), Piece(C, call_id="c", name="f"), Piece(T, "B")],
+            True,
+            ["message", "function_call", "message"],
+        ),
+    ],
+)
+def test_a_complete_answer_has_a_message_or_a_call(pieces: list[Piece], complete: bool, kinds: list[str]) -> None:
+    output = stream(pieces, complete=complete)[-1]["response"]["output"]
+    assert [item["type"] for item in output] == kinds
+    statuses = [item["status"] for item in output]
+    assert statuses == ["completed"] * (len(output) - 1) + ["completed" if complete else "incomplete"] * bool(output)
+
+
+def test_what_was_cut_is_incomplete() -> None:
+    output = stream(ANSWER[:5], complete=False)[-1]["response"]["output"]
+    assert [item["status"] for item in output] == ["completed", "incomplete"]
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+texts = st.text("ab \né🙂", max_size=6)
+answers = st.lists(
+    st.one_of(
+        st.builds(Piece, st.just(R), texts),
+        st.builds(Piece, st.just(T), texts),
+        st.tuples(
+            st.builds(Piece, st.just(C), call_id=st.just("c"), name=st.just("f")), st.builds(Piece, st.just(A), texts)
+        ),
+    ),
+    max_size=8,
+).map(lambda found: [piece for each in found for piece in (each if isinstance(each, tuple) else (each,))])
+
+
+def told(events: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return what a reader knows after these events: characters by item, and all other events."""
+    found: list[Any] = []
+    for event in events:
+        if event["type"].endswith(".delta"):
+            found += [(event["item_id"], character) for character in event["delta"]]
+        else:
+            found.append(event)
+    return found
+
+
+@given(answers, st.booleans())
+def test_numbers_do_not_depend_on_how_deltas_merge(pieces: list[Piece], complete: bool) -> None:
+    one, other = stream(pieces, complete=complete), stream(merged(pieces), complete=complete)
+    by_character = (
+        [Piece(p.kind, c) for p in pieces if p.kind is not C for c in p.text]
+        if C not in {p.kind for p in pieces}
+        else pieces
+    )
+    assert told(one) == told(other) == told(stream(by_character, complete=complete))
+    numbers = {event["sequence_number"]: event["type"] for event in one}
+    assert len(numbers) == len(one)
+    for event in other:
+        # Every event of the merged stream ends where one of the other stream does.
+        assert numbers[event["sequence_number"]] == event["type"]
+
+
+@given(answers, st.booleans(), st.data())
+def test_a_stream_goes_on_behind_any_number_at_any_router(
+    pieces: list[Piece], complete: bool, data: st.DataObject
+) -> None:
+    events = stream(pieces, complete=complete)
+    read = data.draw(st.integers(0, len(events)))
+    after = events[read - 1]["sequence_number"] if read else FROM_THE_BEGINNING
+    for there in (pieces, merged(pieces)):
+        rest = stream(there, after=after, complete=complete)
+        assert told([*events[:read], *rest]) == told(events)
+        assert all(event["sequence_number"] > after for event in rest)
+
+
+@given(answers, st.booleans())
+def test_a_stored_answer_is_told_as_it_was(pieces: list[Piece], complete: bool) -> None:
+    events = stream(pieces, complete=complete)
+    again = stream(list(pieces_of_items(events[-1]["response"]["output"])), complete=complete)
+    assert told(again) == told(events)
+    assert again[-1] == events[-1]
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_has_its_pieces_in_the_order_of_models() -> None:
+    call = types.ToolCallDelta(index=0, id="call_1", name="f", arguments="{")
+    delta = api.Delta(reasoning="r", text="t", tool_calls=[call, types.ToolCallDelta(index=0, arguments="}")])
+    found = [Piece(R, "r"), Piece(T, "t"), Piece(C, call_id="call_1", name="f"), Piece(A, "{"), Piece(A, "}")]
+    assert list(pieces_of(delta)) == found
+
+
+@given(answers)
+def test_pieces_are_packed_and_unpacked(pieces: list[Piece]) -> None:
+    assert merged(unpack_pieces(pack_pieces(pieces))) == merged(pieces)
+
+
+def test_output_goes_on_only_from_its_own_beginning() -> None:
+    old = merged(ANSWER[:5])
+    assert goes_on(old, merged(ANSWER)) is True
+    assert goes_on(old, old) is True
+    assert goes_on([], merged(ANSWER)) is True
+    assert goes_on(old, merged(ANSWER[:4])) is None
+    assert goes_on(old, []) is None
+    assert goes_on(old, merged([*ANSWER[:2], Piece(T, "Let")])) is False
+    assert goes_on(old, merged([*ANSWER[:2], ANSWER[5]])) is False
+    assert goes_on(merged(ANSWER[:8]), merged(ANSWER[:6])) is None
+
+
+@given(answers, answers)
+def test_every_beginning_goes_on(pieces: list[Piece], more: list[Piece]) -> None:
+    assert goes_on(merged(pieces), merged([*pieces, *more])) is True
+    assert goes_on(merged([*pieces, *more]), merged(pieces)) in (None, True)

@@ -1,0 +1,219 @@
+"""The Responses API: OpenAI's own SDK against a real router, with simulated engines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from tests.router.http.responses.conftest import call
+from tests.support.stack import Stack
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ASK: dict[str, Any] = {"model": "demo", "input": "What is Penstock?", "temperature": 0}
+STORED = ("completed", "incomplete")
+
+
+async def test_a_question_is_answered_and_kept(client: openai.AsyncOpenAI) -> None:
+    found = await client.responses.create(**ASK, max_output_tokens=9, instructions="Be brief.", metadata={"a": "b"})
+    assert (found.object, found.status, found.metadata) == ("response", "incomplete", {"a": "b"})
+    assert found.incomplete_details is not None
+    assert found.incomplete_details.reason == "max_output_tokens"
+    assert found.output_text
+    assert found.usage is not None
+    assert found.usage.output_tokens == 9
+    assert found.usage.total_tokens == found.usage.input_tokens + 9
+    assert await client.responses.retrieve(found.id) == found
+    await client.responses.delete(found.id)
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.responses.retrieve(found.id)
+    assert caught.value.code == "response_not_found"
+
+
+async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpenAI) -> None:
+    whole = await client.responses.create(**ASK, max_output_tokens=20)
+    events = [event async for event in await client.responses.create(**ASK, max_output_tokens=20, stream=True)]
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == whole.output_text
+    assert last.response.usage == whole.usage
+    assert [events[0].type, events[1].type] == ["response.created", "response.in_progress"]
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    assert await client.responses.retrieve(last.response.id) == last.response
+    again = [event async for event in await client.responses.retrieve(last.response.id, stream=True)]
+    assert again[-1] == last
+    assert [e.sequence_number for e in again if "delta" not in e.type] == [
+        e.sequence_number for e in events if "delta" not in e.type
+    ]
+
+
+async def test_the_sdks_own_stream_collects_the_answer(client: openai.AsyncOpenAI) -> None:
+    async with client.responses.stream(**ASK) as stream:
+        async for event in stream:
+            if event.type == "response.output_text.done":
+                said = event.text
+        found = await stream.get_final_response()
+    assert found.status == "completed"
+    assert found.output_text == said
+
+
+async def test_nothing_is_kept_unless_it_may_be(client: openai.AsyncOpenAI) -> None:
+    found = await client.responses.create(**ASK, max_output_tokens=3, store=False)
+    streamed = await client.responses.create(**ASK, max_output_tokens=3, store=False, stream=True)
+    last = [event async for event in streamed][-1]
+    assert last.type == "response.incomplete"
+    for response_id in (found.id, last.response.id):
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(response_id)
+
+
+async def test_a_conversation_goes_on_from_a_stored_response(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(**ASK, max_output_tokens=8)
+    more: dict[str, Any] = {**ASK, "input": "And then?", "max_output_tokens": 4}
+    second = await client.responses.create(**more, previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    by_hand: list[Any] = [
+        {"role": "user", "content": ASK["input"]},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "And then?"},
+    ]
+    same = await client.responses.create(**{**more, "input": by_hand})
+    assert second.usage is not None
+    assert same.usage is not None
+    assert (second.output_text, second.usage.input_tokens) == (same.output_text, same.usage.input_tokens)
+    items = [item async for item in client.responses.input_items.list(second.id, order="asc", limit=2)]
+    assert [item.type for item in items] == ["message"] * 3
+    assert items[1].id == first.output[0].id
+    newest = await client.responses.input_items.list(second.id, limit=1)
+    assert newest.data[0].id == items[2].id
+    referred = await client.responses.create(
+        **{**more, "input": [by_hand[0], {"type": "item_reference", "id": first.output[0].id}, by_hand[2]]}
+    )
+    assert referred.usage is not None
+    assert referred.usage.input_tokens == second.usage.input_tokens
+
+
+async def test_a_background_response_is_polled_and_streamed(client: openai.AsyncOpenAI) -> None:
+    begun = await client.responses.create(**ASK, max_output_tokens=20, background=True)
+    assert (begun.status, begun.background) == ("queued", True)
+    events = [event async for event in await client.responses.retrieve(begun.id, stream=True)]
+    assert [event.type for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    found = await client.responses.retrieve(begun.id)
+    assert found.status == "incomplete"
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response == found
+    whole = await client.responses.create(**ASK, max_output_tokens=20)
+    assert found.output_text == whole.output_text
+    middle = events[len(events) // 2].sequence_number
+    rest = [event async for event in await client.responses.retrieve(begun.id, stream=True, starting_after=middle)]
+    said = [e.delta for e in (*events[: len(events) // 2 + 1], *rest) if e.type == "response.output_text.delta"]
+    assert "".join(said) == whole.output_text
+
+
+async def test_a_background_response_is_cancelled(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    engine = stack.engines[0]
+    engine._settings = engine._settings.model_copy(update={"base_ms": 50.0})
+    try:
+        begun = await client.responses.create(
+            **ASK, max_output_tokens=400, background=True, stream=True, extra_body={"ignore_eos": True}
+        )
+        events, response_id = [], ""
+        async for event in begun:
+            events.append(event)
+            if event.type == "response.created":
+                response_id = event.response.id
+            if event.type == "response.output_text.delta" and len(events) < 12:
+                cancelled = await client.responses.cancel(response_id)
+                assert cancelled.status == "cancelled"
+        last = events[-1]
+        assert last.type == "response.incomplete"
+        assert last.response.status == "cancelled"
+        assert last.response.output_text.startswith(
+            "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        )
+        assert (await client.responses.cancel(response_id)).status == "cancelled"
+        await until(lambda: engine.stats().running == 0)
+    finally:
+        engine._settings = engine._settings.model_copy(update={"base_ms": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 9}, "temperature"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice.type"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"background": True, "store": False}, "store"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"max_tokens": 4}, "max_tokens"),
+        ({"n": 2}, "n"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"max_output_tokens": 4000}, "max_output_tokens"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"input": "word " * 1200}, "prompt"),
+    ],
+)
+async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], param: str) -> None:
+    for more in ({}, {"stream": True}, {"background": True}):
+        if ("stream_options" in fields and "stream" in more) or ("background" in fields and more):
+            continue
+        status, found, _ = await call(stack, "POST", "/v1/responses", json={**ASK, **more, **fields})
+        assert (status, found["error"]["param"]) == (400, param), found
+
+
+async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> None:
+    more = {"user": "u", "prompt_cache_key": "p", "include": ["reasoning.encrypted_content"], "frobnicate": 1}
+    body = {**ASK, **more, "max_output_tokens": 2, "reasoning": {"summary": "auto"}}
+    status, found, headers = await call(stack, "POST", "/v1/responses", json=body)
+    assert (status, found["user"]) == (200, "u")
+    assert headers["x-penstock-ignored"] == "include[0], reasoning.summary, frobnicate"
+
+
+async def test_unknown_ids_are_not_found(stack: Stack) -> None:
+    for response_id in ("resp_" + "0" * 32, "resp_1", "x", "resp_%00"):
+        for method, path in (
+            ("GET", ""),
+            ("DELETE", ""),
+            ("POST", "/cancel"),
+            ("GET", "/input_items"),
+            ("GET", "?stream=true"),
+        ):
+            status, found, _ = await call(stack, method, f"/v1/responses/{response_id}{path}")
+            assert (status, found["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_repeat_under_an_idempotency_key_gets_the_same_response(stack: Stack) -> None:
+    body = {**ASK, "max_output_tokens": 6, "temperature": 1}
+    keyed: dict[str, Any] = {"json": body, "headers": {"Idempotency-Key": "k1"}}
+    first = await call(stack, "POST", "/v1/responses", **keyed)
+    assert first[0] == 200
+    assert (await call(stack, "POST", "/v1/responses", **keyed))[1] == first[1]
+    other = {**keyed, "json": {**body, "max_output_tokens": 7}}
+    status, found, _ = await call(stack, "POST", "/v1/responses", **other)
+    assert (status, found["error"]["code"]) == (409, "idempotency_key_reused")
+
+
+async def test_many_background_responses_run_together(client: openai.AsyncOpenAI) -> None:
+    begun = await asyncio.gather(
+        *(client.responses.create(**ASK, max_output_tokens=10, background=True) for _ in range(30))
+    )
+    for each in begun:
+        events = [event async for event in await client.responses.retrieve(each.id, stream=True)]
+        assert events[-1].type == "response.incomplete"
