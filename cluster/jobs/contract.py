@@ -75,6 +75,7 @@ class JobUsage:
     cached_tokens: int = 0
     gpu_seconds: float = 0.0
     cost: float = 0.0
+    reasoning_tokens: int = 0
 
     def __add__(self, other: JobUsage) -> JobUsage:
         return JobUsage(
@@ -83,6 +84,7 @@ class JobUsage:
             self.cached_tokens + other.cached_tokens,
             self.gpu_seconds + other.gpu_seconds,
             self.cost + other.cost,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

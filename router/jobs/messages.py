@@ -45,6 +45,7 @@ def job_message(record: JobRecord) -> api.Job:
             cached_tokens=record.usage.cached_tokens,
             gpu_seconds=record.usage.gpu_seconds,
             cost=record.usage.cost,
+            reasoning_tokens=record.usage.reasoning_tokens,
         ),
         router_id=record.holder,
         failure=_failure(record),
@@ -73,7 +74,14 @@ def response_result(index: int, item: api.JobItem, response: inference_pb2.Gener
             # They take as much space as the text, and without log probabilities no client reads them.
             choice.ClearField("token_ids")
     usage, receipt = response.usage, response.receipt
-    used = JobUsage(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, receipt.gpu_seconds, receipt.cost)
+    used = JobUsage(
+        usage.prompt_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        receipt.gpu_seconds,
+        receipt.cost,
+        usage.reasoning_tokens,
+    )
     result = _result(index, item, response.request_id)
     result.response.CopyFrom(response)
     return ItemResult(result.SerializeToString(), usage=used)

@@ -241,6 +241,7 @@ class RedisJobStore:
             self.limits.tenant_bytes,
             self.limits.max_bytes,
             result.line_bytes,
+            used.reasoning_tokens,
         )
         if isinstance(stored, list):
             _bounded(stored)
@@ -366,5 +367,6 @@ def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
             cached_tokens=number("cached"),
             gpu_seconds=float(fields.get("gpu", 0)),
             cost=float(fields.get("cost", 0)),
+            reasoning_tokens=number("reasoning"),
         ),
     )

@@ -316,6 +316,7 @@ class JobUsage(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Number of prompt tokens."""
     output_tokens: _builtins.int
@@ -326,6 +327,8 @@ class JobUsage(_message.Message):
     """Sum of the receipts' gpu_seconds."""
     cost: _builtins.float
     """Sum of the receipts' cost."""
+    reasoning_tokens: _builtins.int
+    """Number of output tokens that were reasoning."""
     def __init__(
         self,
         *,
@@ -334,10 +337,11 @@ class JobUsage(_message.Message):
         cached_tokens: _builtins.int = ...,
         gpu_seconds: _builtins.float = ...,
         cost: _builtins.float = ...,
+        reasoning_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "cost", b"cost", "gpu_seconds", b"gpu_seconds", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "cost", b"cost", "gpu_seconds", b"gpu_seconds", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,6 +94,8 @@ class JobTotals:
     cached_tokens: int
     gpu_seconds: float
     cost: float
+    reasoning_tokens: int = 0
+    """Output tokens that were reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,12 @@ class Job:
             succeeded_items=wire.succeeded_items,
             failed_items=wire.failed_items,
             usage=JobTotals(
-                usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.gpu_seconds, usage.cost
+                usage.prompt_tokens,
+                usage.output_tokens,
+                usage.cached_tokens,
+                usage.gpu_seconds,
+                usage.cost,
+                usage.reasoning_tokens,
             ),
             router_id=wire.router_id,
             failure=wire.failure,

@@ -16,7 +16,7 @@ from tests.cluster.jobs.conftest import Backend
 from tests.support.waiting import until
 
 HOUR_MS = 3_600_000
-USED = JobUsage(prompt_tokens=3, output_tokens=2, cached_tokens=1, gpu_seconds=0.5, cost=0.25)
+USED = JobUsage(prompt_tokens=3, output_tokens=2, cached_tokens=1, gpu_seconds=0.5, cost=0.25, reasoning_tokens=1)
 
 
 async def upload(store: Any, job_id: str, items: int = 3, *, tenant: str = "acme", key: str = "") -> JobRecord:

@@ -2,8 +2,8 @@
 --
 -- KEYS, all of one pool and one hash slot; redis/keys.py has their lifetimes
 --  1 HASH record   tenant key header digest state created started ended due items blocks bodies results failed bytes
---                  holder token prompt output cached gpu cost lost note kept ttl written errors dropped; times in ms;
---                  "bodies" and "bytes" count stored bytes; "lost" names the part that Redis lost; "kept" of a file is
+--                  holder token prompt output cached reasoning gpu cost lost note kept ttl written errors dropped; times in
+--                  ms; "bodies" and "bytes" count stored bytes; "lost" names the part that Redis lost; "kept" of a file is
 --                  "file", or "hidden" once it was deleted while a job reads it; "written" and "errors" count bytes of
 --                  the lines of results; "dropped" names results that were deleted
 --  2 HASH items    block number -> block; of a job on a file: the file's
