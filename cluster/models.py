@@ -18,16 +18,6 @@ from penstock.models import (
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedSize:
-    """Size of parsed output, in characters."""
-
-    text: int = 0
-    reasoning: int = 0
-    arguments: tuple[int, ...] = ()
-    """Arguments of each tool call that has begun."""
-
-
-@dataclass(frozen=True, slots=True)
 class ResumeRecord:
     """State that a choice needs, beside its prompt, to continue after `prior_token_ids`."""
 
@@ -39,8 +29,6 @@ class ResumeRecord:
     """That text. Engines do not need it; a router that attaches later does."""
     prior_deltas: tuple[tuple[int, int], ...] = ()
     """Tokens and characters of each delta that the client got; empty where they are not known."""
-    prior_parsed: ParsedSize | None = None
-    """Size of the parsed output that the client has; None for output that is not parsed."""
 
 
 @dataclass(frozen=True, slots=True)

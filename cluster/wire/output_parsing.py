@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cluster.models import ParsedSize
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import OutputParsing, ParsedDelta, Tool, ToolMode
 from penstock.v1 import types_pb2 as types
@@ -45,11 +44,3 @@ def parsed_to_wire(index: int, parsed: ParsedDelta) -> pb.DeltaParsed:
     for call in parsed.tool_calls:
         wire.tool_calls.add(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
     return wire
-
-
-def size_to_wire(size: ParsedSize) -> pb.ParsedSize:
-    return pb.ParsedSize(text=size.text, reasoning=size.reasoning, arguments=size.arguments)
-
-
-def size_from_wire(wire: pb.ParsedSize) -> ParsedSize:
-    return ParsedSize(wire.text, wire.reasoning, tuple(wire.arguments))

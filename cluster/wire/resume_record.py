@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cluster.models import ResumeRecord
-from cluster.wire.output_parsing import size_from_wire, size_to_wire
 from penstock.internal.v1 import replica_pb2
 
 
@@ -15,7 +14,6 @@ def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
         prior_text=record.prior_text,
         delta_tokens=[tokens for tokens, _ in record.prior_deltas],
         delta_characters=[characters for _, characters in record.prior_deltas],
-        prior_parsed=size_to_wire(record.prior_parsed) if record.prior_parsed is not None else None,
     )
 
 
@@ -28,5 +26,4 @@ def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
         len(record.prior_text),
     ):
         deltas = ()
-    parsed = size_from_wire(record.prior_parsed) if record.HasField("prior_parsed") else None
-    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text, deltas, parsed)
+    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text, deltas)

@@ -12,7 +12,10 @@ from penstock.models import ParsedDelta, PositionLogprobs, StructuredOutput
 
 
 class OutputParser(Protocol):
-    """Parser of one sequence's output into text, reasoning and tool calls. It has a state: output comes in order."""
+    """Parser of one sequence's output into text, reasoning and tool calls. Output comes in order.
+
+    After the same output, however it was cut, the pieces together are the same, and so is what follows.
+    """
 
     @property
     def short_call_ids(self) -> bool:

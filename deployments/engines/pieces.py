@@ -1,11 +1,9 @@
-"""Pieces of parsed output: their sum, their size, and the rest behind a size."""
+"""Pieces of parsed output: their sum, and the rest behind one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import zip_longest
 
-from cluster.models import ParsedSize
 from penstock.models import ParsedDelta, ToolCallDelta
 
 
@@ -30,27 +28,13 @@ def joined(pieces: Iterable[ParsedDelta | None]) -> ParsedDelta | None:
     )
 
 
-def size_of(piece: ParsedDelta) -> ParsedSize:
-    """Return the size of the output from its beginning."""
-    return ParsedSize(len(piece.text), len(piece.reasoning), tuple(len(call.arguments) for call in piece.tool_calls))
-
-
-def behind(whole: ParsedDelta, sent: ParsedSize) -> ParsedDelta | None:
-    """Return the part of an output behind what was sent of it; None where there is none."""
-    text, reasoning = whole.text[sent.text :], whole.reasoning[sent.reasoning :]
+def behind(whole: ParsedDelta, before: ParsedDelta) -> ParsedDelta | None:
+    """Return what an output has behind its beginning `before`; None where that is all of it."""
+    text, reasoning = whole.text[len(before.text) :], whole.reasoning[len(before.reasoning) :]
     calls = []
-    for call in whole.tool_calls:
-        if call.index >= len(sent.arguments):
+    for number, call in enumerate(whole.tool_calls):
+        if number >= len(before.tool_calls):
             calls.append(call)
-        elif rest := call.arguments[sent.arguments[call.index] :]:
+        elif rest := call.arguments[len(before.tool_calls[number].arguments) :]:
             calls.append(ToolCallDelta(call.index, arguments=rest))
     return ParsedDelta(text, reasoning, tuple(calls)) if text or reasoning or calls else None
-
-
-def larger(one: ParsedSize, other: ParsedSize) -> ParsedSize:
-    """Return the larger size in each part."""
-    return ParsedSize(
-        max(one.text, other.text),
-        max(one.reasoning, other.reasoning),
-        tuple(max(pair) for pair in zip_longest(one.arguments, other.arguments, fillvalue=0)),
-    )

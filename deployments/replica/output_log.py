@@ -44,7 +44,6 @@ class OutputLog:
         "_output",
         "_parsing",
         "_prior",
-        "_resume",
         "attempt",
         "begun",
         "cursor",
@@ -116,7 +115,6 @@ class OutputLog:
         self.parsed = parsing is not None
         """Whether the output is parsed. The client gets the pieces then, and not the text."""
         self._parsing = parsing
-        self._resume = resume
         self._output: ParsedOutput | None = None
         if parsing is not None:
             self.on_parser(TextOnly())
@@ -133,9 +131,8 @@ class OutputLog:
         """Parse the output from its beginning with this parser. Ignored where the output is only text."""
         if self._parsing is None:
             return
-        self._output = ParsedOutput(parser, self._parsing, self.request_id)
-        sent = self._resume.prior_parsed if self._resume is not None else None
-        self.pieces = self._output.replay([(entry[1], entry[2]) for entry in self.entries], sent)
+        self._output = output = ParsedOutput(parser, self._parsing, self.request_id)
+        self.pieces = [output.feed(entry[1], entry[2]) for entry in self.entries]
 
     def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
         """Keep the log probabilities of the prompt. They are sent before the first token."""

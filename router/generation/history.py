@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from penstock.internal.v1 import replica_pb2 as pb
-from router.generation.parsed import ParsedHistory, joined, size_of
+from router.generation.parsed import ParsedHistory, joined
 
 _DELTAS = 16
 """Deltas that are packed together. One by one would cost more; until then a delta takes some 210 bytes."""
@@ -112,5 +112,4 @@ class History:
             model_digest=model_digest,
             delta_tokens=self._tokens,
             delta_characters=self._characters,
-            prior_parsed=size_of(tuple(self._parsed.pieces())) if self._parsed is not None else None,
         )

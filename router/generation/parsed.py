@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
@@ -69,17 +69,3 @@ def joined(pieces: Iterable[pb.DeltaParsed | None]) -> pb.DeltaParsed:
         reasoning="".join([piece.reasoning for piece in found]),
         tool_calls=join_calls(call for piece in found for call in piece.tool_calls),
     )
-
-
-def size_of(pieces: Sequence[pb.DeltaParsed | None]) -> pb.ParsedSize:
-    """Return the size of all pieces together."""
-    whole = joined(pieces)
-    return pb.ParsedSize(
-        text=len(whole.text),
-        reasoning=len(whole.reasoning),
-        arguments=[len(call.arguments) for call in sorted(whole.tool_calls, key=_index)],
-    )
-
-
-def _index(call: types.ToolCallDelta) -> int:
-    return call.index

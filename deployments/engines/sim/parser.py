@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from deployments.engines.pieces import behind, size_of
+from deployments.engines.pieces import behind
 from penstock.models import ParsedDelta, ToolCallDelta
 
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -29,7 +29,7 @@ class SimParser:
     def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
         self._text += text
         whole = parse(self._text, last=last, tools=self._tools)
-        piece, self._sent = behind(whole, size_of(self._sent)), whole
+        piece, self._sent = behind(whole, self._sent), whole
         return piece
 
     def reasoning_tokens(self, token_ids: Sequence[int]) -> int:

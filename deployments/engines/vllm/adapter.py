@@ -121,6 +121,8 @@ class Frontend:
             self.llm.output_handler = None
         self._pump = OutputPump(self.llm.engine_core, self._deliver, events.on_death)
         self._tasks: tuple[str, ...] = ("generate",)
+        self.reasons = False
+        """Whether the pool's settings name a reasoning parser."""
 
     async def add(
         self,
@@ -166,9 +168,12 @@ class Frontend:
             # The call only looks at the request. The libraries behind it raise exceptions of many kinds.
             raise EngineRequestError(told(error, sequence.sampling.structured)) from error
         llm.input_processor.assign_request_id(request)
-        # Without parsing there is no reasoning, and a constraint holds from the first token.
-        request.reasoning_ended = parsed.reasoning_ended if parsed is not None else True
-        request.reasoning_parser_kwargs = parsed.reasoning_kwargs if parsed is not None else None
+        if parsed is not None:
+            request.reasoning_ended = parsed.reasoning_ended
+            request.reasoning_parser_kwargs = parsed.reasoning_kwargs
+        elif self.reasons:
+            # Output that is not parsed has no reasoning, and a constraint holds from the first token.
+            request.reasoning_ended = True
         if prior:
             with _tokenizer_faults():
                 detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)

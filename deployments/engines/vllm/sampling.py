@@ -20,6 +20,8 @@ RECENT = 256
 
 PRIOR_KEY = "penstock_prior"
 """Key in `extra_args`: tokens that the sequence produced elsewhere; they are also the end of its prompt."""
+CONSTRAINED_PRIOR_KEY = "penstock_constrained_prior"
+"""Key in `extra_args`: the end of them that a constraint holds for, where that is not all; reasoning comes before."""
 PRESENCE_KEY = "penstock_presence"
 FREQUENCY_KEY = "penstock_frequency"
 """Keys in `extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""

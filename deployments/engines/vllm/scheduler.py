@@ -25,7 +25,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from deployments.engines.limits import clamp_sequences, clamp_tokens
 from deployments.engines.vllm.plugin import register
-from deployments.engines.vllm.sampling import PRIOR_KEY
+from deployments.engines.vllm.sampling import CONSTRAINED_PRIOR_KEY, PRIOR_KEY
 from deployments.engines.vllm.step_work import put_work
 
 # VLLM_PLUGINS may leave our entry point out. This module is imported in any case.
@@ -128,7 +128,8 @@ def _create_grammar(self: Any, request: Any) -> Any:
     grammar = _create_fresh_grammar(self, request)
     if error := _error_of(grammar):
         raise ValueError(error)
-    prior = (request.sampling_params.extra_args or {}).get(PRIOR_KEY)
+    extra = request.sampling_params.extra_args or {}
+    prior = extra.get(CONSTRAINED_PRIOR_KEY, extra.get(PRIOR_KEY))
     if prior and not grammar.accept_tokens(request.request_id, list(prior)):
         raise ValueError("the grammar refuses the tokens that were delivered before")
     return grammar

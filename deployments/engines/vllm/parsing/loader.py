@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import EngineStartError
 from cluster.settings import VllmSettings
+from deployments.engines.vllm.compilers.check import Compiler, takes_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,14 @@ class Parsers:
     tokenizer: Any
     config: Any
     """vLLM's ModelConfig."""
+    name: str
+    """Name of the tool parser, for errors."""
+    compiler: Compiler
+    """Compiler of the engine's constraints."""
+    any_whitespace: bool
+    """Whether JSON may have any white space between its parts."""
+    special_tokens: Mapping[str, int]
+    """Ids of the special tokens by their text, as llguidance has them; empty for another compiler."""
     short_call_ids: bool
     """Whether the model's chat template takes only ids of nine letters and digits for tool calls."""
 
@@ -62,8 +72,23 @@ def load(settings: VllmSettings, config: Any) -> Parsers | None:
         without_tools=None if reasoning is None else _class(None, reasoning, config, tokenizer),
         tokenizer=tokenizer,
         config=config,
+        name=f"tool_call_parser {tool!r}",
+        compiler=settings.structured_output.compiler,
+        any_whitespace=settings.structured_output.any_whitespace,
+        special_tokens=_special_tokens(settings.structured_output.compiler, tokenizer) if tool is not None else {},
         short_call_ids=tool == "mistral",
     )
+
+
+def _special_tokens(compiler: Compiler, tokenizer: Any) -> dict[str, int]:
+    if compiler != "llguidance" or not takes_tokenizer(compiler, tokenizer):
+        return {}
+    from llguidance.hf import from_tokenizer
+
+    # Mistral's own tokenizer brings one along.
+    of_compiler = getattr(tokenizer, "llg_tokenizer", None) or from_tokenizer(tokenizer)
+    added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
+    return {text: token for text, token in added.items() if of_compiler.is_special_token(token)}
 
 
 def _class(tool: str | None, reasoning: str | None, config: Any, tokenizer: Any) -> Any:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from deployments.engines.pieces import joined
+from deployments.engines.vllm.parsing.tokens import TokenTexts
 from penstock.models import ParsedDelta, ToolCallDelta
 
 _LOG = logging.getLogger(__name__)
@@ -14,16 +16,26 @@ _LOG = logging.getLogger(__name__)
 class VllmOutputParser:
     """Parser of one sequence. After a fault of vLLM's parser the rest of the output is text."""
 
-    __slots__ = ("_failed", "_parser", "_prompt", "_reasoning", "_request", "_unseen", "short_call_ids")
+    __slots__ = (
+        "_called", "_failed", "_fed", "_parser", "_prompt", "_reasoning", "_request", "_text", "_tokens", "_unseen",
+        "short_call_ids",
+    )  # fmt: skip
 
-    def __init__(self, parser: Any, request: Any, prompt: Sequence[int], *, short_call_ids: bool) -> None:
-        """`parser` is a fresh one of vLLM. `request` is its ChatCompletionRequest, and `prompt` the prompt's ids."""
+    def __init__(
+        self, parser: Any, request: Any, prompt: Sequence[int], tokens: TokenTexts, *, short_call_ids: bool
+    ) -> None:
+        """`parser` is a fresh one of vLLM, `request` its ChatCompletionRequest, and `prompt` the prompt's ids."""
         self.short_call_ids = short_call_ids
         self._parser = parser
         self._request = request
         self._prompt: list[int] | None = list(prompt)
         """Until the first output: a parser looks at the prompt once."""
+        self._tokens = tokens
+        self._fed: list[str] = []
+        """All text."""
+        self._text: list[str] = []
         self._reasoning: list[str] = []
+        self._called = False
         self._unseen: list[str] = []
         """Text since the last output of the parser."""
         self._failed = False
@@ -31,24 +43,51 @@ class VllmOutputParser:
     def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
         if self._failed:
             return ParsedDelta(text) if text else None
+        pieces = []
         try:
-            message = self._parser.parse_delta(
-                text, list(token_ids), self._request, prompt_token_ids=self._prompt, finished=last
-            )
+            for ids, own in self._tokens.split(token_ids, text, last=last):
+                self._fed.append(own)
+                self._unseen.append(own)
+                pieces.append(self._parse(ids, own, last=False))
+            if last:
+                pieces += [self._parse([], "", last=True), self._rest()]
         except Exception:  # noqa: BLE001 - a parser must not end the stream
             _LOG.exception("parser.failed", extra={"parser": type(self._parser).__name__})
             self._failed = True
-            rest = "".join([*self._unseen, text])
-            return ParsedDelta(rest) if rest else None
+            rest = "".join(self._unseen)
+            pieces.append(ParsedDelta(rest) if rest else None)
+        return joined(pieces)
+
+    def _parse(self, ids: list[int], text: str, *, last: bool) -> ParsedDelta | None:
+        message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=self._prompt, finished=last)
         self._prompt = None
-        piece = None if message is None else _piece(message)
-        if piece is None:
-            self._unseen.append(text)
+        if message is None or (piece := _piece(message)) is None:
             return None
         self._unseen.clear()
+        if piece.text:
+            self._text.append(piece.text)
         if piece.reasoning:
             self._reasoning.append(piece.reasoning)
+        self._called = self._called or bool(piece.tool_calls)
         return piece
+
+    def _rest(self) -> ParsedDelta | None:
+        """Return what the parser still holds back, such as the beginning of a call that was cut.
+
+        Older parsers forget it. What they make of the whole text has it.
+        """
+        tool_parser = self._parser.tool_parser
+        if self._called or tool_parser is None or tool_parser.engine_based_streaming:
+            return None
+        text, fed = "".join(self._text), "".join(self._fed)
+        if len(text) + sum(map(len, self._reasoning)) == len(fed):
+            return None
+        _, content, calls = self._parser.parse(fed, self._request, enable_auto_tools=True)
+        rest = content.removeprefix(text) if content and content.startswith(text) else ""
+        found = tuple(
+            ToolCallDelta(number, name=call.name, arguments=call.arguments) for number, call in enumerate(calls or ())
+        )
+        return ParsedDelta(rest, tool_calls=found) if rest or found else None
 
     def reasoning_tokens(self, token_ids: Sequence[int]) -> int:
         """Count as the parser does. Where it does not count, take the size of the reasoning's text."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec
+from deployments.engines.vllm.parsing.constraint import constraint_of
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.parsing.output import VllmOutputParser
 from deployments.engines.vllm.parsing.request import chat_request, grammar_request, template_kwargs
+from deployments.engines.vllm.parsing.tokens import TokenTexts
+from deployments.engines.vllm.sampling import CONSTRAINED_PRIOR_KEY, PRIOR_KEY
 from penstock.models import OutputParsing, ToolMode
 
 
@@ -26,12 +31,16 @@ class ParsedSequence:
     """Whether a constraint holds from the first token; None leaves it to the engine."""
     reasoning_kwargs: dict[str, Any] | None
     """Arguments of the engine's own reasoning parser."""
+    constrained_prior: tuple[int, ...]
+    """The output before a resume that the constraint holds for: what follows the reasoning."""
 
     def adjust(self, params: Any) -> Any:
         """Return vLLM's sampling parameters with the changes."""
         params = copy(params)
         params.structured_outputs = self.constraint
         params.skip_special_tokens = self.skip_special_tokens
+        if params.extra_args and PRIOR_KEY in params.extra_args:
+            params.extra_args = {**params.extra_args, CONSTRAINED_PRIOR_KEY: list(self.constrained_prior)}
         return params
 
 
@@ -59,16 +68,72 @@ def parse_sequence(parsers: Parsers | None, spec: GenerationSpec) -> ParsedSeque
 
 
 def _sequence(parsers: Parsers, kind: Any, parsing: OutputParsing, spec: GenerationSpec) -> ParsedSequence:
+    from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
+
     structured = spec.sampling.structured
     request = chat_request(parsing, structured)
     kwargs = template_kwargs(parsing)
     parser = kind(parsers.tokenizer, request.tools, chat_template_kwargs=kwargs, model_config=parsers.config)
-    adjusted = parser.adjust_request(grammar_request(parsing, structured))
-    reasons = parser.reasoning_parser is not None
+    if structured is not None and parsing.tools:
+        # The answer may be either; without this it could only be the client's format.
+        parser.tool_strict_level = ToolStrictLevel.FUNCTION
+    wanted = grammar_request(parsing, structured)
+    client = wanted.structured_outputs
+    adjusted = parser.adjust_request(wanted)
+    prompt, prior = list(spec.prompt_token_ids), spec.resume.prior_token_ids if spec.resume else ()
+    reasoner = parser.reasoning_parser
+    ended = adjusted.resolve_reasoning_ended(parser, prompt)
+    if ended is False and prior and (place := _reasoning_end(reasoner, prompt, prior)) is not None:
+        ended, constrained = True, prior[place:]
+    else:
+        constrained = () if ended is False else prior
     return ParsedSequence(
-        VllmOutputParser(parser, request, spec.prompt_token_ids, short_call_ids=parsers.short_call_ids),
-        constraint=adjusted.structured_outputs,
+        VllmOutputParser(
+            parser,
+            request,
+            prompt,
+            _token_texts(parsers, spec, skip_special_tokens=adjusted.skip_special_tokens),
+            short_call_ids=parsers.short_call_ids,
+        ),
+        constraint=constraint_of(parsers, parsing, adjusted, client),
         skip_special_tokens=adjusted.skip_special_tokens,
-        reasoning_ended=adjusted.resolve_reasoning_ended(parser, list(spec.prompt_token_ids)),
-        reasoning_kwargs={"chat_template_kwargs": kwargs} if reasons else None,
+        reasoning_ended=ended,
+        reasoning_kwargs={"chat_template_kwargs": kwargs} if reasoner is not None else None,
+        constrained_prior=constrained,
     )
+
+
+def _token_texts(parsers: Parsers, spec: GenerationSpec, *, skip_special_tokens: bool) -> TokenTexts:
+    def begin() -> Callable[[int], str]:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+        params = SamplingParams(skip_special_tokens=skip_special_tokens)
+        ids = list(spec.prompt_token_ids)
+        wanted: Any = SimpleNamespace(request_id="", sampling_params=params, prompt_token_ids=ids, prompt_embeds=None)
+        detokenizer = IncrementalDetokenizer.from_new_request(parsers.tokenizer, wanted)
+
+        def decode(token: int) -> str:
+            detokenizer.update([token], False)
+            return str(detokenizer.get_next_output_text(False, True))
+
+        return decode
+
+    # A stop string holds text back that may be its beginning.
+    return TokenTexts(begin, lags=bool(spec.sampling.stop))
+
+
+def _reasoning_end(reasoner: Any, prompt: list[int], prior: Sequence[int]) -> int | None:
+    """Return the place in `prior` from which a constraint holds, as the engine finds it; None inside the reasoning."""
+    from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
+
+    if isinstance(reasoner, ParserEngineReasoningAdapter) and reasoner.reasoning_end_token_ids:
+        if (end := reasoner.find_reasoning_end(prior)) is None or end.offset == len(prior):
+            return None
+        return int(end.offset) + (not end.implicit)
+    ids = list(prompt)
+    for place, token in enumerate(prior, start=1):
+        ids.append(token)
+        if reasoner.is_reasoning_end_streaming(ids, [token]):
+            return place
+    return None

@@ -66,8 +66,8 @@ def engine_arguments(
     if on_cpu:
         arguments |= _cpu_scheduling(own, context_tokens)
     if own.reasoning_parser is not None:
-        # The engine lets constraints begin after the reasoning.
-        arguments["reasoning_parser"] = own.reasoning_parser
+        # Constraints then begin after the reasoning.
+        arguments["structured_outputs_config"]["reasoning_parser"] = own.reasoning_parser
     if own.speculative:
         arguments["speculative_config"] = _speculative(own.speculative)
     if own.lora_modules:

@@ -55,7 +55,10 @@ REFUSED = {
     "tokenizer_revision": _TOKENIZER,
 }
 """Arguments that would break a replica, with the reason."""
-_STRUCTURED = {"backend": "compiler", "disable_any_whitespace": "any_whitespace"}
+_STRUCTURED = {
+    "backend": "structured_output.compiler",
+    "disable_any_whitespace": "structured_output.any_whitespace",
+}
 
 
 def with_extra(arguments: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def with_extra(arguments: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[s
         problems.append(f"vllm.extra.structured_outputs_config: must be a table, got {structured!r:.40}")
         structured = {}
     problems += [
-        f"vllm.extra.structured_outputs_config.{name}: set vllm.structured_output.{setting} instead"
+        f"vllm.extra.structured_outputs_config.{name}: set vllm.{setting} instead"
         for name, setting in _STRUCTURED.items()
         if name in structured
     ]

@@ -131,6 +131,7 @@ def _launch(
         report.stage("starting engine processes")
         with core.taken_by_vllm() if core else nullcontext():
             frontend = Frontend(config, events)
+        frontend.reasons = pool.vllm.reasoning_parser is not None
     report.stage("testing the engine")
     log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **variables})
     return Launched(

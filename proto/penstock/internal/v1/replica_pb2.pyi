@@ -392,7 +392,6 @@ class ResumeRecord(_message.Message):
     PRIOR_TEXT_FIELD_NUMBER: _builtins.int
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
-    PRIOR_PARSED_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
     """Number of characters of text that the client already has."""
     model_digest: _builtins.str
@@ -413,10 +412,6 @@ class ResumeRecord(_message.Message):
     def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Number of characters of each of these deltas."""
 
-    @_builtins.property
-    def prior_parsed(self) -> Global___ParsedSize:
-        """Size of the parsed output that the client already has; absent for output that is not parsed."""
-
     def __init__(
         self,
         *,
@@ -426,47 +421,14 @@ class ResumeRecord(_message.Message):
         prior_text: _builtins.str = ...,
         delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
         delta_characters: _abc.Iterable[_builtins.int] | None = ...,
-        prior_parsed: Global___ParsedSize | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prior_parsed", b"prior_parsed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_parsed", b"prior_parsed", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeRecord: _TypeAlias = ResumeRecord  # noqa: Y015
-
-@_typing.final
-class ParsedSize(_message.Message):
-    """Size of parsed output, in characters."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TEXT_FIELD_NUMBER: _builtins.int
-    REASONING_FIELD_NUMBER: _builtins.int
-    ARGUMENTS_FIELD_NUMBER: _builtins.int
-    text: _builtins.int
-    """Text of the answer."""
-    reasoning: _builtins.int
-    """Reasoning."""
-    @_builtins.property
-    def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Arguments of each tool call that has begun."""
-
-    def __init__(
-        self,
-        *,
-        text: _builtins.int = ...,
-        reasoning: _builtins.int = ...,
-        arguments: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "reasoning", b"reasoning", "text", b"text"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ParsedSize: _TypeAlias = ParsedSize  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):

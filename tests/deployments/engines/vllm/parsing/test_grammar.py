@@ -1,0 +1,164 @@
+"""Grammars of tool calls for llguidance, against what xgrammar accepts of the same structural tag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deployments.engines.factory import resolve_model
+from deployments.engines.vllm.parsing.grammar import UnknownFormatError, to_lark
+from deployments.engines.vllm.parsing.request import grammar_request
+from penstock.models import OutputParsing, Tool, ToolMode
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+STRICT = Tool(
+    "get_weather",
+    "",
+    '{"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, '
+    '"required": ["city"], "additionalProperties": false}',
+    strict=True,
+)
+FREE = Tool("get_time", "", '{"type": "object", "properties": {"zone": {"type": "string"}}}')
+PARSERS = ("hermes", "longcat", "qwen3_coder", "kimi_k2", "minimax_m2", "glm45", "deepseek_v32")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from vllm.tokenizers import get_tokenizer
+
+    return get_tokenizer(resolve_model("demo"))
+
+
+def tag(tokenizer: Any, parser: str, *tools: Tool, mode: ToolMode = ToolMode.REQUIRED, single: bool = False) -> Any:
+    from vllm.parser import ParserManager
+
+    kind = ParserManager.get_parser(tool_parser_name=parser, enable_auto_tools=True)
+    request = grammar_request(OutputParsing(tools, mode, single_call=single), None)
+    adjusted = kind(tokenizer, request.tools, chat_template_kwargs={}).adjust_request(request)
+    return json.loads(adjusted.structured_outputs.structural_tag)
+
+
+class Judges:
+    """Both compilers on one structural tag."""
+
+    def __init__(self, tokenizer: Any, content: Any) -> None:
+        import llguidance
+        import llguidance.hf
+        import xgrammar
+
+        self._xgrammar = xgrammar.GrammarCompiler(
+            xgrammar.TokenizerInfo.from_huggingface(tokenizer)
+        ).compile_structural_tag(json.dumps(content))
+        lark = to_lark(content, {}, any_whitespace=True)
+        self._tokenizer = llguidance.hf.from_tokenizer(tokenizer)
+        self._lark = llguidance.grammar_from("grammar", lark)
+        assert not llguidance.LLMatcher.validate_grammar(self._lark, self._tokenizer), lark
+
+    def accept(self, text: str) -> tuple[bool, bool]:
+        """Return whether xgrammar and llguidance take a text as complete."""
+        import llguidance
+        import xgrammar
+
+        one = xgrammar.GrammarMatcher(self._xgrammar, terminate_without_stop_token=True)
+        other = llguidance.LLMatcher(self._tokenizer, self._lark)
+        ids = self._tokenizer.tokenize_str(text)
+        return (
+            bool(one.accept_string(text) and one.is_completed()),
+            bool(other.validate_tokens(ids) == len(ids) and other.consume_tokens(ids) and other.is_accepting()),
+        )
+
+
+def hermes(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+GOOD = hermes("get_weather", '{"city": "Paris"}')
+OTHER = hermes("get_time", '{"anything": [1, {"a": null}]}')
+OUTPUTS = (
+    GOOD,
+    OTHER,
+    GOOD + OTHER,
+    OTHER + GOOD + GOOD,
+    hermes("get_weather", '{"city": "Paris", "days": 3}'),
+    hermes("get_weather", '{"city": 3}'),
+    hermes("get_weather", '{"days": 3}'),
+    hermes("get_weather", '{"city": "<tool_call>"}'),
+    hermes("get_weather", '{"city": "Paris", "more": 1}'),
+    hermes("nobody", "{}"),
+    "",
+    "Only text.",
+    f"Text before. {GOOD}",
+    f"{GOOD} Text behind.",
+    f"a < b {GOOD} <tool {OTHER} end",
+    GOOD[:-4],
+    GOOD[:40],
+    "<tool_call>",
+)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("mode", [ToolMode.REQUIRED, ToolMode.AUTO])
+def test_both_compilers_take_the_same_outputs(tokenizer: Any, mode: ToolMode, single: bool) -> None:
+    judges = Judges(tokenizer, tag(tokenizer, "hermes", STRICT, FREE, mode=mode, single=single))
+    taken = {output: judges.accept(output) for output in OUTPUTS}
+
+    assert {output: one for output, (one, _) in taken.items()} == {
+        output: other for output, (_, other) in taken.items()
+    }
+    assert taken[GOOD] == (True, True)
+    assert taken[hermes("get_weather", '{"city": 3}')] == (False, False)
+    assert taken["Only text."] == (mode is ToolMode.AUTO, mode is ToolMode.AUTO)
+
+
+def variants() -> Iterator[tuple[str, ToolMode, bool]]:
+    for parser in PARSERS:
+        for mode in (ToolMode.REQUIRED, ToolMode.AUTO):
+            for single in (False, True):
+                if mode is ToolMode.REQUIRED or single:
+                    yield parser, mode, single
+
+
+@pytest.mark.parametrize(("parser", "mode", "single"), list(variants()))
+def test_tools_without_a_strict_schema_have_a_grammar(
+    tokenizer: Any, parser: str, mode: ToolMode, single: bool
+) -> None:
+    import llguidance
+
+    lark = to_lark(tag(tokenizer, parser, FREE, mode=mode, single=single), {}, any_whitespace=False)
+    assert not llguidance.LLMatcher.validate_grammar(llguidance.grammar_from("grammar", lark))
+
+
+def test_strict_parameters_in_qwens_format_follow_their_schema(tokenizer: Any) -> None:
+    judges = Judges(tokenizer, tag(tokenizer, "qwen3_coder", STRICT, single=True))
+
+    def call(*parameters: str) -> str:
+        shown = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, _, value in map(split, parameters))
+        return f"<tool_call>\n<function=get_weather>\n{shown}\n</function>\n</tool_call>"
+
+    def split(parameter: str) -> tuple[str, str, str]:
+        return parameter.partition("=")
+
+    assert judges.accept(call("city=Paris"))[1]
+    assert judges.accept(call('city=<b> & "more"', "days=3"))[1]
+    assert not judges.accept(call("days=3"))[1]
+    assert not judges.accept(call("city=Paris", "days=three"))[1]
+
+
+def test_a_format_without_translation_is_named(tokenizer: Any) -> None:
+    with pytest.raises(UnknownFormatError, match="glm_xml"):
+        to_lark(tag(tokenizer, "glm45", STRICT), {}, any_whitespace=False)
+
+
+def test_a_special_token_in_a_fixed_text_is_that_token() -> None:
+    content = {"format": {"type": "const_string", "value": "a<|call|>b"}}
+    assert 'start: "a" <[77]> "b"' in to_lark(content, {"<|call|>": 77, "<|": 1}, any_whitespace=False)
+
+
+def test_json_is_compact_unless_the_pool_is_set_otherwise() -> None:
+    content = {"format": {"type": "json_schema", "json_schema": {"type": "integer"}}}
+    assert '"whitespace_flexible": false' in to_lark(content, {}, any_whitespace=False)
+    assert '"whitespace_flexible": true' in to_lark(content, {}, any_whitespace=True)
