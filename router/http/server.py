@@ -23,6 +23,7 @@ from router.http.hosts import refuse_foreign_hosts
 from router.http.responses.routes import ResponseRoutes
 from router.http.responses.runs import ResponseRuns
 from router.http.routes import Routes
+from router.http.tokenizer import TokenizerRoutes
 from router.jobs import JobTools
 
 _END_S = 0.2
@@ -83,6 +84,7 @@ class HttpServer:
             app.middlewares.append(refuse_foreign_hosts)
         Routes(calls).add_to(app)
         CompletionRoutes(calls).add_to(app)
+        TokenizerRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         self._files = FileRoutes(calls, services.jobs, settings)
         self._files.add_to(app)

@@ -168,7 +168,11 @@ class InferenceServicer:
         self, request: api.GetModelRequest, context: CallContext, caller: Caller
     ) -> api.GetModelResponse:
         pool = self._catalog.pool(check_get_model(request), caller)
-        return api.GetModelResponse(model=await self._describe(pool))
+        model = await self._describe(pool)
+        if not request.tokenizer_config:
+            return api.GetModelResponse(model=model)
+        _info, tokenizer = await self._catalog.model(pool)
+        return api.GetModelResponse(model=model, tokenizer_config=tokenizer.config)
 
     def digest(self, model: str) -> str:
         """Return the digest of a model's weights and tokenizer; empty while it is not known."""
@@ -191,7 +195,10 @@ class InferenceServicer:
         checked = check_count(request, self._limits)
         pool = self._catalog.pool(checked.model, caller)
         _info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
-        return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
+        found = api.CountTokensResponse(tokens=len(ids), token_ids=ids)
+        if checked.names:
+            found.names.extend((await self._catalog.model(pool))[1].names(ids))
+        return found
 
     async def Detokenize(  # noqa: N802
         self, request: api.DetokenizeRequest, context: CallContext, caller: Caller

@@ -15,6 +15,7 @@ from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
 from router.tokens.chat import ChatTemplate, splits_special_tokens
+from router.tokens.config import config_text
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
 from router.tokens.token_bytes import TokenBytes
@@ -58,6 +59,8 @@ class Tokenizer:
         self._encoder.no_padding()
         self.token_bytes = TokenBytes(self._encoder)
         """Text of each token in UTF-8, by id."""
+        self.config = config_text(files)
+        """Configuration with the chat template, as the text of a JSON object."""
         self._executor = executor
         self._no_chat = "this model has no chat template; send text or token ids"
         try:
@@ -79,14 +82,14 @@ class Tokenizer:
         """Number of token ids, added tokens included."""
         return int(self._encoder.get_vocab_size(with_added_tokens=True))
 
-    async def encode(self, text: str) -> list[int]:
-        """Encode plain text, with the special tokens that the tokenizer's own post-processor adds."""
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Encode plain text. `special`: with the special tokens that the tokenizer's own post-processor adds."""
         if len(text) <= INLINE_CHARACTERS:
-            return self._encode(text, True)
-        return await self._in_thread(partial(self._encode, text, True))
+            return self._encode(text, special)
+        return await self._in_thread(partial(self._encode, text, special))
 
     async def encode_chat(self, prompt: ChatPrompt) -> list[int]:
-        """Render a conversation and encode it. The template alone adds special tokens.
+        """Render a conversation and encode it. The template alone adds special tokens, unless the prompt asks for more.
 
         Raises:
             InvalidRequestError: the model has no chat template, or its template refuses the conversation.
@@ -121,8 +124,8 @@ class Tokenizer:
             InvalidRequestError: for the reasons of `encode_chat`.
         """
         match prompt:
-            case TextPrompt(text):
-                return await self.encode(text)
+            case TextPrompt(text, special):
+                return await self.encode(text, special=special)
             case ChatPrompt():
                 return await self.encode_chat(prompt)
             case _:
@@ -145,6 +148,10 @@ class Tokenizer:
             return decode()
         return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
 
+    def names(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the names of tokens in the vocabulary; an empty one for an id without a token."""
+        return [self._encoder.id_to_token(token_id) or "" for token_id in token_ids]
+
     def _encode(self, text: str, special: bool) -> list[int]:
         # The call for batches releases the interpreter lock and skips offsets; the one for single texts blocks all
         # threads.
@@ -152,7 +159,7 @@ class Tokenizer:
         return list(encoding.ids)
 
     def _encode_chat(self, chat: ChatTemplate, prompt: ChatPrompt) -> list[int]:
-        return self._encode(chat.render(prompt), False)
+        return self._encode(chat.render(prompt), prompt.special)
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.models import ToolChoice, ToolMode
 from penstock.v1 import inference_pb2, types_pb2
@@ -89,8 +90,13 @@ def check_count(request: inference_pb2.CountTokensRequest, limits: RequestLimits
     found = Violations()
     found.size("model", request.model, 1, MAX_MODEL_BYTES)
     prompt, _ = _check_asked(found, request, limits)
+    if request.HasField("add_special_tokens"):
+        if isinstance(prompt, TokenPrompt):
+            found.add("add_special_tokens", "must not be set with token ids, which are used as they are")
+        else:
+            prompt = replace(prompt, special=request.add_special_tokens)
     found.raise_any()
-    return CheckedCount(request.model, prompt)
+    return CheckedCount(request.model, prompt, request.names)
 
 
 def check_detokenize(request: inference_pb2.DetokenizeRequest) -> tuple[str, Sequence[int]]:

@@ -29,6 +29,8 @@ class TextPrompt:
     """Prompt of plain text."""
 
     text: str
+    special: bool = True
+    """Whether the tokenizer adds its own special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class ChatPrompt:
     """Variables for the chat template, as the text of a JSON object; empty for none."""
     effort: str = ""
     """Amount of reasoning in the words of the chat template; empty for its own default."""
+    special: bool = False
+    """Whether the tokenizer adds its own special tokens to those of the template."""
 
     def variables(self) -> dict[str, Any]:
         """Return the variables for the chat template that the client gave.
@@ -154,6 +158,8 @@ class CheckedCount:
 
     model: str
     prompt: Prompt
+    names: bool = False
+    """Whether the names of the tokens are asked for."""
 
 
 @dataclass(frozen=True, slots=True)

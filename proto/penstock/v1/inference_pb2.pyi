@@ -689,16 +689,20 @@ class GetModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
+    TOKENIZER_CONFIG_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model. Required, 1 to 256 bytes."""
+    tokenizer_config: _builtins.bool
+    """Whether the configuration of the tokenizer is returned. Default false."""
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
+        tokenizer_config: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "tokenizer_config", b"tokenizer_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -711,6 +715,11 @@ class GetModelResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
+    TOKENIZER_CONFIG_FIELD_NUMBER: _builtins.int
+    tokenizer_config: _builtins.str
+    """Configuration of the tokenizer, where it was asked for: the text of a JSON object, with the class, the special
+    tokens and the chat template as in tokenizer_config.json.
+    """
     @_builtins.property
     def model(self) -> Global___Model:
         """Description of the model."""
@@ -719,10 +728,11 @@ class GetModelResponse(_message.Message):
         self,
         *,
         model: Global___Model | None = ...,
+        tokenizer_config: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "tokenizer_config", b"tokenizer_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -898,8 +908,16 @@ class CountTokensRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model. Required, 1 to 256 bytes."""
+    add_special_tokens: _builtins.bool
+    """Whether the tokenizer adds its own special tokens, such as one that begins a text. Default: as in Generate, true for
+    text and false for a conversation, whose template adds them. Not with token ids.
+    """
+    names: _builtins.bool
+    """Whether the names of the tokens are returned. Default false."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Prompt to count. Required."""
@@ -919,12 +937,16 @@ class CountTokensRequest(_message.Message):
         prompt: _types_pb2.Prompt | None = ...,
         tool_choice: _types_pb2.ToolChoice | None = ...,
         reasoning: _types_pb2.ReasoningOptions | None = ...,
+        add_special_tokens: _builtins.bool | None = ...,
+        names: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "model", b"model", "names", b"names", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
+    _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
 
 Global___CountTokensRequest: _TypeAlias = CountTokensRequest  # noqa: Y015
 
@@ -936,21 +958,27 @@ class CountTokensResponse(_message.Message):
 
     TOKENS_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Number of tokens, special tokens included, as Generate would have them."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids."""
 
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the tokens in the vocabulary, such as "Ġthe", where they were asked for. Empty for an id without a token."""
+
     def __init__(
         self,
         *,
         tokens: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "token_ids", b"token_ids", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,109 @@
+"""The tokenizer over HTTP, as vLLM's clients ask for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from tokenizers import Tokenizer
+
+from deployments.engines.factory import resolve_model
+from tests.router.http.test_openai import HTTP, base, post
+from tests.support.keys import Keys
+from tests.support.stack import MODEL, Stack, running_stack
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEXT = "What is Penstock? 🚀"
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("stack"), router=HTTP, sim={"max_model_len": 256}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Tokenizer:
+    return Tokenizer.from_file(str(resolve_model(MODEL) / "tokenizer.json"))
+
+
+async def get(stack: Stack, path: str) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.get(base(stack) + path) as reply:
+        return reply.status, json.loads(await reply.read())
+
+
+@pytest.mark.parametrize("special", [None, True, False])
+async def test_a_text_becomes_the_tokens_of_its_own_tokenizer(
+    stack: Stack, encoder: Tokenizer, special: bool | None
+) -> None:
+    body = {"prompt": TEXT, "add_special_tokens": special, "return_token_strs": True}
+    status, found, _ = await post(stack, "/tokenize", json=body)
+    wanted = encoder.encode(TEXT, add_special_tokens=special is not False)
+    assert (200, wanted.ids, wanted.tokens) == (status, found["tokens"], found["token_strs"])
+    assert (len(wanted.ids), 256) == (found["count"], found["max_model_len"])
+
+
+async def test_a_conversation_is_rendered(stack: Stack, encoder: Tokenizer) -> None:
+    _, found, _ = await post(stack, "/tokenize", json={"model": "demo", "messages": CHAT})
+    assert encoder.decode(found["tokens"], skip_special_tokens=False) == "<|begin|><|user|>Hi<|end|><|assistant|>"
+    assert found["token_strs"] is None
+    body = {"messages": CHAT, "add_special_tokens": True}
+    _, more, _ = await post(stack, "/tokenize", json=body)
+    assert [encoder.token_to_id("<|begin|>"), *found["tokens"]] == more["tokens"]
+
+
+async def test_tokens_become_their_text(stack: Stack, encoder: Tokenizer) -> None:
+    ids = encoder.encode(TEXT).ids
+    for body in ({"tokens": ids}, {"model": "demo", "tokens": ids}):
+        status, found, _ = await post(stack, "/detokenize", json=body)
+        assert (200, {"prompt": f"<|begin|>{TEXT}"}) == (status, found)
+
+
+async def test_the_configuration_names_special_tokens_and_template(stack: Stack) -> None:
+    for path in ("/tokenizer_info", "/tokenizer_info?model=demo"):
+        status, found = await get(stack, path)
+        assert status == 200
+        assert ("<|begin|>", "<|end|>") == (found["bos_token"], found["eos_token"])
+        assert "PreTrainedTokenizerFast" == found["tokenizer_class"]
+        assert "<|assistant|>" in found["chat_template"]
+    assert (404, "model_not_found") == _code(await get(stack, "/tokenizer_info?model=none"))
+
+
+def _code(answer: tuple[int, Any]) -> tuple[int, str]:
+    return answer[0], answer[1]["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "model": 7}, "model"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [5, 10**6]}, "tokens[1]"),
+    ],
+    ids=str,
+)
+async def test_what_is_wrong_is_named(stack: Stack, path: str, body: dict[str, Any], param: str) -> None:
+    status, found, _ = await post(stack, path, json=body)
+    assert (400, param) == (status, found["error"]["param"])
+
+
+async def test_it_needs_a_key_where_there_are_keys(tmp_path: Any) -> None:
+    key = Keys(tmp_path / "keys.toml").acme
+    sections = {"auth": {"keys_file": str(tmp_path / "keys.toml")}}
+    async with running_stack(tmp_path, router=HTTP, sections=sections) as stack:
+        assert 401 == (await post(stack, "/tokenize", json={"prompt": "a"}))[0]
+        assert 401 == (await get(stack, "/tokenizer_info"))[0]
+        headers = {"authorization": f"Bearer {key}"}
+        assert 200 == (await post(stack, "/tokenize", json={"prompt": "a"}, headers=headers))[0]
