@@ -139,12 +139,12 @@ def build_router(
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
-    embeddings = EmbeddingServicer(
-        PoolingAdmission(catalog, admission, policies, salts), limits, metrics, inference.entered, generations.unkeyed
-    )
+    pooling = PoolingAdmission(catalog, admission, policies, salts)
+    embeddings = EmbeddingServicer(pooling, limits, metrics, inference.entered, generations.unkeyed)
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
-    feeder = _build_feeder(router_id, settings, pools, job_stores, Executor(admission, limits, metrics), metrics)
+    execute = Executor(admission, pooling, limits, metrics)
+    feeder = _build_feeder(router_id, settings, pools, job_stores, execute, metrics)
     job_tools = JobTools(
         job_stores,
         settings.jobs,

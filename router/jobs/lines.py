@@ -8,6 +8,7 @@ from cluster.errors import InvalidRequestError
 from cluster.jobs.ids import file_of
 from penstock.batch.encoding import ESCAPED
 from penstock.batch.input import BatchFileError, read_line
+from penstock.v1 import embeddings_pb2, inference_pb2
 from penstock.v1 import jobs_pb2 as api
 
 
@@ -26,6 +27,11 @@ def read_item(job_id: str, body: bytes) -> api.JobItem:
         raise InvalidRequestError.of(error.field, error.problem) from None
     except (TypeError, ValueError) as error:
         raise InvalidRequestError.of("body", str(error)) from None
+
+
+def request_of(item: api.JobItem) -> inference_pb2.GenerateRequest | embeddings_pb2.EmbedRequest:
+    """Return what an item asks for."""
+    return item.embed if item.HasField("embed") else item.request
 
 
 def name_of(body: bytes) -> str:

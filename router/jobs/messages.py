@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from cluster.errors import InvalidRequestError
 from cluster.jobs.contract import ItemResult, JobCursor, JobRecord, JobState, JobUsage
-from penstock.v1 import inference_pb2
+from penstock.v1 import embeddings_pb2, inference_pb2
 from penstock.v1 import jobs_pb2 as api
 from penstock.wire import request_class_to_wire
 from router.jobs.upload import class_of
@@ -67,12 +67,10 @@ def _failure(record: JobRecord) -> str:
     return "its file has errors, which /v1/batches names" if record.state is JobState.FAILED else ""
 
 
-def response_result(index: int, item: api.JobItem, response: inference_pb2.GenerateResponse) -> ItemResult:
+def response_result(
+    index: int, item: api.JobItem, response: inference_pb2.GenerateResponse | embeddings_pb2.EmbedResponse
+) -> ItemResult:
     """Pack an item's output."""
-    for choice in response.choices:
-        if not choice.logprobs:
-            # They take as much space as the text, and without log probabilities no client reads them.
-            choice.ClearField("token_ids")
     usage, receipt = response.usage, response.receipt
     used = JobUsage(
         usage.prompt_tokens,
@@ -83,6 +81,13 @@ def response_result(index: int, item: api.JobItem, response: inference_pb2.Gener
         usage.reasoning_tokens,
     )
     result = _result(index, item, response.request_id)
+    if isinstance(response, embeddings_pb2.EmbedResponse):
+        result.embeddings.CopyFrom(response)
+        return ItemResult(result.SerializeToString(), usage=used)
+    for choice in response.choices:
+        if not choice.logprobs:
+            # They take as much space as the text, and without log probabilities no client reads them.
+            choice.ClearField("token_ids")
     result.response.CopyFrom(response)
     return ItemResult(result.SerializeToString(), usage=used)
 

@@ -17,9 +17,10 @@ from cluster.jobs.ids import file_of
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
+from penstock.v1.inference_pb2 import GenerateRequest
 from penstock.wire import request_class_to_wire
 from router.jobs.execute import Execute
-from router.jobs.lines import name_of, read_item
+from router.jobs.lines import name_of, read_item, request_of
 from router.jobs.messages import error_result, response_result
 from router.jobs.plan import BlockPlan, plan
 from router.jobs.upload import class_of
@@ -167,8 +168,10 @@ class JobRun:
     async def _item(self, index: int, body: bytes) -> None:
         try:
             item = read_item(self._job_id, body)
-            item.request.model = self._header.model
-            item.request.request_class = request_class_to_wire(class_of(self._header))
+            asked = request_of(item)
+            asked.model = self._header.model
+            owner = asked if isinstance(asked, GenerateRequest) else asked.options
+            owner.request_class = request_class_to_wire(class_of(self._header))
             unreadable = None
         except InvalidRequestError as error:
             item, unreadable = api.JobItem(custom_id=name_of(body)), to_rpc_status(error)
@@ -193,7 +196,9 @@ class JobRun:
     async def _result(self, index: int, item: api.JobItem) -> ItemResult:
         while True:
             try:
-                return response_result(index, item, await self._tools.execute(self._claim.record.tenant, item.request))
+                return response_result(
+                    index, item, await self._tools.execute(self._claim.record.tenant, request_of(item))
+                )
             except Exception as error:  # noqa: BLE001 - every error that a client could get is judged
                 status = to_rpc_status(error)
             verdict = judge(status)

@@ -11,8 +11,10 @@ from penstock.models import FieldViolation, RequestClass, StructuredOutput
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire, request_class_from_wire
+from router.jobs.lines import request_of
 from router.validation import RequestLimits, check_request
 from router.validation.fields import MAX_MODEL_BYTES
+from router.validation.pooling import check_embed
 from router.validation.validation import MAX_KEY_BYTES
 from router.validation.violations import MAX_VIOLATIONS, Violations, shown
 
@@ -127,6 +129,8 @@ class Upload:
             found.add(
                 f"{where}.request.model", f"must be empty or {shown(self._model)}, got {shown(item.request.model)}"
             )
+        if item.HasField("embed"):
+            return self._named(item, _violations(found) + self._check_embed(item, where))
         for field, _value in item.request.ListFields():
             if field.name in _OF_THE_JOB:
                 found.add(f"{where}.request.{field.name}", "belongs to the job and must be unset")
@@ -139,12 +143,32 @@ class Upload:
                 self.constraints[constraint] = self.items, item.custom_id
         except InvalidRequestError as error:
             violations += [FieldViolation(f"{where}.request.{v.field}", v.description) for v in error.violations]
+        return self._named(item, violations)
+
+    def _check_embed(self, item: api.JobItem, where: str) -> list[FieldViolation]:
+        found, embed = Violations(), item.embed
+        if item.HasField("request"):
+            found.add(where, "must have one of request and embed, not both")
+        if embed.model not in ("", self._model):
+            found.add(f"{where}.embed.model", f"must be empty or {shown(self._model)}, got {shown(embed.model)}")
+        for field, _value in embed.options.ListFields():
+            if field.name in _OF_THE_JOB:
+                found.add(f"{where}.embed.options.{field.name}", "belongs to the job and must be unset")
+        embed.model = self._model
+        violations = _violations(found)
+        try:
+            check_embed(embed, self._limits)
+        except InvalidRequestError as error:
+            violations += [FieldViolation(f"{where}.embed.{v.field}", v.description) for v in error.violations]
+        return violations
+
+    def _named(self, item: api.JobItem, violations: list[FieldViolation]) -> list[FieldViolation]:
         name = shown(item.custom_id)
         return [FieldViolation(v.field, f"{v.description} (custom_id {name})") for v in violations]
 
     def _put(self, item: api.JobItem) -> Iterator[list[bytes]]:
         # It is the same in every item, so it is not stored.
-        item.request.ClearField("model")
+        request_of(item).ClearField("model")
         body = item.SerializeToString(deterministic=True)
         self._digest.update(b"%d:%b" % (len(body), body))
         if self._block and self._block_bytes + len(body) > BLOCK_BYTES:

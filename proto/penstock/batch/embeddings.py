@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from penstock.models import RequestClass
 from penstock.v1 import embeddings_pb2 as api
-from penstock.values.embeddings import Input, PoolingOptions, inputs_to_proto, unpack
+from penstock.values.embeddings import Embeddings, Input, PoolingOptions, inputs_to_proto, unpack
 from penstock.values.fields import build
 from penstock.values.objects import BodyError, Fields, is_int, shown
 from penstock.values.unsupported import Unsupported
@@ -53,6 +53,10 @@ class EmbedBody:
 
     request: api.EmbedRequest
     encoding: Encoding
+    inputs: list[Input]
+    dimensions: int | None
+    normalize: bool | None
+    options: PoolingOptions
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
 
@@ -86,16 +90,18 @@ def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDA
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"must be float or base64, got {shown(encoding)}")
-    dimensions = fields.count("dimensions")
+    model, inputs, dimensions = _model(fields), _inputs(fields, "input"), fields.count("dimensions")
+    normalize, options = _flag(fields, "use_activation"), _options(fields, request_class)
     request = _built(
         api.EmbedRequest,
-        model=_model(fields),
-        inputs=_wire(fields, "input", _inputs(fields, "input")),
+        model=model,
+        inputs=_wire(fields, "input", inputs),
         dimensions=dimensions,
-        normalize=_flag(fields, "use_activation"),
-        options=_options(fields, request_class),
+        normalize=normalize,
+        options=options.to_proto(),
     )
-    return EmbedBody(request, "base64" if encoding == "base64" else "float", fields.leftovers(_KNOWN))
+    form: Encoding = "base64" if encoding == "base64" else "float"
+    return EmbedBody(request, form, inputs, dimensions, normalize, options, fields.leftovers(_KNOWN))
 
 
 def read_classify(fields: Fields, request_class: RequestClass = RequestClass.STANDARD) -> ClassifyBody:
@@ -105,7 +111,7 @@ def read_classify(fields: Fields, request_class: RequestClass = RequestClass.STA
         model=_model(fields),
         inputs=_wire(fields, "input", _inputs(fields, "input")),
         probabilities=_flag(fields, "use_activation"),
-        options=_options(fields, request_class),
+        options=_options(fields, request_class).to_proto(),
     )
     return ClassifyBody(request, fields.leftovers(_KNOWN))
 
@@ -123,7 +129,7 @@ def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDA
         queries=_wire(fields, names[0], texts[0]),
         documents=_wire(fields, names[1], texts[1]),
         probabilities=_flag(fields, "use_activation"),
-        options=_options(fields, request_class),
+        options=_options(fields, request_class).to_proto(),
     )
     return ScoreBody(request, 0, tuple(texts[1]), fields.leftovers(_KNOWN))
 
@@ -142,7 +148,7 @@ def read_rerank(fields: Fields, request_class: RequestClass = RequestClass.STAND
         queries=_wire(fields, "query", [query]),
         documents=_wire(fields, "documents", texts),
         probabilities=_flag(fields, "use_activation"),
-        options=_options(fields, request_class),
+        options=_options(fields, request_class).to_proto(),
     )
     return ScoreBody(request, top, tuple(texts) if repeats else (), fields.leftovers(_KNOWN))
 
@@ -152,16 +158,16 @@ def embedding_value(vector: bytes, encoding: Encoding) -> list[float] | str:
     return base64.b64encode(vector).decode() if encoding == "base64" else list(unpack(vector))
 
 
-def embeddings_object(reply: api.EmbedResponse, *, model: str, encoding: Encoding = "float") -> dict[str, Any]:
-    """Return the body of an answer with vectors."""
+def embeddings_object(found: Embeddings, *, model: str) -> dict[str, Any]:
+    """Return the body of an answer with vectors as numbers."""
     return {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": embedding_value(vector, encoding)}
-            for index, vector in enumerate(reply.vectors)
+            {"object": "embedding", "index": index, "embedding": list(vector)}
+            for index, vector in enumerate(found.vectors)
         ],
         "model": model,
-        "usage": prompt_usage(reply.usage.prompt_tokens),
+        "usage": prompt_usage(found.usage.prompt_tokens),
     }
 
 
@@ -191,7 +197,7 @@ def _flag(fields: Fields, name: str) -> bool | None:
     return value
 
 
-def _options(fields: Fields, request_class: RequestClass) -> api.PoolingOptions:
+def _options(fields: Fields, request_class: RequestClass) -> PoolingOptions:
     most = fields.count("truncate_prompt_tokens", (-1, (1 << 32) - 1))
     side = fields.text("truncation_side")
     if side not in ("", "left", "right"):
@@ -204,7 +210,7 @@ def _options(fields: Fields, request_class: RequestClass) -> api.PoolingOptions:
         truncate_to=most if most is not None and most > 0 else None,
         truncate_beginning=most is not None and side == "left",
         request_class=request_class,
-    ).to_proto()
+    )
 
 
 def _inputs(fields: Fields, name: str) -> list[Input]:
@@ -243,3 +249,15 @@ def _wire(fields: Fields, name: str, inputs: Sequence[Input]) -> list[api.Poolin
     except (TypeError, ValueError) as error:
         field, _, problem = str(error).partition(": ")
         raise fields.wrong(field, problem) from None
+
+
+def read_embed_line(fields: Fields) -> EmbedBody:
+    """Read the body of a line of a batch file.
+
+    Raises:
+        BodyError: a field can't be served as written; names it.
+    """
+    body = read_embed(fields)
+    if body.encoding != "float":
+        raise fields.wrong("encoding_format", f"must be float in a batch, got {shown(body.encoding)}")
+    return body

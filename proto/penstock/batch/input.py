@@ -16,16 +16,18 @@ from functools import partial
 from typing import Any
 
 from penstock.batch.body import Body, read_body
+from penstock.batch.embeddings import EMBEDDINGS_URL, EmbedBody, read_embed_line
 from penstock.batch.encoding import encoding_problem, is_unicode
 from penstock.values.chat import chat_fields
-from penstock.values.jobs import JobItem
+from penstock.values.jobs import EmbedItem, JobItem
 from penstock.values.objects import BodyError, Fields, shown
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
-ENDPOINTS: Mapping[str, Callable[[Fields], Body]] = {
+ENDPOINTS: Mapping[str, Callable[[Fields], Body | EmbedBody]] = {
     CHAT_URL: partial(read_body, chat=True),
     COMPLETIONS_URL: partial(read_body, chat=False),
+    EMBEDDINGS_URL: read_embed_line,
 }
 """Readers of bodies by the URL of a line."""
 
@@ -50,7 +52,7 @@ class BatchLine:
 
     url: str
     model: str
-    item: JobItem
+    item: JobItem | EmbedItem
     ignored: tuple[str, ...]
     """Paths of unsupported fields that were left out at the caller's wish."""
 
@@ -60,7 +62,7 @@ class Batch:
     """A whole file."""
 
     model: str
-    items: tuple[JobItem, ...]
+    items: tuple[JobItem | EmbedItem, ...]
     ignored: Mapping[str, int]
     """Ignored fields, and the number of lines that have each."""
 
@@ -72,7 +74,7 @@ def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
         BatchFileError: a line is wrong, repeats a custom_id or names another model, or the file has no request.
     """
     model = ""
-    items: list[JobItem] = []
+    items: list[JobItem | EmbedItem] = []
     first_line: dict[str, int] = {}
     ignored: dict[str, int] = {}
     number = 0
@@ -138,6 +140,9 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
     if body is None:
         raise fields.wrong("body", "is required")
     request = ENDPOINTS[url](body)
+    if isinstance(request, EmbedBody):
+        embed = EmbedItem(custom_id, request.inputs, request.dimensions, request.normalize, request.options)
+        return BatchLine(url, request.request.model, embed, (*fields.leftovers(), *request.ignored))
     item = JobItem(
         custom_id,
         request.prompt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.batch.embeddings import embeddings_object
 from penstock.batch.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs
 from penstock.models import ToolCall
 from penstock.values.jobs import Job, JobResult
@@ -31,6 +32,12 @@ def result_object(job: Job, result: JobResult) -> dict[str, Any]:
             "body": completion_object(
                 result.completion, model=job.model, created=int(result.ended_at), chat=result.chat
             ),
+        }
+    elif result.embeddings is not None:
+        fields["response"] = {
+            "status_code": 200,
+            "request_id": result.embeddings.request_id,
+            "body": embeddings_object(result.embeddings, model=job.model),
         }
     elif result.error is not None:
         fields["error"] = {"code": result.error.reason.lower(), "message": result.error.message}

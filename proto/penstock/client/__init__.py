@@ -47,7 +47,17 @@ from penstock.values.errors import (
     UnavailableError,
 )
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
-from penstock.values.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
+from penstock.values.jobs import (
+    EmbedItem,
+    Job,
+    JobItem,
+    JobItemError,
+    JobPage,
+    JobResult,
+    JobState,
+    JobTotals,
+    JobUpdate,
+)
 from penstock.values.messages import Message
 from penstock.values.objects import BodyError
 from penstock.values.requests import (
@@ -108,6 +118,7 @@ __all__ = [
     "Decision",
     "DecisionList",
     "Delta",
+    "EmbedItem",
     "Embeddings",
     "ErrorDetails",
     "Event",

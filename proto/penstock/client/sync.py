@@ -19,7 +19,7 @@ from penstock.models import RequestClass
 from penstock.values.chat import ChatFields
 from penstock.values.decisions import DecisionList
 from penstock.values.errors import BrokenCallError, PenstockClientError
-from penstock.values.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
+from penstock.values.jobs import EmbedItem, Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
 from penstock.values.requests import GenerateFields, GenerateOptions, Prompt, ResumePoint
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from penstock.values.sampling import Sampling
@@ -268,7 +268,7 @@ class Client(EmbeddingCaller):
     def submit_job(
         self,
         model: str,
-        items: Iterable[JobItem],
+        items: Iterable[JobItem | EmbedItem],
         *,
         request_class: RequestClass = RequestClass.BATCH,
         idempotency_key: str = "",
@@ -276,7 +276,7 @@ class Client(EmbeddingCaller):
         on_sent: Callable[[int], None] | None = None,
         timeout: float | None = None,
     ) -> Job:
-        """Store a job of generations that run in the background; return once it is queued.
+        """Store a job of generations, or requests for vectors, that run in the background; return once it is queued.
 
         Args:
             model: as `list_models` names it.

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from penstock.v1 import embeddings_pb2 as _embeddings_pb2
 from penstock.v1 import inference_pb2 as _inference_pb2
 from penstock.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -161,18 +162,25 @@ Global___JobItems: _TypeAlias = JobItems  # noqa: Y015
 
 @_typing.final
 class JobItem(_message.Message):
-    """One generation of a job."""
+    """One generation of a job, or one request for vectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CUSTOM_ID_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    EMBED_FIELD_NUMBER: _builtins.int
     custom_id: _builtins.str
     """The client's name for the item, unique in the job. Required, 1 to 512 bytes."""
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
-        """The generation. Required. Its `model` must be empty or the job's; `request_class`, `queue_timeout` and
-        `idempotency_key` belong to the job and must be unset.
+        """The generation. Its `model` must be empty or the job's; `request_class`, `queue_timeout` and
+        `idempotency_key` belong to the job and must be unset. Exactly one of `request` and `embed` is set.
+        """
+
+    @_builtins.property
+    def embed(self) -> _embeddings_pb2.EmbedRequest:
+        """Inputs whose vectors are asked for. Its `model` must be empty or the job's; `options.request_class` and
+        `options.queue_timeout` belong to the job and must be unset.
         """
 
     def __init__(
@@ -180,10 +188,11 @@ class JobItem(_message.Message):
         *,
         custom_id: _builtins.str = ...,
         request: _inference_pb2.GenerateRequest | None = ...,
+        embed: _embeddings_pb2.EmbedRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embed", b"embed", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["custom_id", b"custom_id", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["custom_id", b"custom_id", "embed", b"embed", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -360,6 +369,7 @@ class JobResult(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    EMBEDDINGS_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Number of the job's results before this one."""
@@ -383,6 +393,10 @@ class JobResult(_message.Message):
     def error(self) -> Global___JobError:
         """Reason why there is no output."""
 
+    @_builtins.property
+    def embeddings(self) -> _embeddings_pb2.EmbedResponse:
+        """Vectors, with usage and receipt."""
+
     def __init__(
         self,
         *,
@@ -393,13 +407,14 @@ class JobResult(_message.Message):
         chat: _builtins.bool = ...,
         response: _inference_pb2.GenerateResponse | None = ...,
         error: Global___JobError | None = ...,
+        embeddings: _embeddings_pb2.EmbedResponse | None = ...,
         execution_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings", "ended_at", b"ended_at", "error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "custom_id", b"custom_id", "ended_at", b"ended_at", "error", b"error", "execution_id", b"execution_id", "index", b"index", "offset", b"offset", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "custom_id", b"custom_id", "embeddings", b"embeddings", "ended_at", b"ended_at", "error", b"error", "execution_id", b"execution_id", "index", b"index", "offset", b"offset", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error", "embeddings"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 

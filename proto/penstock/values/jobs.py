@@ -11,8 +11,9 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock.models import RequestClass
-from penstock.v1 import jobs_pb2
+from penstock.v1 import embeddings_pb2, jobs_pb2
 from penstock.values.chat import ChatOptions, chat_fields
+from penstock.values.embeddings import Embeddings, Inputs, PoolingOptions, inputs_to_proto
 from penstock.values.fields import below, build, duration_field, unfit
 from penstock.values.requests import GenerateOptions, Prompt, class_field, request_to_proto
 from penstock.values.results import Completion
@@ -83,6 +84,40 @@ class JobItem(ChatOptions):
             request = request_to_proto("", self.prompt, self.sampling, options)
         request.ClearField("request_class")
         return build(jobs_pb2.JobItem, custom_id=self.custom_id, request=request)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedItem:
+    """One request for vectors of a job."""
+
+    custom_id: str
+    """The caller's name for it, unique in the job."""
+    inputs: Inputs
+    """A text, or up to 2,048 texts or token ids."""
+    dimensions: int | None = None
+    """Numbers of each vector, for models whose vectors can be cut; None for all."""
+    normalize: bool | None = None
+    """Whether each vector has length 1; None leaves it to the model's files."""
+    options: PoolingOptions | None = None
+    """Truncation and adapter. Class and queue timeout belong to the job."""
+
+    def to_proto(self) -> jobs_pb2.JobItem:
+        """Convert to the wire.
+
+        Raises:
+            TypeError: an input is neither text nor token ids, or a value is of another type.
+            ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
+        """
+        with below("embed"):
+            request = build(
+                embeddings_pb2.EmbedRequest,
+                inputs=inputs_to_proto("inputs", self.inputs),
+                dimensions=self.dimensions,
+                normalize=self.normalize,
+                options=self.options.to_proto() if self.options is not None else None,
+            )
+        request.options.ClearField("request_class")
+        return build(jobs_pb2.JobItem, custom_id=self.custom_id, embed=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +207,7 @@ class JobItemError:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The one result of an item; exactly one of `completion` and `error` is set."""
+    """The one result of an item; exactly one of `completion`, `embeddings` and `error` is set."""
 
     index: int
     """Index of the item, from 0."""
@@ -183,6 +218,8 @@ class JobResult:
     completion: Completion | None
     """The output. Its token ids are empty unless log probabilities were asked for."""
     error: JobItemError | None
+    embeddings: Embeddings | None = None
+    """Vectors of an item that asks for them."""
 
     @classmethod
     def from_proto(cls, wire: jobs_pb2.JobResult) -> JobResult:
@@ -192,8 +229,9 @@ class JobResult:
             custom_id=wire.custom_id,
             ended_at=_seconds(wire.ended_at),
             chat=wire.chat,
-            completion=Completion.from_proto(wire.response) if error is None else None,
+            completion=Completion.from_proto(wire.response) if wire.HasField("response") else None,
             error=error,
+            embeddings=Embeddings.from_proto(wire.embeddings) if wire.HasField("embeddings") else None,
         )
 
 
@@ -281,18 +319,19 @@ class Upload:
                     raise
 
 
-def chunks_of(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:
+def chunks_of(items: Iterable[JobItem | EmbedItem]) -> Iterator[jobs_pb2.JobItems]:
     """Convert items lazily, chunk by chunk; a chunk takes some milliseconds.
 
     Raises:
-        TypeError: an item is no JobItem, or a value of it is of another type; names the item and the field.
+        TypeError: an item is neither a JobItem nor an EmbedItem, or a value of it is of another type; names the item
+            and the field.
         ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names both too.
     """
     chunk, size = jobs_pb2.JobItems(), 0
     for index, item in enumerate(items):
         where = f"items[{index}]"
-        if not isinstance(item, JobItem):
-            raise unfit(where, "a JobItem", item)
+        if not isinstance(item, JobItem | EmbedItem):
+            raise unfit(where, "a JobItem or an EmbedItem", item)
         with below(where):
             wire = item.to_proto()
         if chunk.items and (len(chunk.items) == CHUNK_ITEMS or size + wire.ByteSize() > CHUNK_BYTES):

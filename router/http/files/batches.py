@@ -26,7 +26,7 @@ from router.identity import Caller, require_class, require_model
 from router.jobs.tools import JobTools
 from router.jobs.upload import check_header
 
-NOT_YET = ("/v1/embeddings", "/v1/responses")
+NOT_YET = ("/v1/responses",)
 """Endpoints that OpenAI's batches have, and ours will have."""
 LEAST_S = 3_600
 """Shortest life of a file that a client may ask for, in seconds, as OpenAI has it."""

@@ -13,8 +13,10 @@ from penstock.values.objects import shown
 from router.http.errors import in_body
 from router.http.files.notes import LineError
 from router.identity import Caller, may_use, require_model
+from router.jobs.lines import request_of
 from router.jobs.upload import MAX_CUSTOM_ID_BYTES
 from router.validation import RequestLimits, check_request
+from router.validation.pooling import check_embed
 
 MAX_ERRORS = 20
 """Errors of a file that are kept. Lines after that many are not checked."""
@@ -98,9 +100,12 @@ class LineChecks:
 
     def _check_request(self, number: int, line: BatchLine) -> None:
         try:
-            request = line.item.to_proto().request
-            request.model = line.model
-            constraint = check_request(request, self._limits).sampling.structured
+            item = line.item.to_proto()
+            request_of(item).model = line.model
+            if item.HasField("embed"):
+                check_embed(item.embed, self._limits)
+                return
+            constraint = check_request(item.request, self._limits).sampling.structured
         except InvalidRequestError as error:
             for violation in error.violations:
                 self.note(number, "invalid_request", violation.description, f"body.{in_body(violation.field)}")

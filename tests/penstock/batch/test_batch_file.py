@@ -134,7 +134,7 @@ def test_text_parts_stay_parts() -> None:
         (json.dumps({"method": "POST"}), "custom_id", "is required"),
         (json.dumps({"custom_id": 7}), "custom_id", "must be text, got 7"),
         (json.dumps({"custom_id": "a", "method": "GET"}), "method", 'must be "POST", got "GET"'),
-        (line(url="/v1/embeddings"), "url", "must be /v1/chat/completions or /v1/completions, got"),
+        (line(url="/v1/images"), "url", "must be /v1/chat/completions or /v1/completions or /v1/embeddings, got"),
         (json.dumps({"custom_id": "a", "method": "POST", "url": CHAT}), "body", "is required"),
         (line(model=""), "body.model", "is required"),
         (line(messages=[]), "body.messages", "must be a list of at least one message, got []"),

@@ -14,7 +14,12 @@ from penstock import AsyncClient, InvalidArgumentError, ModelTask, PoolingOption
 from tests.support.pooling_models import make_classifier, minilm, reference_logits, reference_vectors
 from tests.support.stack import Stack, running_stack
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 LABELS = ("calm", "angry", "sad")
 TEXTS = (
