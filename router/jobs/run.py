@@ -31,6 +31,8 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 RENEWALS_PER_LEASE = 3
+_LARGE = 32 << 10
+"""Bytes of a result that take a good part of a millisecond to write as a line."""
 STORE_RETRY_S = 0.5
 """Pause before the next call after Redis did not answer."""
 
@@ -190,7 +192,11 @@ class JobRun:
 
     async def _put(self, index: int, result: ItemResult) -> bool:
         if file_of(self._job_id):
-            result = replace(result, line_bytes=self._tools.line_bytes(self._record, result.body))
+            measure, body = self._tools.line_bytes, result.body
+            # In a thread, because the event loop has streams to serve.
+            measured = asyncio.to_thread(measure, self._record, body) if len(body) > _LARGE else None
+            size = measure(self._record, body) if measured is None else await measured
+            result = replace(result, line_bytes=size)
         return await self._insist(lambda: self._store.store(self._claim, index, result))
 
     async def _result(self, index: int, item: api.JobItem) -> ItemResult:

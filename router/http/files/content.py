@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
@@ -15,7 +16,11 @@ from router.jobs.lines import name_of
 from router.jobs.plan import is_done
 
 _RESULTS = 32
-"""Results that are read at once. Few, because each may have megabytes."""
+"""Most results that are read at once."""
+_READ_BYTES = 1 << 20
+"""Bytes after which no more results are read at once. A single one may be larger."""
+_LARGE = 32 << 10
+"""Bytes of a result that take a good part of a millisecond to write as a line."""
 _REMEMBERED = 1_024
 
 
@@ -43,18 +48,29 @@ async def results(store: JobStore, batch: JobRecord, name: str) -> AsyncIterator
     """
     done = bytearray(batch.items // 8 + 1)
     failed = name == ERRORS
-    for offset in range(0, batch.results, _RESULTS):
-        bodies = await store.results(batch.job_id, offset, min(_RESULTS, batch.results - offset))
-        if len(bodies) < min(_RESULTS, batch.results - offset):
+    offset, wanted = 0, 1
+    while offset < batch.results:
+        bodies = await store.results(batch.job_id, offset, min(wanted, batch.results - offset))
+        if not bodies:
             raise ContentLostError
+        offset += len(bodies)
+        # As many as have room if all are as large as the largest of these.
+        wanted = max(1, min(_RESULTS, _READ_BYTES // max(map(len, bodies))))
         found = [api.JobResult.FromString(body) for body in bodies]
         for result in found:
             done[result.index // 8] |= 0x80 >> result.index % 8
-        if lines := b"".join(result_line(batch, each) for each in found if each.HasField("error") == failed):
-            yield lines
+        chosen = [await _line(batch, each) for each in found if each.HasField("error") == failed]
+        if chosen:
+            yield b"".join(chosen)
     if failed and is_unfinished(batch):
         async for lines in _unfinished(store, batch, bytes(done)):
             yield lines
+
+
+async def _line(batch: JobRecord, result: api.JobResult) -> bytes:
+    # In a thread, because the caller's event loop has streams to serve.
+    large = result.ByteSize() > _LARGE
+    return await asyncio.to_thread(result_line, batch, result) if large else result_line(batch, result)
 
 
 async def _unfinished(store: JobStore, batch: JobRecord, done: bytes) -> AsyncIterator[bytes]:

@@ -293,3 +293,13 @@ async def test_a_tenant_sees_its_own_files_and_batches_and_its_keys_keep_their_r
             for call_ in (nobody.files.list, nobody.batches.list):
                 with pytest.raises(openai.AuthenticationError):
                     await call_()
+
+
+async def test_results_of_any_size_come_back_whole(client: openai.AsyncOpenAI) -> None:
+    sizes = [1, 200, 5, 180, 2]
+    lines = [line(number, max_tokens=size, n=8, logprobs=True, top_logprobs=20) for number, size in enumerate(sizes)]
+    batch = await run(client, lines)
+    found = {each["custom_id"]: each["response"]["body"] for each in await content(client, batch.output_file_id)}
+    assert [found[f"q{number}"]["usage"]["completion_tokens"] for number in range(5)] == [8 * size for size in sizes]
+    described = await client.files.retrieve(batch.output_file_id or "")
+    assert described.bytes == len((await client.files.content(described.id)).content)
