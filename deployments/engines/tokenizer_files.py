@@ -1,7 +1,8 @@
 """The tokenizer files that a replica gives to routers.
 
 They have one form for all models: tokenizer.json, tokenizer_config.json with the special tokens, and
-chat_template.jinja where there is a template. Model repositories keep the same things in many places, and the engine's
+chat_template.jinja where there is a template. A template of its own for conversations with tools is in the
+configuration, beside the default one. Model repositories keep the same things in many places, and the engine's
 tokenizer may be none of their files: `transformers` adds tokens, and builds some tokenizers anew.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,24 @@ _SAMPLES = (
 """Texts of which the files must make the same ids as the engine's tokenizer."""
 
 
-def of_tokenizer(tokenizer: Any, template: str | None, *, name: str) -> dict[str, bytes]:
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """Chat templates of a model."""
+
+    plain: str | None = None
+    tool_use: str | None = None
+    """Template of conversations with tools; None for the same one."""
+
+
+_NO_TEMPLATES = Templates()
+
+
+def of_tokenizer(tokenizer: Any, templates: Templates = _NO_TEMPLATES, *, name: str) -> dict[str, bytes]:
     """Write down a tokenizer of `transformers`, and try the result.
 
     Args:
         tokenizer: the engine's own.
-        template: the chat template that the engine's server would use.
+        templates: the chat templates that the engine's server would use.
         name: the model's name or folder, for errors.
 
     Raises:
@@ -55,11 +69,7 @@ def of_tokenizer(tokenizer: Any, template: str | None, *, name: str) -> dict[str
         encoder.encode_special_tokens = config["split_special_tokens"] = True
     specials = [f"a {token} b{token}" for token in config.values() if isinstance(token, str)]
     check(encoder, tokenizer, [*_SAMPLES, *specials], name=name)
-    files = {
-        TOKENIZER_FILE: content.encode(),
-        CONFIG_FILE: json.dumps(config, ensure_ascii=False, sort_keys=True).encode(),
-    }
-    return files | ({TEMPLATE_FILE: template.encode()} if template else {})
+    return _files(content.encode(), config, templates)
 
 
 def check(encoder: Tokenizer, tokenizer: Any, texts: Sequence[str] = _SAMPLES, *, name: str) -> None:
@@ -90,15 +100,26 @@ def of_folder(folder: Path) -> dict[str, bytes]:
         config = _object(folder / CONFIG_FILE)
         if "added_tokens_decoder" not in config:
             config |= _object(folder / "special_tokens_map.json")
-        template = _template(folder, config)
+        templates = _templates(folder, config)
         if not (folder / TOKENIZER_FILE).is_file() or _lacks_tokens(folder, config):
-            return _loaded(folder, template)
-        files = {TOKENIZER_FILE: _readable(folder / TOKENIZER_FILE)}
+            return _loaded(folder, templates)
+        content = _readable(folder / TOKENIZER_FILE)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EngineStartError(f"the tokenizer in {folder} can't be read: {error}") from error
     config.pop("chat_template", None)
-    files[CONFIG_FILE] = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
-    return files | ({TEMPLATE_FILE: template.encode()} if template else {})
+    return _files(content, config, templates)
+
+
+def _files(content: bytes, config: Mapping[str, Any], templates: Templates) -> dict[str, bytes]:
+    plain, tool_use = templates.plain, templates.tool_use
+    beside: dict[str, bytes] = {}
+    if plain and tool_use and tool_use != plain:
+        named = {"default": plain, "tool_use": tool_use}
+        config = {**config, "chat_template": [{"name": name, "template": each} for name, each in named.items()]}
+    elif plain:
+        beside = {TEMPLATE_FILE: plain.encode()}
+    written = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
+    return {TOKENIZER_FILE: content, CONFIG_FILE: written, **beside}
 
 
 def _readable(file: Path) -> bytes:
@@ -136,7 +157,7 @@ def _encoder(tokenizer: Any) -> Tokenizer:
     return converted
 
 
-def _loaded(folder: Path, template: str | None) -> dict[str, bytes]:
+def _loaded(folder: Path, templates: Templates) -> dict[str, bytes]:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -145,7 +166,7 @@ def _loaded(folder: Path, template: str | None) -> dict[str, bytes]:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:
         raise EngineStartError(f"there is no tokenizer in {folder}: {error}") from error
-    return of_tokenizer(tokenizer, template, name=str(folder))
+    return of_tokenizer(tokenizer, templates, name=str(folder))
 
 
 def _lacks_tokens(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -160,23 +181,28 @@ def _lacks_tokens(folder: Path, config: Mapping[str, Any]) -> bool:
     return any(encoder.token_to_id(token) is None for token in added)
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the default chat template, from the first place that has any."""
-    files = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}
-    # Processors of models with images keep it here, and vLLM asks the processor first.
+def _templates(folder: Path, config: Mapping[str, Any]) -> Templates:
+    """Return the chat templates, from the first place that has any."""
+    named = _named_templates(folder, config)
+    plain, tool_use = named.get("default"), named.get("tool_use")
+    # Processors of models with images keep it here. vLLM asks the processor first, but not where there are tools.
     legacy = _object(folder / "chat_template.json").get("chat_template")
-    if legacy and not files:
-        return str(legacy)
+    if legacy and not (folder / "additional_chat_templates").is_dir():
+        return Templates(str(legacy), tool_use or plain)
+    return Templates(plain, tool_use)
+
+
+def _named_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    files = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}
     if (folder / TEMPLATE_FILE).is_file():
         files.setdefault("default", folder / TEMPLATE_FILE)
     if files:
-        return files["default"].read_text(encoding="utf-8") if "default" in files else None
+        return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {each["name"]: each["template"] for each in template}.get("default")
-    elif isinstance(template, dict):
-        template = template.get("default")
-    return str(template) if template else None
+        template = {each["name"]: each["template"] for each in template}
+    named = template if isinstance(template, dict) else {"default": template}
+    return {name: str(each) for name, each in named.items() if each}
 
 
 def _object(file: Path) -> dict[str, Any]:

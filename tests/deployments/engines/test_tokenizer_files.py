@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cluster.errors import EngineStartError
-from deployments.engines.tokenizer_files import of_folder, of_tokenizer
+from deployments.engines.tokenizer_files import Templates, of_folder, of_tokenizer
 from tests.support.tiny_model import make_tokenizer
 
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
@@ -164,10 +164,20 @@ def test_a_folder_gives_what_transformers_reads_in_it(folder: Path, layout: Call
         name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()
     }
     try:
-        template = reference.get_chat_template()
+        template = reference.get_chat_template(), reference.get_chat_template(tools=[{}])
     except ValueError:
-        template = None
-    assert template == (files["chat_template.jinja"].decode() if "chat_template.jinja" in files else None)
+        template = None, None
+    assert template == sent_templates(files)
+
+
+def sent_templates(files: dict[str, bytes]) -> tuple[str | None, str | None]:
+    """Return the templates of conversations without and with tools."""
+    if "chat_template.jinja" in files:
+        template = files["chat_template.jinja"].decode()
+        return template, template
+    named = json.loads(files["tokenizer_config.json"]).get("chat_template", [])
+    found = {each["name"]: each["template"] for each in named}
+    return found.get("default"), found.get("tool_use")
 
 
 def test_special_tokens_of_their_own_file_are_sent(folder: Path) -> None:
@@ -184,7 +194,7 @@ def test_the_template_of_a_processor_comes_first(folder: Path) -> None:
     a_template_in_its_own_file(folder)
     write(folder, "chat_template.json", {"chat_template": "the processor's"})
 
-    assert b"the processor's" == of_folder(folder)["chat_template.jinja"]
+    assert ("the processor's", "own file\n") == sent_templates(of_folder(folder))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +226,7 @@ def test_the_files_of_a_tokenizer_are_the_same_each_time_it_is_loaded(folder: Pa
     one, other = (transformers.AutoTokenizer.from_pretrained(folder) for _ in range(2))
     other("some text", truncation=True, max_length=2, padding="max_length")
 
-    assert of_tokenizer(one, "t", name="m") == of_tokenizer(other, "t", name="m")
+    assert of_tokenizer(one, Templates("t"), name="m") == of_tokenizer(other, Templates("t"), name="m")
 
 
 @pytest.mark.slow
@@ -229,7 +239,7 @@ def test_a_tokenizer_that_its_file_does_not_repeat_is_refused(folder: Path) -> N
             return super().encode(text.lower(), **options)
 
     with pytest.raises(EngineStartError, match=r"the tokenizer of m \(Lower\) is not the same .*Hello, world!"):
-        of_tokenizer(Lower.from_pretrained(folder), None, name="m")
+        of_tokenizer(Lower.from_pretrained(folder), name="m")
 
 
 @pytest.mark.slow
@@ -238,7 +248,7 @@ def test_remote_code_on_top_of_tiktoken_is_converted_with_its_own_pattern(tmp_pa
     tiktoken = pytest.importorskip("tiktoken")
     remote = Tiktoken(tmp_path / "tiktoken.model", tiktoken)
 
-    files = of_tokenizer(remote, None, name="m")
+    files = of_tokenizer(remote, name="m")
 
     encoder = Tokenizer.from_buffer(files["tokenizer.json"])
     for text in ("the wheel 12 turns", "a<|end|>b"):
@@ -253,7 +263,7 @@ def test_a_pattern_that_the_conversion_lacks_is_found_out(tmp_path: Path) -> Non
     remote.pat_str = r"\s+|\S+"
 
     with pytest.raises(EngineStartError, match="is not the same"):
-        of_tokenizer(remote, None, name="m")
+        of_tokenizer(remote, name="m")
 
 
 class Tiktoken:

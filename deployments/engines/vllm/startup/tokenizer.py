@@ -28,10 +28,13 @@ def files_of(config: Any) -> dict[str, bytes]:
         mode = tokenizer_args_from_config(config)[0]
         # Mistral's own library has another form; `transformers` can read the same files.
         tokenizer = own if mode != "mistral" else _in_other_form(get_tokenizer, config)
-        template = resolve_chat_template(tokenizer, None, None, model_config=config)
+        # Any list of tools selects the template for them.
+        plain = resolve_chat_template(tokenizer, None, None, model_config=config)
+        tool_use = resolve_chat_template(tokenizer, None, [], model_config=config)
     except Exception as error:
         raise EngineStartError(f"the tokenizer of {config.tokenizer} can't be loaded: {error}") from error
-    files = tokenizer_files.of_tokenizer(tokenizer, template, name=config.tokenizer)
+    templates = tokenizer_files.Templates(plain, tool_use)
+    files = tokenizer_files.of_tokenizer(tokenizer, templates, name=config.tokenizer)
     return files if tokenizer is own else files | {TOKENIZER_FILE: _as_mistral(files[TOKENIZER_FILE], own, config)}
 
 
