@@ -20,6 +20,7 @@ from router.http.cors import allow_origins
 from router.http.embeddings import EmbeddingRoutes
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
+from router.http.openapi.routes import DescriptionRoutes
 from router.http.responses.routes import ResponseRoutes
 from router.http.responses.runs import ResponseRuns
 from router.http.routes import Routes
@@ -76,12 +77,13 @@ class HttpServer:
         self._shared_port = shared_port
         self._runs = services.responses
         calls = services.calls
-        app = web.Application(client_max_size=settings.max_body_bytes)
+        self.app = app = web.Application(client_max_size=settings.max_body_bytes)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
         app.middlewares.append(calls.guard)
         if calls.open and is_loopback(host):
             app.middlewares.append(refuse_foreign_hosts)
+        DescriptionRoutes().add_to(app)
         Routes(calls).add_to(app)
         CompletionRoutes(calls).add_to(app)
         TokenizerRoutes(calls).add_to(app)

@@ -1,0 +1,1 @@
+"""Description of the HTTP API: an OpenAPI document, and a page to try it."""

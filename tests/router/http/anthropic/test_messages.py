@@ -1,0 +1,70 @@
+"""Anthropic's own SDK against a real router, with simulated engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anthropic
+import pytest
+import pytest_asyncio
+from anthropic.types import MessageParam
+
+from tests.router.http.test_openai import HTTP, base, post
+from tests.support.stack import Stack, running_stack
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ASK: list[MessageParam] = [{"role": "user", "content": "What is Penstock?"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("stack"), router=HTTP, sim={"max_model_len": 256}) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=base(stack), api_key="none", max_retries=0) as found:
+        yield found
+
+
+async def test_a_conversation_is_answered(client: anthropic.AsyncAnthropic) -> None:
+    message = await client.messages.create(model="demo", max_tokens=9, messages=ASK, system="Be brief.")
+    assert message.id.startswith("msg_")
+    assert message.content[0].type == "text"
+    assert message.content[0].text
+    assert ("max_tokens", 9) == (message.stop_reason, message.usage.output_tokens)
+    assert message._request_id
+
+
+async def test_a_stream_has_the_same_message(client: anthropic.AsyncAnthropic) -> None:
+    whole = await client.messages.create(model="demo", max_tokens=20, messages=ASK, temperature=0)
+    async with client.messages.stream(model="demo", max_tokens=20, messages=ASK, temperature=0) as stream:
+        text = "".join([piece async for piece in stream.text_stream])
+        streamed = await stream.get_final_message()
+    assert whole.content == streamed.content
+    assert text == whole.content[0].text  # type: ignore[union-attr]
+    assert (whole.stop_reason, whole.usage.output_tokens) == (streamed.stop_reason, streamed.usage.output_tokens)
+
+
+async def test_tokens_are_counted_as_they_are_charged(client: anthropic.AsyncAnthropic) -> None:
+    counted = await client.messages.count_tokens(model="demo", messages=ASK)
+    message = await client.messages.create(model="demo", max_tokens=1, messages=ASK)
+    usage = message.usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+async def test_errors_have_anthropics_form(client: anthropic.AsyncAnthropic, stack: Stack) -> None:
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        await client.messages.create(model="nope", max_tokens=1, messages=ASK)
+    assert {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": unknown.value.body["error"]["message"]},
+    } == (  # type: ignore[index]
+        unknown.value.body
+    )
+    with pytest.raises(anthropic.BadRequestError, match="temperature"):
+        await client.messages.create(model="demo", max_tokens=1, messages=ASK, temperature=9)
+    status, body, _headers = await post(stack, "/v1/messages", data=b"{", headers={"Content-Type": "application/json"})
+    assert (400, "error", "invalid_request_error") == (status, body["type"], body["error"]["type"])
