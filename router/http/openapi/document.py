@@ -48,6 +48,7 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/score", "post", _VECTORS, "Score pairs of texts", "PairRequest", "Object"),
     ("/score", "post", _VECTORS, "Score pairs of texts", "PairRequest", "Object"),
     ("/classify", "post", _VECTORS, "Return classes of texts", "PairRequest", "Object"),
+    ("/v1/classify", "post", _VECTORS, "Return classes of texts", "PairRequest", "Object"),
     ("/v1/models", "get", _MODELS, "List the models", "", "Models"),
     ("/v1/models/{model}", "get", _MODELS, "Describe a model", "", "Model"),
     ("/tokenize", "post", _MODELS, "Return the tokens of a prompt", "TokenizeRequest", "Object"),
