@@ -20,14 +20,30 @@ SPECIAL_TOKENS = (BEGIN, END, PAD, SYSTEM, USER, ASSISTANT)
 VOCAB_SIZE = 2048
 MAX_POSITIONS = 2048
 
-# No line breaks between turns: clients pay for every token of the template, and the model needs none of these.
+# No line breaks between turns: clients pay for every token of the template, and the model needs none of these. Tools,
+# calls and their results are in the form of Hermes.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('roles are system, user and assistant, not ' + message['role']) }}"
+    "{% if tools %}"
+    "{{ '<|system|>' }}"
+    "{% if messages[0]['role'] == 'system' %}{{ (messages[0]['content'] | trim) + ' ' }}{% endif %}"
+    "{{ '<tools>' + (tools | map(attribute='function') | list | tojson) + '</tools>' + eos_token }}"
     "{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + (message['content'] | trim) + eos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] not in ['system', 'user', 'assistant', 'tool'] %}"
+    "{{ raise_exception('roles are system, user, assistant and tool, not ' + message['role']) }}"
+    "{% endif %}"
+    "{% if message['role'] == 'tool' %}"
+    "{{ '<|user|><tool_response>' + (message['content'] | trim) + '</tool_response>' + eos_token }}"
+    "{% elif not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|' + message['role'] + '|>' + ((message['content'] or '') | trim) }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '<tool_call>' }}"
+    "{{ {'name': call['function']['name'], 'arguments': call['function']['arguments']} | tojson }}"
+    "{{ '</tool_call>' }}"
+    "{% endfor %}"
+    "{{ eos_token }}"
+    "{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )

@@ -85,8 +85,25 @@ def test_the_chat_template_needs_nothing_but_jinja():
 
 @pytest.mark.slow
 def test_the_chat_template_refuses_unknown_roles(auto_tokenizer):
-    with pytest.raises(jinja2.TemplateError, match="tool"):
-        auto_tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+    with pytest.raises(jinja2.TemplateError, match="robot"):
+        auto_tokenizer.apply_chat_template([{"role": "robot", "content": "x"}], tokenize=False)
+
+
+def test_the_chat_template_shows_tools_calls_and_results(auto_tokenizer):
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    call = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+    ]
+    shown = auto_tokenizer.apply_chat_template(messages, tools=[tool], tokenize=False, add_generation_prompt=True)
+    assert shown == (
+        '<|begin|><|system|>Be brief. <tools>[{"name": "add", "parameters": {"type": "object"}}]</tools><|end|>'
+        '<|user|>1 + 1?<|end|><|assistant|><tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call><|end|>'
+        "<|user|><tool_response>2</tool_response><|end|><|assistant|>"
+    )
 
 
 @pytest.mark.slow
