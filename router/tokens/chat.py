@@ -92,7 +92,7 @@ class ChatTemplate:
             said = developer_as_system(said)
         asked = Conversation(
             said,
-            {**self._variables, **prompt.variables()},
+            {**self._variables, **prompt.variables(), "add_generation_prompt": prompt.generation_prompt},
             prompt.tools,
             tuple(map(json.loads, prompt.documents)),
         )
