@@ -92,7 +92,7 @@ class ChatTemplate:
             said = developer_as_system(said)
         asked = Conversation(
             said,
-            {**self._variables, **prompt.variables(), "add_generation_prompt": prompt.generation_prompt},
+            {**self._variables, **prompt.variables()},
             prompt.tools,
             tuple(map(json.loads, prompt.documents)),
         )

@@ -66,15 +66,7 @@ def check_chat(
         # Nothing else keeps the model from calling the others: where it is free, the engine does not constrain it.
         # REQUIRED is a constraint, so there the model sees all of them, and the beginning of the prompt stays the same.
         tools = tuple(tool for tool in tools if tool.name in choice.names)
-    return ChatPrompt(
-        messages,
-        wire.continue_final_message,
-        tools,
-        documents,
-        wire.template_kwargs,
-        effort,
-        generation_prompt=not wire.no_generation_prompt,
-    )
+    return ChatPrompt(messages, wire.continue_final_message, tools, documents, wire.template_kwargs, effort)
 
 
 def check_tool_choice(found: Violations, field: str, wire: types_pb2.ToolChoice, tools: Iterable[str]) -> ToolChoice:

@@ -67,8 +67,6 @@ class ChatPrompt:
     """Amount of reasoning in the words of the chat template; empty for its own default."""
     special: bool = False
     """Whether the tokenizer adds its own special tokens to those of the template."""
-    generation_prompt: bool = True
-    """Whether the header of the assistant's turn follows the last message, where that is not continued."""
 
     def variables(self) -> dict[str, Any]:
         """Return the variables for the chat template that the client gave.

@@ -83,7 +83,6 @@ def _chat_options(body: Fields) -> ChatOptions:
         include_reasoning=body.flag("include_reasoning", default=True),
         reasoning_effort=body.text("reasoning_effort"),
         continue_final_message=_continues(body),
-        add_generation_prompt=body.flag("add_generation_prompt", default=True),
     )
 
 

@@ -112,14 +112,7 @@ def get_model(model: str) -> UnaryCall[ModelDescription]:
     )
 
 
-def count_tokens(
-    model: str,
-    prompt: Prompt,
-    options: Mapping[str, Any],
-    *,
-    add_special_tokens: bool | None = None,
-    names: bool = False,
-) -> UnaryCall[TokenCount]:
+def count_tokens(model: str, prompt: Prompt, options: Mapping[str, Any]) -> UnaryCall[TokenCount]:
     """Return the CountTokens call.
 
     Raises:
@@ -128,7 +121,7 @@ def count_tokens(
     for name in options:
         if name not in CHAT_NAMES:
             raise TypeError(f"there is no option {name!r}; options are {', '.join(CHAT_NAMES)}")
-    request = count_to_proto(model, prompt, ChatOptions(**options), add_special_tokens=add_special_tokens, names=names)
+    request = count_to_proto(model, prompt, ChatOptions(**options))
     return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
 
 

@@ -178,22 +178,13 @@ class Client(EmbeddingCaller):
         return self._run(calls.get_model(model), timeout)
 
     def count_tokens(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        add_special_tokens: bool | None = None,
-        names: bool = False,
-        timeout: float | None = None,
-        **options: Unpack[ChatFields],
+        self, model: str, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[ChatFields]
     ) -> TokenCount:
         """Tokenize a prompt as `generate` would.
 
         Args:
             model: as `list_models` names it.
             prompt: text, messages or token ids.
-            add_special_tokens: whether the tokenizer adds its own ones; default: to text, not to messages.
-            names: whether the names of the tokens are returned.
             timeout: seconds; default: the client's.
             **options: options of a conversation by name, such as tools=[...].
 
@@ -202,9 +193,7 @@ class Client(EmbeddingCaller):
             InvalidArgumentError: the prompt can't be rendered (INVALID_REQUEST).
             TypeError: there is no option of a name, or a value has another type.
         """
-        return self._run(
-            calls.count_tokens(model, prompt, options, add_special_tokens=add_special_tokens, names=names), timeout
-        )
+        return self._run(calls.count_tokens(model, prompt, options), timeout)
 
     def detokenize(self, model: str, token_ids: Sequence[int], *, timeout: float | None = None) -> str:
         """Return the text of tokens, special tokens included.

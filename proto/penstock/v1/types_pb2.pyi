@@ -339,7 +339,6 @@ class ChatPrompt(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     TEMPLATE_KWARGS_FIELD_NUMBER: _builtins.int
-    NO_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     continue_final_message: _builtins.bool
     """Whether the header of the assistant's turn is left out, so that the model continues the last message. Default
     false.
@@ -348,10 +347,6 @@ class ChatPrompt(_message.Message):
     """Variables for the chat template, as the text of a JSON object, such as {"enable_thinking": false}. Those that the
     template does not know change nothing. Names of special tokens, and of what has a field of its own, are refused. At
     most 16,384 bytes. Default: none.
-    """
-    no_generation_prompt: _builtins.bool
-    """Whether the header of the assistant's turn is left out after the last message, so that the model begins any turn.
-    continue_final_message leaves it out too. Default false.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
@@ -377,11 +372,10 @@ class ChatPrompt(_message.Message):
         tools: _abc.Iterable[Global___Tool] | None = ...,
         documents: _abc.Iterable[_builtins.str] | None = ...,
         template_kwargs: _builtins.str = ...,
-        no_generation_prompt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "documents", b"documents", "messages", b"messages", "no_generation_prompt", b"no_generation_prompt", "template_kwargs", b"template_kwargs", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "documents", b"documents", "messages", b"messages", "template_kwargs", b"template_kwargs", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

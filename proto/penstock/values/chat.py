@@ -34,8 +34,6 @@ class ChatOptions:
     """Amount of reasoning in the words of the model's chat template, such as "low"; default: the template's own."""
     continue_final_message: bool = False
     """Whether the last message is continued instead of answered."""
-    add_generation_prompt: bool = True
-    """Whether the header of the assistant's turn follows the last message. Not where that message is continued."""
 
 
 class ChatFields(TypedDict, total=False):
@@ -49,7 +47,6 @@ class ChatFields(TypedDict, total=False):
     include_reasoning: bool
     reasoning_effort: str
     continue_final_message: bool
-    add_generation_prompt: bool
 
 
 CHAT_NAMES = tuple(field.name for field in fields(ChatOptions))
@@ -80,7 +77,6 @@ def chat_to_proto(messages: Sequence[types_pb2.ChatMessage], options: ChatOption
         "prompt.chat.",
         messages=messages,
         continue_final_message=options.continue_final_message,
-        no_generation_prompt=not given.flag("add_generation_prompt", default=True),
         tools=[_tool_to_proto(tool, f"prompt.chat.tools[{index}].") for index, tool in enumerate(read_tools(given))],
         documents=[
             _json_object(given, f"documents[{index}]", each) for index, each in enumerate(given.list("documents"))

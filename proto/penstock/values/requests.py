@@ -169,9 +169,7 @@ def request_to_proto(
     return request
 
 
-def count_to_proto(
-    model: str, prompt: Prompt, options: ChatOptions, *, add_special_tokens: bool | None = None, names: bool = False
-) -> inference_pb2.CountTokensRequest:
+def count_to_proto(model: str, prompt: Prompt, options: ChatOptions) -> inference_pb2.CountTokensRequest:
     """Build a request for a token count.
 
     Raises:
@@ -183,6 +181,4 @@ def count_to_proto(
         prompt=prompt_to_proto(prompt, options),
         tool_choice=tool_choice_to_proto(options),
         reasoning=reasoning_to_proto(options),
-        add_special_tokens=add_special_tokens,
-        names=names,
     )

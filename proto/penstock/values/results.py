@@ -178,12 +178,10 @@ class TokenCount:
 
     tokens: int
     token_ids: tuple[int, ...]
-    names: tuple[str, ...] = ()
-    """Names of the tokens in the vocabulary, where they were asked for."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.CountTokensResponse) -> TokenCount:
-        return cls(wire.tokens, tuple(wire.token_ids), tuple(wire.names))
+        return cls(wire.tokens, tuple(wire.token_ids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ _BODY: Mapping[str, Unsupported] = {
     "thinking_token_budget": _when(-1),
     "verbosity": _when("medium"),
     "chat_template": _ALWAYS,
+    "add_generation_prompt": _when(True),
     "mm_processor_kwargs": _when({}),
     "media_io_kwargs": _when({}),
     "modalities": _when(["text"]),
@@ -121,7 +122,6 @@ COMPLETION: Mapping[str, Unsupported] = {
     "chat_template_kwargs": _when({}),
     "documents": _when([]),
     "continue_final_message": _OFF,
-    "add_generation_prompt": _when(True),
 }
 """Fields of a completion's body. Its tokenizer adds special tokens."""
 

@@ -290,13 +290,6 @@ def test_an_item_of_a_job_takes_what_a_call_takes() -> None:
     assert expected == item.request
 
 
-def test_a_count_may_ask_for_names_and_for_no_special_tokens() -> None:
-    plain = count_tokens("demo", "Hi", {}).request
-    assert (False, False) == (plain.HasField("add_special_tokens"), plain.names)
-    asked = count_tokens("demo", "Hi", {}, add_special_tokens=False, names=True).request
-    assert (True, False, True) == (asked.HasField("add_special_tokens"), asked.add_special_tokens, asked.names)
-
-
 def test_a_count_takes_what_changes_the_prompt() -> None:
     request = count_tokens("demo", HI, {"tools": [WEATHER], "tool_choice": "none", "reasoning_effort": "low"}).request
     same = asked(tools=[WEATHER], tool_choice="none", reasoning_effort="low")

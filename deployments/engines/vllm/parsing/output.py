@@ -43,8 +43,13 @@ class VllmOutputParser:
     def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
         if self._failed:
             return ParsedDelta(text) if text else None
-        pieces = []
+        pieces: list[ParsedDelta | None] = []
         try:
+            if not last and self._tokens.alone(token_ids):
+                # Nearly every call.
+                self._fed.append(text)
+                self._unseen.append(text)
+                return self._parse(list(token_ids), text, last=False)
             for ids, own in self._tokens.split(token_ids, text, last=last):
                 self._fed.append(own)
                 self._unseen.append(own)

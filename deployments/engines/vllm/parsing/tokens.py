@@ -29,11 +29,17 @@ class TokenTexts:
         self._left = ""
         """Text that belongs to tokens that wait."""
 
+    def alone(self, token_ids: Sequence[int]) -> bool:
+        """Return whether a delta is one token with its own text. It is taken then, and not to be split."""
+        if self._decode is not None or len(token_ids) != 1:
+            return False
+        self._ids.append(token_ids[0])
+        return True
+
     def split(self, token_ids: Sequence[int], text: str, *, last: bool) -> Iterator[tuple[list[int], str]]:
         """Yield single tokens with their text. With `last`, those whose text does not come too, and all of the text."""
         if self._decode is None:
-            if len(token_ids) == 1:
-                self._ids.append(token_ids[0])
+            if self.alone(token_ids):
                 yield [token_ids[0]], text
                 return
             if not token_ids:
