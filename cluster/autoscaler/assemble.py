@@ -94,7 +94,7 @@ def _due(jobs: Sequence[JobWork], meter: Meter) -> tuple[ClassDemand, ...]:
     for job in sorted(jobs, key=lambda job: job.left_s):
         shape = Shape(job.prompt_tokens, job.output_tokens, job.cached_tokens)
         rates = meter.rates.get(job.request_class)
-        if job.output_tokens <= 0:
+        if job.prompt_tokens <= 0:
             shape = rates.shape if rates is not None and rates.shape is not None else UNKNOWN_SHAPE
         if job.items:
             found.append(ClassDemand(job.request_class, 0.0, shape, job.items, deadline_s=job.left_s))

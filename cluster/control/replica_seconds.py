@@ -74,9 +74,9 @@ def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> floa
     if seen.kv_tokens:
         batch = min(batch, KV_FILL * seen.kv_tokens / max(1.0, shape.mix.kv_tokens))
     if seen.live_batch is not None:
-        # The replicas found this limit from their own steps.
+        # The replicas found this limit from their own steps. Without a second token there is no latency between two.
         batch = min(batch, seen.live_batch)
-    elif seen.model is not None and point.itl_p95_s is not None:
+    elif seen.model is not None and point.itl_p95_s is not None and shape.output_tokens > 1:
         batch = min(batch, _within_itl(point.itl_p95_s, seen.model, seen, shape, batch))
     return max(1.0, batch)
 

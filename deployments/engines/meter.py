@@ -76,6 +76,7 @@ class StepMeter:
         kv_usage: float,
         tokens: int | None = None,
         kv_tokens: int | None = None,
+        began: float | None = None,
     ) -> None:
         """Count a step.
 
@@ -86,6 +87,7 @@ class StepMeter:
             kv_usage: used part of the KV cache, 0 to 1.
             tokens: tokens computed in it; None where the engine does not report them, then the step is no sample.
             kv_tokens: context tokens read; None as for `tokens`.
+            began: start of the step where it is known. Then the first step after an idle time is a sample too.
         """
         self._running = running
         self._kv_usage = kv_usage
@@ -95,6 +97,8 @@ class StepMeter:
         self._progress_at = now
         self._steps += 1
         self._busy_s += duration if in_step else 0.0
+        if self._fresh and began is not None:
+            duration, self._fresh = now - began, False
         if tokens and kv_tokens is not None and in_step and not self._fresh:
             self._steps_taken.append(StepSample(duration, tokens, kv_tokens, in_step))
         self._fresh = False

@@ -60,6 +60,7 @@ class Governor:
         apply: moves the limit and returns the one in force.
         held: number of sequences that hold a slot.
         interactive: number of sequences of class INTERACTIVE that hold a slot, and of all that ever started.
+        generates: whether the model generates. Otherwise no latency follows a first token, and the limit stays.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Governor:
         apply: Callable[[int], Awaitable[int]],
         held: Callable[[], int],
         interactive: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        *,
+        generates: bool = True,
     ) -> None:
         self._engine = engine
         self._settings = pool.control
@@ -91,7 +94,8 @@ class Governor:
         """Whether the governor set the limit in force."""
         self.fit = StepFit()
         self.point = operating_point(pool)
-        self.mode = batch_control_mode(pool.control, self.point)
+        self._generates = generates
+        self.mode = self._mode()
         self.relief = Relief.NONE
         """What the pool gives up while it has too few replicas. Any value but NONE lets batches use the whole SLO."""
         self.times = StepTimes()
@@ -125,7 +129,10 @@ class Governor:
             mode: whether decisions are applied; None derives it from the settings and the point.
         """
         self.point = point
-        self.mode = batch_control_mode(self._settings, point) if mode is None else mode
+        self.mode = self._mode() if mode is None else mode
+
+    def _mode(self) -> ControlMode:
+        return batch_control_mode(self._settings, self.point) if self._generates else ControlMode.OFF
 
     def seed(self, fitted: FittedStep) -> None:
         """Start from a model that another replica of the same group learned. Call it before `start`."""

@@ -41,7 +41,7 @@ from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer, require_tokenizer
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
-from penstock.models import ReplicaState
+from penstock.models import ModelTask, ReplicaState
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
@@ -185,6 +185,7 @@ class Replica:
             self._move_limit,
             lambda: table.sequences,
             lambda: (table.interactive, table.interactive_started),
+            generates=identity.model.task is ModelTask.GENERATE,
         )
         metrics.watch(table, governor)
         return _Running(identity, table, governor)

@@ -272,6 +272,7 @@ class SimEngine:
             kv_usage=self._core.kv_usage,
             tokens=result.tokens,
             kv_tokens=result.kv_tokens,
+            began=min((each.scheduled_at for each in ended if each.pooling and each.scheduled_at), default=None),
         )
         for sequence in ended:
             self._end(sequence)

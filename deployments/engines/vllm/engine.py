@@ -290,6 +290,8 @@ class VllmEngine:
                 kv_usage=stats.kv_cache_usage,
                 tokens=tokens,
                 kv_tokens=kv_tokens,
+                # A vector takes one step, which is mostly the first one after an idle time.
+                began=min((each.scheduled_at for each in ended if each.vectors and each.scheduled_at), default=None),
             )
             if (speculation := stats.spec_decoding_stats) is not None:
                 self._meter.drafted(speculation.num_draft_tokens, speculation.num_accepted_tokens)
