@@ -24,6 +24,10 @@ from router.inference.constraints import refused
 from router.jobs.tools import JobTools
 from router.jobs.upload import BLOCK_BYTES, BLOCK_ITEMS
 
+_INSIST_S = 15.0
+"""Seconds for which a block is tried to be stored while Redis does not answer."""
+_PAUSE_S = 0.5
+"""Seconds between two tries."""
 _TURN_S = 0.002
 """Longest time for which lines are checked in one turn of the event loop, which has streams to serve."""
 
@@ -115,14 +119,28 @@ class FileIntake:
         await self._judge()
         if not self._block:
             return
-        store = self._store or await self._open()
-        try:
-            await store.append(self._file_id, self._stored, self._block)
-        except JobNotFoundError:
-            raise self._silent() from None
+        await self._append(self._store or await self._open())
         self._stored += len(self._block)
         self._block, self._block_bytes = [], 0
         self._turn_began = self._stored_at = time.monotonic()
+
+    async def _append(self, store: JobStore) -> None:
+        """Store the block. A short absence of Redis must not end an upload that may have taken minutes."""
+        end, tried = time.monotonic() + _INSIST_S, False
+        while True:
+            try:
+                return await store.append(self._file_id, self._stored, self._block)
+            except QueueUnavailableError:
+                if time.monotonic() >= end:
+                    raise
+            except JobNotFoundError:
+                record = await store.get(self._file_id) if tried else None
+                if record is None or record.items != self._stored + len(self._block):
+                    raise self._silent() from None
+                # The call before it did its work, and only its answer was lost.
+                return None
+            tried = True
+            await asyncio.sleep(_PAUSE_S)
 
     async def _open(self) -> JobStore:
         served = self._tools.stores.served

@@ -10,6 +10,7 @@ import aiohttp
 import openai
 import pytest
 
+from cluster.errors import QueueUnavailableError
 from tests.router.http.files.support import CHAT, HTTP, base, call, content, ended, file_of, line, run, stored
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -211,6 +212,29 @@ async def test_an_upload_that_falls_silent_is_ended(stack: Stack) -> None:
     assert b"jobs.upload_s" in await reader.read(2_000)
     writer.close()
     await until_clean(stack, before)
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_a_short_absence_of_the_store_ends_no_upload(
+    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    store = stack.routers[0]._parts.job_stores.served["demo"]
+    append, calls = store.append, 0
+
+    async def flaky(job_id: str, at: int, items: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            if done:
+                await append(job_id, at, items)
+            raise QueueUnavailableError("away")
+        await append(job_id, at, items)
+
+    monkeypatch.setattr(store, "append", flaky)
+    lines = [line(number) for number in range(200)]
+    file = await client.files.create(file=file_of(lines), purpose="batch")
+    assert calls > 2
+    assert (await client.files.content(file.id)).content == file_of(lines)[1]
 
 
 async def test_a_page_of_another_site_can_upload_nothing(stack: Stack) -> None:
