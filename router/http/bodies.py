@@ -161,3 +161,13 @@ def _received(headers: Mapping[str, str], *, stream: bool, keyed: bool) -> tuple
     if len(last) > _LONGEST_ID or not all(each.isascii() and each.isdigit() for each in counts):
         raise BodyError(LAST_EVENT, f"must be the id of an event of this stream, got {shown(last)}")
     return tuple(min(int(each), UINT32[1]) for each in counts)
+
+
+def count_of(generate: api.GenerateRequest) -> api.CountTokensRequest:
+    """Return the request for the number of tokens of a prompt, with all that changes what a chat template shows."""
+    count = api.CountTokensRequest(model=generate.model, prompt=generate.prompt)
+    if generate.HasField("tool_choice"):
+        count.tool_choice.CopyFrom(generate.tool_choice)
+    if generate.HasField("reasoning"):
+        count.reasoning.CopyFrom(generate.reasoning)
+    return count

@@ -12,7 +12,7 @@ from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import UINT32, BodyError, Fields, is_int, shown, within
-from router.http.bodies import read_request
+from router.http.bodies import count_of, read_request
 from router.http.calls import IGNORED, Calls
 
 
@@ -94,11 +94,8 @@ def read_tokenize(body: Mapping[str, Any], model: str) -> tuple[api.CountTokensR
     own = Fields("", {name: fields.pop(name, None) for name in ("add_special_tokens", "return_token_strs")}, False)
     special = None if body.get("add_special_tokens") is None else own.flag("add_special_tokens")
     asked = read_request({**fields, "model": model}, {}, chat=chat)
-    count = api.CountTokensRequest(model=model, prompt=asked.generate.prompt, names=own.flag("return_token_strs"))
+    count = count_of(asked.generate)
+    count.names = own.flag("return_token_strs")
     if special is not None:
         count.add_special_tokens = special
-    for field in ("tool_choice", "reasoning"):
-        # They change what a chat template shows.
-        if asked.generate.HasField(field):
-            getattr(count, field).CopyFrom(getattr(asked.generate, field))
     return count, asked.ignored

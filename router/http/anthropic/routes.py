@@ -8,6 +8,7 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
+from router.http.bodies import count_of
 from router.http.calls import REQUEST_ID, Calls, answer_headers
 
 _PATH = "/v1/messages"
@@ -41,8 +42,7 @@ class MessagesRoutes:
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation."""
         asked = read_messages(await self._calls.json(request), request.headers, counted=True).generate
-        count = api.CountTokensRequest(model=asked.model, prompt=asked.prompt)
-        found = await self._calls.inference.CountTokens(count, *self._calls.caller(request))
+        found = await self._calls.inference.CountTokens(count_of(asked), *self._calls.caller(request))
         return web.json_response({"input_tokens": found.tokens})
 
 

@@ -12,6 +12,8 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from deployments.engines.factory import resolve_model
+from penstock.v1 import types_pb2 as types
+from router.http.tokenizer import read_tokenize
 from tests.router.http.test_openai import HTTP, base, post
 from tests.support.keys import Keys
 from tests.support.stack import MODEL, Stack, running_stack
@@ -56,6 +58,16 @@ async def test_a_conversation_is_rendered(stack: Stack, encoder: Tokenizer) -> N
     body = {"messages": CHAT, "add_special_tokens": True}
     _, more, _ = await post(stack, "/tokenize", json=body)
     assert [encoder.token_to_id("<|begin|>"), *found["tokens"]] == more["tokens"]
+
+
+async def test_what_changes_the_prompt_is_counted() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    body = {"messages": CHAT, "tools": [tool], "tool_choice": "none", "reasoning_effort": "low"}
+    count, ignored = read_tokenize({**body, "frobnicate": 1}, "demo")
+    assert (types.TOOL_CHOICE_MODE_NONE, "low", ["f"]) == (
+        count.tool_choice.mode, count.reasoning.effort, [each.name for each in count.prompt.chat.tools]
+    )  # fmt: skip
+    assert ("frobnicate",) == ignored
 
 
 async def test_tokens_become_their_text(stack: Stack, encoder: Tokenizer) -> None:
