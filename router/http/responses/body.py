@@ -55,8 +55,6 @@ class AskedResponse:
     stream: bool
     background: bool
     store: bool
-    logprobs: bool
-    """Whether the text has log probabilities."""
     chat: Mapping[str, Any]
     """Body of the chat, without its messages."""
     shown: Mapping[str, Any]
@@ -139,9 +137,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     }
     chat = {name: value for name, value in chat.items() if value is not None}
     previous = shown_fields["previous_response_id"] or ""
-    return AskedResponse(
-        items, instructions, previous, stream, background, store, logprobs, chat, shown_fields, tuple(ignored)
-    )
+    return AskedResponse(items, instructions, previous, stream, background, store, chat, shown_fields, tuple(ignored))
 
 
 def _flag(fields: Fields, name: str, *, default: bool) -> bool:

@@ -9,7 +9,10 @@ from typing import Any
 
 import msgpack
 
+from penstock.batch.logprobs import chat_logprobs
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.wire import logprobs_from_wire
 
 
 class PieceKind(enum.StrEnum):
@@ -38,11 +41,12 @@ class Piece:
 
 
 def pieces_of(delta: api.Delta) -> Iterator[Piece]:
-    """Yield the pieces of a delta, in the order in which models write them."""
+    """Yield the pieces of a delta, in the order in which models write them. Log probabilities belong to its text."""
     if delta.reasoning:
         yield Piece(PieceKind.REASONING, delta.reasoning)
-    if delta.text:
-        yield Piece(PieceKind.TEXT, delta.text)
+    plain = not (delta.reasoning or delta.tool_calls)
+    if delta.text or (plain and delta.logprobs):
+        yield Piece(PieceKind.TEXT, delta.text, logprobs=_logprobs(delta.logprobs))
     for call in delta.tool_calls:
         if call.id:
             yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
@@ -50,16 +54,28 @@ def pieces_of(delta: api.Delta) -> Iterator[Piece]:
             yield Piece(PieceKind.ARGUMENTS, call.arguments)
 
 
-def pieces_of_choice(choice: api.Choice) -> Iterator[Piece]:
-    """Yield the pieces of a whole answer."""
+def pieces_of_choice(choice: api.Choice, reasoning_tokens: int = 0) -> Iterator[Piece]:
+    """Yield the pieces of a whole answer. `reasoning_tokens` is the number of its first tokens that are reasoning."""
     if choice.reasoning:
         yield Piece(PieceKind.REASONING, choice.reasoning)
     if choice.text:
-        yield Piece(PieceKind.TEXT, choice.text)
+        yield Piece(PieceKind.TEXT, choice.text, logprobs=_logprobs(choice.logprobs[reasoning_tokens:]))
     for call in choice.tool_calls:
         yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
         if call.arguments:
             yield Piece(PieceKind.ARGUMENTS, call.arguments)
+
+
+def _logprobs(positions: Sequence[types.PositionLogprobs]) -> Sequence[Mapping[str, Any]]:
+    if not positions:
+        return ()
+    found = chat_logprobs(tuple(map(logprobs_from_wire, positions))) or {"content": ()}
+    return [{**_whole(each), "top_logprobs": [*map(_whole, each["top_logprobs"])]} for each in found["content"]]
+
+
+def _whole(token: Mapping[str, Any]) -> dict[str, Any]:
+    # OpenAI's SDK wants a list here.
+    return {**token, "bytes": token["bytes"] or []}
 
 
 def pieces_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:

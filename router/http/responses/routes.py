@@ -121,7 +121,7 @@ class ResponseRoutes:
             raise places.body_error(error) from None
         base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
         own = [item for _, item in items]
-        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, asked.logprobs)
+        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest)
         ignored = (*asked.ignored, *places.paths(chat.ignored))
         return _Ready(asked, name, caller, stored, chat.generate, places, ignored)
 
@@ -149,7 +149,7 @@ class ResponseRoutes:
     async def _whole(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
         reply = await self._calls.generate(request, ready.generate)
         events = Events(ready.name.response_id, ready.stored.base)
-        for piece in pieces_of_choice(reply.choices[0]):
+        for piece in pieces_of_choice(reply.choices[0], reply.usage.reasoning_tokens):
             events.add(piece)
         end = api.ChoiceEnd(finish_reason=reply.choices[0].finish_reason)
         response = ended(events, api.Finished(choices=[end], usage=reply.usage), int(time.time()))[1]

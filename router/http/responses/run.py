@@ -213,7 +213,7 @@ class ResponseRun:
 
     async def _replay(self, response: api.GenerateResponse) -> None:
         """Take the stored result of a request that has ended."""
-        self._take(list(pieces_of_choice(response.choices[0])))
+        self._take(list(pieces_of_choice(response.choices[0], response.usage.reasoning_tokens)))
         end = api.ChoiceEnd(finish_reason=response.choices[0].finish_reason)
         self._finished = api.Finished(choices=[end], usage=response.usage)
         await self._end()

@@ -28,7 +28,6 @@ class StoredRequest:
     """The whole conversation up to the answer."""
     digest: str
     """Digest of the body as the client sent it."""
-    logprobs: bool = False
 
     @property
     def response_id(self) -> str:
@@ -45,12 +44,12 @@ class StoredRequest:
 
     def packed(self) -> bytes:
         """Return it as bytes."""
-        return bytes(msgpack.packb((self.generate, self.base, list(self.items), self.digest, self.logprobs)))
+        return bytes(msgpack.packb((self.generate, self.base, list(self.items), self.digest)))
 
     @classmethod
     def unpack(cls, data: bytes) -> StoredRequest:
         """Undo `packed`."""
-        return cls(*msgpack.unpackb(data)[:5])
+        return cls(*msgpack.unpackb(data)[:4])
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ async def test_a_text_is_continued(client: openai.AsyncOpenAI) -> None:
 async def test_models_are_listed_with_their_context(client: openai.AsyncOpenAI) -> None:
     listed = [model async for model in client.models.list()]
     assert [(model.id, model.object) for model in listed] == [("demo", "model")]
-    assert (await client.models.retrieve("demo")).model_extra == {"root": "demo", "parent": None, "max_model_len": 256}
+    extra = {"root": "demo", "parent": None, "max_model_len": 256, "task": "generate"}
+    assert (await client.models.retrieve("demo")).model_extra == extra
 
 
 async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None:

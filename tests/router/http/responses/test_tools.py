@@ -1,0 +1,158 @@
+"""Reasoning, tools and log probabilities over the Responses API."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from deployments import demo_model
+from tests.router.http.responses.conftest import HTTP, call, sdk
+from tests.support.stack import Stack, running_stack, sim_pool
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+REASONING = "The user asks for the weather, so I look."
+TEXT = "Let me look."
+CITIES = ("Ulm", "Bonn")
+CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in CITIES]
+ANSWER = "\n".join([f"<think>{REASONING}</think>\n\n{TEXT}", *CALLS])
+TEMPLATE = """
+{%- for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- for message in messages %}<|{{ message.role }}|>{{ message.reasoning_content or "" }}{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}
+"""
+"""Template that shows all of a conversation."""
+WEIGHTS = Path(demo_model.__file__).parent / "weights"
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL: Any = {"type": "function", "name": "look", "description": "Looks.", "parameters": PARAMETERS, "strict": False}
+ASK: dict[str, Any] = {"model": "demo", "input": "What is the weather?", "temperature": 0, "max_output_tokens": 400}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    model = folder / "model"
+    shutil.copytree(WEIGHTS, model)
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    pool = {**sim_pool(answer=ANSWER, max_model_len=1_024), "model": str(model)}
+    async with running_stack(folder, router=HTTP, pools={"demo": pool}) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with sdk(stack) as found:
+        yield found
+
+
+async def test_an_answer_has_its_reasoning_its_text_and_its_calls(client: openai.AsyncOpenAI) -> None:
+    found = await client.responses.create(**ASK, tools=[TOOL])
+    assert found.status == "completed"
+    assert [item.type for item in found.output] == ["reasoning", "message", "function_call", "function_call"]
+    reasoning, _message, *calls = found.output
+    assert reasoning.type == "reasoning"
+    assert reasoning.content is not None
+    assert reasoning.content[0].text == REASONING
+    assert found.output_text.strip() == TEXT
+    asked = [(item.name, item.arguments, item.status) for item in calls if item.type == "function_call"]
+    assert asked == [("look", '{"city": "Ulm"}', "completed"), ("look", '{"city": "Bonn"}', "completed")]
+    assert found.usage is not None
+    assert 0 < found.usage.output_tokens_details.reasoning_tokens < found.usage.output_tokens
+    assert found.tools[0].to_dict() == TOOL
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_stream_tells_all_of_it_as_it_is_kept(client: openai.AsyncOpenAI, background: bool) -> None:
+    said: dict[int, str] = {}
+    numbers = []
+    stream = await client.responses.create(**ASK, tools=[TOOL], stream=True, background=background)
+    async for event in stream:
+        numbers.append(event.sequence_number)
+        if event.type in (
+            "response.reasoning_text.delta",
+            "response.output_text.delta",
+            "response.function_call_arguments.delta",
+        ):
+            said[event.output_index] = said.get(event.output_index, "") + event.delta
+        last = event
+    assert last.type == "response.completed"
+    assert said[0] == REASONING
+    assert said[1] == last.response.output_text
+    assert [said[2], said[3]] == ['{"city": "Ulm"}', '{"city": "Bonn"}']
+    assert numbers == sorted(set(numbers))
+    again = [e async for e in await client.responses.retrieve(last.response.id, stream=True)]
+    assert again[-1] == last
+    half = numbers[len(numbers) // 2]
+    rest = [e async for e in await client.responses.retrieve(last.response.id, stream=True, starting_after=half)]
+    assert rest[-1] == last
+
+
+async def test_the_sdk_collects_calls_from_its_stream(client: openai.AsyncOpenAI) -> None:
+    async with client.responses.stream(**ASK, tools=[TOOL]) as stream:
+        found = await stream.get_final_response()
+    assert [item.type for item in found.output] == ["reasoning", "message", "function_call", "function_call"]
+
+
+async def test_a_conversation_goes_on_with_the_results_of_its_calls(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(**ASK, tools=[TOOL])
+    outputs: list[Any] = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "Rain."}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    more = {**ASK, "input": outputs, "tools": [TOOL]}
+    second = await client.responses.create(**more, previous_response_id=first.id)
+    by_hand: list[Any] = [{"role": "user", "content": ASK["input"]}, *(i.to_dict() for i in first.output), *outputs]
+    same = await client.responses.create(**{**more, "input": by_hand})
+    assert second.usage is not None
+    assert same.usage is not None
+    assert second.usage.input_tokens == same.usage.input_tokens
+    items = [item async for item in client.responses.input_items.list(second.id, order="asc")]
+    assert [item.type for item in items] == [
+        *("message", "reasoning", "message", "function_call", "function_call"),
+        *("function_call_output", "function_call_output"),
+    ]
+
+
+async def test_a_choice_of_tools_is_honoured(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    one = await client.responses.create(**ASK, tools=[TOOL], parallel_tool_calls=False)
+    assert [item.type for item in one.output] == ["reasoning", "message", "function_call"]
+    allowed: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    found = await client.responses.create(**ASK, tools=[TOOL], tool_choice=allowed)
+    assert found.tool_choice.to_dict() == allowed  # type: ignore[union-attr]
+    for choice, param in (
+        ({"type": "function", "name": "go"}, "tool_choice"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools"),
+        ({"type": "file_search"}, "tool_choice.type"),
+    ):
+        body = {**ASK, "tools": [TOOL], "tool_choice": choice}
+        status, error, _ = await call(stack, "POST", "/v1/responses", json=body)
+        assert status == 400
+        assert error["error"]["param"].startswith(param)
+
+
+async def test_text_has_its_log_probabilities(tmp_path: Path) -> None:
+    ask = {**ASK, "max_output_tokens": 12, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    async with running_stack(tmp_path, router=HTTP) as stack, sdk(stack) as client:
+        found = await client.responses.create(**ask)
+        part = found.output[0].content[0]  # type: ignore[union-attr,index]
+        assert part.type == "output_text"
+        assert part.logprobs is not None
+        assert len(part.logprobs) == 12
+        assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+        assert b"".join(bytes(each.bytes) for each in part.logprobs).decode() == found.output_text
+        for background in (False, True):
+            streamed = [e async for e in await client.responses.create(**ask, stream=True, background=background)]
+            deltas = [each for e in streamed if e.type == "response.output_text.delta" for each in e.logprobs]
+            assert [each.token for each in deltas] == [each.token for each in part.logprobs]
+            assert streamed[-1].type == "response.incomplete"
+            assert streamed[-1].response.output_text == found.output_text
