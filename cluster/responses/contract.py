@@ -55,6 +55,8 @@ class ResponseRecord:
     """Number of its newest journal; 0 before the first one."""
     run: str = ""
     """Id of the cluster's request that makes its output, where it was noted."""
+    place: bytes = b""
+    """Resume token of that request; empty where none was noted."""
     leased: bool = False
     """Whether it has an owner, or waits for one."""
     age_s: float = 0.0
@@ -125,10 +127,19 @@ class ResponseStore(Protocol):
         ...
 
     async def note(
-        self, claim: ResponseClaim, journal: int, number: int, chunk: bytes, *, started: bool, run: str = ""
+        self,
+        claim: ResponseClaim,
+        journal: int,
+        number: int,
+        chunk: bytes,
+        *,
+        started: bool,
+        run: str = "",
+        place: bytes = b"",
     ) -> bool:
-        """Write a chunk of a journal, which replaces an earlier journal, and the id of the cluster's request. Return
-        False if the claim does not hold.
+        """Write a chunk of a journal, which replaces an earlier journal. Return False if the claim does not hold.
+
+        `run` and `place` are the id and the resume token of the cluster's request, where they are new.
         """
         ...
 

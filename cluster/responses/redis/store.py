@@ -87,16 +87,25 @@ class RedisResponseStore:
         await self._run("release", claim.name, claim.token)
 
     async def note(
-        self, claim: ResponseClaim, journal: int, number: int, chunk: bytes, *, started: bool, run: str = ""
+        self,
+        claim: ResponseClaim,
+        journal: int,
+        number: int,
+        chunk: bytes,
+        *,
+        started: bool,
+        run: str = "",
+        place: bytes = b"",
     ) -> bool:
         blob = await _packed(chunk) if chunk else b""
-        return bool(await self._run("note", claim.name, claim.token, journal, number, blob, int(started), run))
+        words = (journal, number, blob, int(started), run, place)
+        return bool(await self._run("note", claim.name, claim.token, *words))
 
     async def follow(self, name: ResponseName, journal: int, first: int) -> Followed | None:
         reply = await self._run("follow", name, journal, first, _CHUNKS)
         if not reply:
             return None
-        request, result, started, number, age_ms, leased, owned, chunks, run = reply
+        request, result, started, number, age_ms, leased, owned, chunks, run, place = reply
         record = ResponseRecord(
             name=name,
             request=_unpacked(request),
@@ -104,6 +113,7 @@ class RedisResponseStore:
             started=bool(started),
             journal=int(number or 0),
             run=run.decode(),
+            place=place,
             leased=bool(leased),
             age_s=age_ms / 1000,
         )

@@ -18,8 +18,8 @@ class ResponseEncoder:
 
     def __init__(self, events: Events, now: Callable[[], float]) -> None:
         """`now` returns the time in seconds since 1970."""
-        self.note: Callable[[str], None] = lambda _request_id: None
-        """Called with the cluster's id of the request."""
+        self.note: Callable[[str, bytes], None] = lambda _request_id, _token: None
+        """Called with the cluster's id of the request, and its newest resume token or b""."""
         self.response: dict[str, Any] | None = None
         """The response as it ended; None while it has not."""
         self.request_id = ""
@@ -33,7 +33,7 @@ class ResponseEncoder:
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request."""
         self.request_id = request_id
-        self.note(request_id)
+        self.note(request_id, b"")
 
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none."""
@@ -43,7 +43,11 @@ class ResponseEncoder:
                 return "".join([self._start(), *map(events.add, pieces_of(event.delta))]).encode()
             case "queued":
                 return events.begin(queued=False).encode() + queue_place(event.queued)
+            case "resumed":
+                self.note(self.request_id, event.resumed.resume_token)
+                return b""
             case "started":
+                self.note(self.request_id, event.started.resume_token)
                 return self._start().encode()
             case "finished":
                 lines = self._start()

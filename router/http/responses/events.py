@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -79,7 +79,8 @@ _KINDS = {PieceKind.REASONING: "reasoning", PieceKind.TEXT: "message"}
 class Events:
     """Writer of one stream's events. It also collects the output items, for those that need no events.
 
-    White space that the model writes between two items belongs to none of them.
+    White space before a tool call belongs to no item, nor does that between two calls: where it was is known only while
+    tokens come one by one. White space within a text is told with what follows it.
     """
 
     def __init__(self, response_id: str, base: Mapping[str, Any], after: int = FROM_THE_BEGINNING) -> None:
@@ -159,32 +160,32 @@ class Events:
                 return lines + self._open("function_call", piece)[1]
             case PieceKind.ARGUMENTS:
                 return "" if item is None else self._delta(item, piece)
-        kind = _KINDS[piece.kind]
-        if item is not None and item.kind == kind:
-            return self._delta(item, piece)
-        held = [*(each for each in self._held if each.kind is piece.kind), piece]
-        if not piece.text.strip():
-            self._held = held
+        kind, held = _KINDS[piece.kind], [each for each in self._held if each.kind is piece.kind]
+        body = piece.text.rstrip()
+        if not body:
+            self._held = [*held, piece]
             return ""
-        self._held = []
-        return self._close("completed") + self._write(kind, held)
+        self._held = [Piece(piece.kind, piece.text[len(body) :])] if len(body) < len(piece.text) else []
+        said = _joined([*held, replace(piece, text=body)])
+        if item is not None and item.kind == kind:
+            return self._delta(item, said)
+        lines = self._close("completed")
+        item, opened = self._open(kind)
+        return lines + opened + self._delta(item, said)
 
     def end(self, *, complete: bool) -> str:
         """Write the ends of all items. `complete`: the model came to an end by itself."""
-        held, self._held = self._held, []
-        kinds = {item["type"] for item in self.output} | ({self._item.kind} if self._item is not None else set())
+        held, self._held, item = self._held, [], self._item
+        kinds = {each["type"] for each in self.output} | ({item.kind} if item is not None else set())
+        lines = ""
         if complete and kinds <= {"reasoning"}:
             # Every complete answer without a call has a message, although the model may have written none.
-            said = [each for each in held if each.kind is PieceKind.TEXT]
-            lines = self._close("completed") + self._write("message", said)
-        else:
-            lines = ""
+            lines = self._close("completed")
+            item, opened = self._open("message")
+            lines += opened
+        if item is not None and (left := [each for each in held if _KINDS[each.kind] == item.kind]):
+            lines += self._delta(item, _joined(left))
         return lines + self._close("completed" if complete else "incomplete")
-
-    def _write(self, kind: str, pieces: Sequence[Piece]) -> str:
-        item, lines = self._open(kind)
-        whole = Piece(PieceKind.TEXT, "".join(each.text for each in pieces), logprobs=_all_logprobs(pieces))
-        return lines + self._delta(item, whole)
 
     def _open(self, kind: str, call: Piece | None = None) -> tuple[_Item, str]:
         index = len(self.output)
@@ -254,8 +255,12 @@ def error_event(code: str, message: str, last: int) -> str:
     return _event("error", f'"code":{_json(code)},"message":{_json(message)},"param":null', max(0, last))
 
 
-def _all_logprobs(pieces: Sequence[Piece]) -> list[Mapping[str, Any]]:
-    return [each for piece in pieces for each in piece.logprobs]
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    """Return pieces of one kind as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    logprobs = [each for piece in pieces for each in piece.logprobs]
+    return Piece(pieces[0].kind, "".join([piece.text for piece in pieces]), logprobs=logprobs)
 
 
 def _event(kind: str, body: str, number: int) -> str:

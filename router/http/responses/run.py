@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from cluster.errors import (
     CancelledError,
+    InvalidRequestError,
     PenstockError,
     QueueUnavailableError,
     ShuttingDownError,
@@ -30,7 +31,7 @@ from router.identity import Caller
 from router.inference.coalescing import NEVER
 from router.inference.idempotency import read_result
 from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
-from router.validation import RequestLimits, check_request
+from router.validation import RequestLimits, ResumePoint, check_request
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -97,6 +98,8 @@ class ResponseRun:
         """Whether the journal has the beginning of the output."""
         self._same = record.run if record is not None else ""
         """The only request of the cluster whose output readers may get; empty for any."""
+        self._place = record.place if record is not None else b""
+        """Newest resume token. With it output is found that has ended meanwhile."""
         self._before: Sequence[Piece] = ()
         """Output that readers have, of which it is not known yet whether this run goes on from it."""
         self._output: list[Piece] = []
@@ -179,6 +182,9 @@ class ResponseRun:
             await asyncio.sleep(max(_RETRY_S, min(wait_s or 0.0, 10.0)))
         elif isinstance(error, CancelledError):
             self._cancelled = True
+        elif isinstance(error, InvalidRequestError) and self._place:
+            # The model has changed, so the token is another request's. Begin anew.
+            self._place = b""
         else:
             await self._finish(broken(self._said(), http_error(error), int(time.time()))[1])
 
@@ -189,7 +195,8 @@ class ResponseRun:
 
     async def _generate(self) -> None:
         checked = check_request(self.stored.request(), self._tools.limits)
-        opened = await self._tools.generations.open(checked, self._caller, None)
+        resume = ResumePoint(self._place, ()) if self._place else None
+        opened = await self._tools.generations.open(checked, self._caller, None, resume)
         if not self.opened.done():
             self.opened.set_result(None)
         self._restart()
@@ -234,9 +241,12 @@ class ResponseRun:
                     opened.result.add(event)
                 match event.WhichOneof("event"):
                     case "started":
-                        self.started = True
+                        self.started, self._place = True, event.started.resume_token
                         self._fresh.set()
                         self._tell()
+                    case "resumed":
+                        self._place = event.resumed.resume_token
+                        self._fresh.set()
                     case "delta":
                         self._take(list(pieces_of(event.delta)))
                     case "finished":
@@ -278,10 +288,11 @@ class ResponseRun:
             self._written += len(pieces)
             self._chunks += 1
             chunk = pack_pieces(merged(pieces))
-            note = partial(self._store.note, self._claim, self._journal, number, chunk, started=self.started)
+            note = partial(self._store.note, self._claim, self._journal, number, chunk)
+            note = partial(note, started=self.started, place=self._place)
             if not await self._insist(note):
                 self._lost.set()
-            if version == self.version:
+            if version == self.version and self._written:
                 self._noted = True
                 self._tell()
             await asyncio.sleep(FLUSH_S)

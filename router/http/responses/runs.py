@@ -93,14 +93,14 @@ class ResponseRuns:
             raise
         return run
 
-    def note(self, claim: ResponseClaim, request_id: str) -> None:
-        """Note which request of the cluster makes the output of a stream."""
-        self._owner.spawn(self._note(claim, request_id), "note")
+    def note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
+        """Note which request of the cluster makes the output of a stream, and its resume token."""
+        self._owner.spawn(self._note(claim, request_id, place), "note")
 
-    async def _note(self, claim: ResponseClaim, request_id: str) -> None:
+    async def _note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
         # Without it another run may follow after the loss of the first.
         with contextlib.suppress(QueueUnavailableError):
-            await self.store.note(claim, 0, 0, b"", started=False, run=request_id)
+            await self.store.note(claim, 0, 0, b"", started=bool(place), run=request_id, place=place)
 
     def take_up(self, name: ResponseName) -> None:
         """Go on with a response whose connection has ended."""

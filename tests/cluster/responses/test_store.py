@@ -163,6 +163,10 @@ async def test_a_journal_is_read_on_and_a_newer_one_from_its_beginning(store: Re
     found = await store.follow(NAME, 1, 3)
     assert found is not None
     assert (found.chunks, found.record.journal) == ([b"abcd"], 2)
+    await store.note(CLAIM, 2, 1, b"", started=True, run="r1", place=b"token")
+    noted = await store.get(NAME)
+    assert noted is not None
+    assert (noted.run, noted.place) == ("r1", b"token")
     await store.finish(CLAIM, b"done")
     found = await store.follow(NAME, 2, 1)
     assert found is not None

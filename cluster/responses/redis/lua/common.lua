@@ -1,7 +1,7 @@
 -- Shared by all scripts on responses; redis/scripts.py puts it in front of each.
 --
 -- KEYS, all of one hash slot; redis/keys.py has their lifetimes
---  1 HASH response tenant created request result bytes token started journal run cancelled read; times in ms
+--  1 HASH response tenant created request result bytes token started journal run place cancelled read; times in ms
 --  2 HASH journal  number -> chunk
 --  3 ZSET ended    id -> ms of its end
 --  4 ZSET open     "tenant\0id" -> ms of the lease's end

@@ -2,7 +2,7 @@
 --
 -- ARGV: 4 number of the journal that the reader knows, 5 first chunk to read of it, 6 most chunks
 -- Reply: {} there is none; {request, result, started, journal, ms since its creation, 1 if it has a lease else 0, 1 if
---         the lease has not ended else 0, chunks, id of the cluster's request}
+--         the lease has not ended else 0, chunks, id of the cluster's request, its resume token}
 
 if not is_here() then return {} end
 pass_when_full()
@@ -19,4 +19,4 @@ if get('result') == '' then
   end
 end
 return {get('request'), get('result'), get('started'), journal, NOW - (tonumber(get('created')) or NOW), ends and 1 or 0,
-        ends and ends > NOW and 1 or 0, chunks, get('run')}
+        ends and ends > NOW and 1 or 0, chunks, get('run'), get('place')}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,8 +13,26 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.support.stack import Stack, running_stack
+from deployments import demo_model
+from tests.support.stack import Stack, running_stack, sim_pool
 
+REASONING = "The user asks for the weather, so I look."
+TEXT = "Let me look."
+CITIES = ("Ulm", "Bonn")
+CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in CITIES]
+ANSWER = "\n".join([f"<think>{REASONING}</think>\n\n{TEXT}", *CALLS])
+TEMPLATE = """
+{%- for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- for message in messages %}<|{{ message.role }}|>{{ message.reasoning_content or "" }}{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}
+"""
+"""Template that shows all of a conversation."""
+WEIGHTS = Path(demo_model.__file__).parent / "weights"
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL: Any = {"type": "function", "name": "look", "description": "Looks.", "parameters": PARAMETERS, "strict": False}
 HTTP = {"http": {"port": 0, "max_body_bytes": 1 << 16}}
 
 
@@ -32,6 +52,14 @@ async def call(stack: Stack, method: str, path: str, router: int = 0, **more: An
     """Return status, object and headers of a plain request."""
     async with aiohttp.ClientSession() as session, session.request(method, base(stack, router) + path, **more) as reply:
         return reply.status, json.loads(await reply.read() or b"null"), reply.headers
+
+
+def pool_with_tools(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Describe a pool whose model reasons and calls tools."""
+    model = folder / "model"
+    shutil.copytree(WEIGHTS, model)
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    return {**sim_pool(answer=ANSWER, max_model_len=1_024, **settings), "model": str(model)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

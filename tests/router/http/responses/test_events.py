@@ -204,6 +204,17 @@ def test_a_stored_answer_is_told_as_it_was(pieces: list[Piece], complete: bool) 
     assert again[-1] == events[-1]
 
 
+def test_white_space_between_calls_is_the_same_when_deltas_merge() -> None:
+    first, second = (
+        [Piece(C, call_id="c1", name="f"), Piece(A, "{}")],
+        [Piece(C, call_id="c2", name="f"), Piece(A, "{}")],
+    )
+    one_by_one = stream([Piece(T, "Look."), Piece(T, "\n"), *first, Piece(T, "\n"), *second])
+    together = stream([Piece(T, "Look.\n\n"), *first, *second])
+    assert told(one_by_one) == told(together)
+    assert together[-1]["response"]["output"][0]["content"][0]["text"] == "Look."
+
+
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 from router.server import Router
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server
-from tests.router.http.responses.conftest import HTTP, call, sdk
+from tests.router.http.responses.conftest import HTTP, TOOL, call, pool_with_tools, sdk
 from tests.router.links.test_links import kill
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack
@@ -111,6 +111,41 @@ async def test_a_response_goes_on_at_another_router_after_the_death_of_its_own(s
         assert more[-1].response.output_text == plain
         assert more[-1].response.usage.output_tokens == TOKENS
         assert await other.responses.retrieve(response_id(events)) == more[-1].response
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_reasoning_and_calls_go_on_after_the_death_of_a_router(
+    tmp_path: Path, server: Server, background: bool
+) -> None:
+    ask: dict[str, Any] = {"model": "demo", "input": "Hi", "tools": [TOOL], "stream": True, "background": background}
+    pools, queue = {"demo": pool_with_tools(tmp_path, base_ms=15.0)}, {"attach_grace_s": 10.0}
+    async with (
+        running_stack(tmp_path, router=HTTP, routers=2, redis_url=server.url, pools=pools, queue=queue) as stack,
+        sdk(stack, 0) as client,
+        sdk(stack, 1) as other,
+    ):
+        events: list[Any] = []
+        async for event in await client.responses.create(**ask):
+            events.append(event)
+            if event.type == "response.function_call_arguments.delta":
+                break
+        await murder(stack)
+        events += await rest(other, events)
+        assert events[-1].type == "response.completed"
+        again = [e async for e in await other.responses.retrieve(response_id(events), stream=True)]
+        assert written(events) == written(again)
+        assert [item.type for item in events[-1].response.output] == [
+            *("reasoning", "message", "function_call", "function_call")
+        ]
+
+
+def written(events: list[Any]) -> tuple[dict[int, str], list[tuple[str, int]]]:
+    """Return what the deltas say by item, and the other events with their numbers."""
+    texts: dict[int, str] = {}
+    for event in events:
+        if event.type.endswith(".delta"):
+            texts[event.output_index] = texts.get(event.output_index, "") + event.delta
+    return texts, [(e.type, e.sequence_number) for e in events if not e.type.endswith(".delta")]
 
 
 async def test_a_background_response_ends_although_its_router_dies_and_nobody_asks(stack: Stack) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,40 +10,18 @@ import openai
 import pytest
 import pytest_asyncio
 
-from deployments import demo_model
-from tests.router.http.responses.conftest import HTTP, call, sdk
-from tests.support.stack import Stack, running_stack, sim_pool
+from tests.router.http.responses.conftest import HTTP, REASONING, TEXT, TOOL, call, pool_with_tools, sdk
+from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-REASONING = "The user asks for the weather, so I look."
-TEXT = "Let me look."
-CITIES = ("Ulm", "Bonn")
-CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"city": "{city}"}}}}\n</tool_call>' for city in CITIES]
-ANSWER = "\n".join([f"<think>{REASONING}</think>\n\n{TEXT}", *CALLS])
-TEMPLATE = """
-{%- for tool in tools or [] %}{{ tool | tojson }}
-{% endfor %}
-{%- for message in messages %}<|{{ message.role }}|>{{ message.reasoning_content or "" }}{{ message.content or "" }}
-{%- for call in message.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}
-{% endfor %}
-{%- if add_generation_prompt %}<|assistant|>{% endif %}
-"""
-"""Template that shows all of a conversation."""
-WEIGHTS = Path(demo_model.__file__).parent / "weights"
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOL: Any = {"type": "function", "name": "look", "description": "Looks.", "parameters": PARAMETERS, "strict": False}
 ASK: dict[str, Any] = {"model": "demo", "input": "What is the weather?", "temperature": 0, "max_output_tokens": 400}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
-    model = folder / "model"
-    shutil.copytree(WEIGHTS, model)
-    (model / "chat_template.jinja").write_text(TEMPLATE)
-    pool = {**sim_pool(answer=ANSWER, max_model_len=1_024), "model": str(model)}
-    async with running_stack(folder, router=HTTP, pools={"demo": pool}) as running:
+    async with running_stack(folder, router=HTTP, pools={"demo": pool_with_tools(folder)}) as running:
         yield running
 
 
@@ -62,7 +39,7 @@ async def test_an_answer_has_its_reasoning_its_text_and_its_calls(client: openai
     assert reasoning.type == "reasoning"
     assert reasoning.content is not None
     assert reasoning.content[0].text == REASONING
-    assert found.output_text.strip() == TEXT
+    assert found.output_text == f"\n\n{TEXT}"
     asked = [(item.name, item.arguments, item.status) for item in calls if item.type == "function_call"]
     assert asked == [("look", '{"city": "Ulm"}', "completed"), ("look", '{"city": "Bonn"}', "completed")]
     assert found.usage is not None
