@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reference import api, client, commands, engine, errors, metrics, settings
+from reference import api, bodies, client, commands, engine, errors, metrics, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -19,6 +19,7 @@ PAGES = {
     "proto/reference/client.md": client.render,
     "deployments/reference/engine-arguments.md": engine.render,
     "proto/reference/errors.md": errors.render,
+    "proto/reference/bodies.md": bodies.render,
 }
 
 

@@ -47,6 +47,7 @@ CONTENTS = {
         "API": "proto/reference/api",
         "Python client": "proto/reference/client",
         "Errors": "proto/reference/errors",
+        "Fields of OpenAI's bodies": "proto/reference/bodies",
         "Settings": "cluster/reference/settings",
         "Engine arguments": "deployments/reference/engine-arguments",
         "Metrics": "cluster/reference/metrics",

@@ -105,6 +105,8 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     )
     try:
         generate = request_to_proto(request.model, request.prompt, request.sampling, options)
+    except BodyError:
+        raise
     except (TypeError, ValueError) as error:
         raise BodyError("", str(error)) from None
     receipt = headers.get(RECEIPT, "").lower() in ("1", "true", "yes")

@@ -34,7 +34,8 @@ class Fields:
     """Object in a body. Its fields are taken one after another, and unknown ones remain; null is the same as absent."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], ignore_unknown: bool) -> None:
-        self._path = path
+        self.path = path
+        """Path of the object in the body; empty for the body itself."""
         self._left = dict(fields)
         self._ignore_unknown = ignore_unknown
         self._ignored: list[str] = []
@@ -46,7 +47,7 @@ class Fields:
         return BodyError(self._name(field), problem)
 
     def _name(self, field: str) -> str:
-        return f"{self._path}.{field}" if self._path and field else field or self._path
+        return f"{self.path}.{field}" if self.path and field else field or self.path
 
     def take(self, name: str) -> Any:
         """Return a field and mark it as known."""

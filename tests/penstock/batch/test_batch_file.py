@@ -31,7 +31,16 @@ from penstock.client import (
     result_line,
     result_object,
 )
-from penstock.models import FinishReason, PositionLogprobs, RequestClass, TokenLogprob
+from penstock.models import (
+    FinishReason,
+    PositionLogprobs,
+    RequestClass,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolMode,
+)
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -126,6 +135,79 @@ def test_text_parts_stay_parts() -> None:
     assert [Message("user", ("What is this?", "Context", "the end"))] == read.item.prompt
 
 
+def test_a_chat_with_tools_is_read_as_openais_clients_write_it() -> None:
+    """Their helpers for pydantic and zod write strict tools and schemas with all that those make."""
+    schema = {
+        "type": "object",
+        "title": "Weather",
+        "properties": {"city": {"type": "string", "title": "City"}, "unit": {"anyOf": [{"$ref": "#/$defs/U"}]}},
+        "$defs": {"U": {"enum": ["c", "f"], "title": "U", "type": "string"}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    }
+    function = {"name": "Weather", "strict": True, "parameters": schema}
+    call = {"id": "call_1", "type": "function", "function": {"name": "Weather", "arguments": '{"city": "Oslo"}'}}
+    read = read_line(
+        line(
+            messages=[
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": "Oslo?", "name": "ann"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [call],
+                    "reasoning_content": "Hm.",
+                    "refusal": None,
+                },
+                {"role": "tool", "tool_call_id": "call_1", "content": "Rain."},
+            ],
+            tools=[{"type": "function", "function": function}],
+            tool_choice={"type": "function", "function": {"name": "Weather"}},
+            parallel_tool_calls=False,
+            reasoning_effort="low",
+            include_reasoning=False,
+            chat_template_kwargs={"enable_thinking": True},
+            documents=[{"title": "a", "text": "b"}],
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "Weather", "strict": True, "schema": schema},
+            },
+        ),
+        1,
+    )
+
+    assert ((), Sampling(structured=json_schema(schema))) == (read.ignored, read.item.sampling)
+    assert read.item == JobItem(
+        "a",
+        [
+            Message("developer", "Be brief."),
+            Message("user", "Oslo?", name="ann"),
+            Message("assistant", tool_calls=(ToolCall("call_1", "Weather", '{"city": "Oslo"}'),), reasoning="Hm."),
+            Message("tool", "Rain.", tool_call_id="call_1"),
+        ],
+        read.item.sampling,
+        tools=(Tool("Weather", parameters=json.dumps(schema), strict=True),),
+        tool_choice=ToolChoice(ToolMode.REQUIRED, ("Weather",)),
+        parallel_tool_calls=False,
+        reasoning_effort="low",
+        include_reasoning=False,
+        chat_template_kwargs={"enable_thinking": True},
+        documents=({"title": "a", "text": "b"},),
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tools": [], "tool_choice": "auto"},
+        {"tool_choice": "none"},
+        {"tool_choice": None, "parallel_tool_calls": False},
+    ],
+)
+def test_a_choice_among_no_tools_is_none(body: dict[str, Any]) -> None:
+    assert JobItem("a", [Message("user", "Hi")], Sampling()) == read_line(line(**body), 1).item
+
+
 @pytest.mark.parametrize(
     ("text", "field", "problem"),
     [
@@ -158,6 +240,10 @@ def test_text_parts_stay_parts() -> None:
         (line(logit_bias={"7": 10**400}), "body.logit_bias", "must be numbers below 1.8e308, got"),
         (line(logit_bias={"7" * 5000: 1}), "body.logit_bias", "must map token ids to numbers, got"),
         (line(tools=[{}]), "body.tools[0].function", "is required"),
+        (line(tool_choice="any"), "body.tool_choice", 'must be one of auto, none, required, got "any"'),
+        (line(documents=["x"]), "body.documents[0]", 'must be an object, got "x"'),
+        (line(chat_template_kwargs=[1]), "body.chat_template_kwargs", "must be an object, got [1]"),
+        (line(reasoning_effort=5), "body.reasoning_effort", "must be text, got 5"),
         (line(best_of=3, n=2), "body.best_of", "must be 1, n or absent, got 3"),
         (line(stream=0), "body.stream", "must be false or absent, got 0"),
         (line(top_k=-2), "body.top_k", "must be at least -1 and at most 4294967295, got -2"),

@@ -16,7 +16,15 @@ from penstock.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import inference_pb2_grpc as services
 from router.status import abort
-from router.validation import RequestLimits, check_cancel, check_count, check_get_model, check_request, check_stream
+from router.validation import (
+    RequestLimits,
+    check_cancel,
+    check_count,
+    check_detokenize,
+    check_get_model,
+    check_request,
+    check_stream,
+)
 
 MODEL = pb.Model(
     name="demo",
@@ -124,6 +132,11 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         await self._admit(request, context, lambda: check_count(request, _LIMITS))
         words = len(request.prompt.text.split())
         return pb.CountTokensResponse(tokens=words, token_ids=range(words))
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:  # noqa: N802
+        """Return one word per token."""
+        await self._admit(request, context, lambda: check_detokenize(request))
+        return pb.DetokenizeResponse(text=" ".join(f"w{token}" for token in request.token_ids))
 
     async def GetClusterStatus(  # noqa: N802
         self, request: admin_pb2.GetClusterStatusRequest, context: Any

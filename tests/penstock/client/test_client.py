@@ -320,6 +320,7 @@ async def test_models_tokens_and_status_are_plain_values(client):
     assert model == await client.get_model("demo")
     assert (model.name, model.chat, model.capabilities.min_p, model.lora_adapters) == ("demo", True, False, ("poet",))
     assert await client.count_tokens("demo", "one two") == api.TokenCount(2, (0, 1))
+    assert "w5 w6" == await client.detokenize("demo", [5, 6])
     assert status.pools[0].replicas[0].state is api.ReplicaState.READY
     assert status.pools[0].replicas[0].heartbeat_age == pytest.approx(0.25)
 
