@@ -109,7 +109,8 @@ class VllmSettings(Section):
     """Constrained output."""
     tool_call_parser: str | None = None
     """vLLM's parser of the model's tool calls, such as "hermes", "llama3_json", "mistral" or "qwen3_coder". Requests
-    may have tools then. A start with a name that vLLM does not know lists all names. Default: no tools."""
+    may have tools then. A start with a name that vLLM does not know lists all names. Default: "hermes" for the demo
+    model, no tools for others."""
     reasoning_parser: str | None = None
     """vLLM's parser of the model's reasoning, such as "qwen3" or "deepseek_r1". Reasoning then has a channel of its
     own, and structured output begins after it. Default: reasoning is part of the text."""
@@ -258,10 +259,13 @@ class AutoscaleSettings(Section):
         return self
 
 
+_DEMO = "demo"
+
+
 class PoolSettings(Section):
     """A pool: one model with its own Serve application, queue and replicas."""
 
-    model: str = "demo"
+    model: str = _DEMO
     """Model: a local folder, a hub id, or "demo" for the model that ships with Penstock. A simulated engine uses only
     the model's tokenizer."""
     engine: EngineKind = EngineKind.VLLM
@@ -296,6 +300,15 @@ class PoolSettings(Section):
     """Price of a million prompt tokens found in the prefix cache. Default: that of other prompt tokens."""
     price_per_million_output_tokens: float = Field(default=0.0, ge=0)
     """Price of a million output tokens."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tools_of_the_demo_model(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("model", _DEMO) == _DEMO:
+            vllm = fields.get("vllm", {})
+            if isinstance(vllm, dict) and "tool_call_parser" not in vllm:
+                return {**fields, "vllm": {**vllm, "tool_call_parser": "hermes"}}
+        return fields
 
     @model_validator(mode="after")
     def _fits_task(self) -> PoolSettings:
