@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.engines.pieces import joined
+from deployments.engines.vllm.parsing.passing import NOTHING, Passing
 from deployments.engines.vllm.parsing.tokens import TokenTexts
 from penstock.models import ParsedDelta, ToolCallDelta
 
@@ -17,15 +18,31 @@ class VllmOutputParser:
     """Parser of one sequence. After a fault of vLLM's parser the rest of the output is text."""
 
     __slots__ = (
-        "_called", "_failed", "_fed", "_parser", "_prompt", "_reasoning", "_request", "_text", "_tokens", "_unseen",
-        "short_call_ids",
+        "_called", "_failed", "_fed", "_markers", "_parser", "_passed", "_passing", "_prompt", "_reasoning", "_reasons",
+        "_request", "_text", "_tokens", "_unseen", "short_call_ids",
     )  # fmt: skip
 
     def __init__(
-        self, parser: Any, request: Any, prompt: Sequence[int], tokens: TokenTexts, *, short_call_ids: bool
+        self,
+        parser: Any,
+        request: Any,
+        prompt: Sequence[int],
+        tokens: TokenTexts,
+        *,
+        short_call_ids: bool,
+        passing: Passing = NOTHING,
     ) -> None:
-        """`parser` is a fresh one of vLLM, `request` its ChatCompletionRequest, and `prompt` the prompt's ids."""
+        """`parser` is a fresh one of vLLM, `request` its ChatCompletionRequest, and `prompt` the prompt's ids.
+        `passing`: what the parser need not see token by token.
+        """
         self.short_call_ids = short_call_ids
+        self._passing = passing
+        self._markers: frozenset[str] | None = None
+        """Characters without which output is handed on as it is; None where the parser must see it."""
+        self._reasons = False
+        """Whether that output is reasoning, and not text."""
+        self._passed: list[tuple[int, str]] = []
+        """Tokens that were handed on and that the parser has not seen, with their text."""
         self._parser = parser
         self._request = request
         self._prompt: list[int] | None = list(prompt)
@@ -47,14 +64,10 @@ class VllmOutputParser:
         try:
             if not last and self._tokens.alone(token_ids):
                 # Nearly every call.
-                self._fed.append(text)
-                self._unseen.append(text)
-                return self._parse(list(token_ids), text, last=False)
-            for ids, own in self._tokens.split(token_ids, text, last=last):
-                self._fed.append(own)
-                self._unseen.append(own)
-                pieces.append(self._parse(ids, own, last=False))
+                return self._take(list(token_ids), text)
+            pieces += [self._take(ids, own) for ids, own in self._tokens.split(token_ids, text, last=last)]
             if last:
+                self._catch_up()
                 pieces += [self._parse([], "", last=True), self._rest()]
         except Exception:  # noqa: BLE001 - a parser must not end the stream
             _LOG.exception("parser.failed", extra={"parser": type(self._parser).__name__})
@@ -62,6 +75,48 @@ class VllmOutputParser:
             rest = "".join(self._unseen)
             pieces.append(ParsedDelta(rest) if rest else None)
         return joined(pieces)
+
+    def _take(self, ids: list[int], text: str) -> ParsedDelta | None:
+        """Take one token with its text."""
+        self._fed.append(text)
+        markers = self._markers
+        if markers is not None:
+            if text and len(ids) == 1 and markers.isdisjoint(text) and ids[0] not in self._passing.special:
+                self._passed.append((ids[0], text))
+                if self._reasons:
+                    self._reasoning.append(text)
+                    return ParsedDelta(reasoning=text)
+                self._text.append(text)
+                return ParsedDelta(text)
+            self._catch_up()
+        self._unseen.append(text)
+        piece = self._parse(ids, text, last=False)
+        if piece is not None and not self._called:
+            self._look_for_passage(piece, text)
+        return piece
+
+    def _look_for_passage(self, piece: ParsedDelta, text: str) -> None:
+        """Find out whether the parser holds nothing back, and hands on what follows."""
+        if piece.reasoning == text and not piece.text:
+            markers, self._reasons = self._passing.reasoning, True
+        elif piece.text == text and not piece.reasoning and self._parser._stream_state.reasoning_ended:
+            markers, self._reasons = self._passing.text, False
+        else:
+            return
+        if markers is not None and markers.isdisjoint(text):
+            self._markers = markers
+
+    def _catch_up(self) -> None:
+        """Give the parser what was handed on."""
+        self._markers = None
+        if not self._passed:
+            return
+        ids, text = [token for token, _ in self._passed], "".join([text for _, text in self._passed])
+        self._passed.clear()
+        message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=None, finished=False)
+        wanted = ParsedDelta(reasoning=text) if self._reasons else ParsedDelta(text)
+        if message is None or _piece(message) != wanted:
+            _LOG.error("parser.passed_otherwise", extra={"parser": type(self._parser).__name__})
 
     def _parse(self, ids: list[int], text: str, *, last: bool) -> ParsedDelta | None:
         message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=self._prompt, finished=last)

@@ -13,6 +13,7 @@ from cluster.models import GenerationSpec
 from deployments.engines.vllm.parsing.constraint import constraint_of
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.parsing.output import VllmOutputParser
+from deployments.engines.vllm.parsing.passing import passing_of
 from deployments.engines.vllm.parsing.request import chat_request, grammar_request, template_kwargs
 from deployments.engines.vllm.parsing.tokens import TokenTexts
 from deployments.engines.vllm.sampling import CONSTRAINED_PRIOR_KEY, PRIOR_KEY
@@ -94,6 +95,7 @@ def _sequence(parsers: Parsers, kind: Any, parsing: OutputParsing, spec: Generat
             prompt,
             _token_texts(parsers, spec, skip_special_tokens=adjusted.skip_special_tokens),
             short_call_ids=parsers.short_call_ids,
+            passing=passing_of(parser),
         ),
         constraint=constraint_of(parsers, parsing, adjusted, client),
         skip_special_tokens=adjusted.skip_special_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from deployments.engines.pieces import joined
 from deployments.engines.vllm.parsing.output import VllmOutputParser
+from deployments.engines.vllm.parsing.passing import NOTHING, passing_of
 from deployments.engines.vllm.parsing.request import chat_request
 from deployments.engines.vllm.parsing.tokens import TokenTexts
 from deployments.replica.parsed_output import ParsedOutput
@@ -61,9 +63,15 @@ class Case:
     def vllm_parser(self) -> Any:
         return self._class(self.tokenizer, self.request.tools, chat_template_kwargs={})
 
-    def output(self, *, lags: bool = False, parser: Any = None) -> ParsedOutput:
+    def output(self, *, lags: bool = False, parser: Any = None, passes: bool = True) -> ParsedOutput:
+        parser = parser or self.vllm_parser()
         own = VllmOutputParser(
-            parser or self.vllm_parser(), self.request, [1], TokenTexts(self.decoder, lags=lags), short_call_ids=False
+            parser,
+            self.request,
+            [1],
+            TokenTexts(self.decoder, lags=lags),
+            short_call_ids=False,
+            passing=passing_of(parser) if passes else NOTHING,
         )
         return ParsedOutput(own, self.parsing, "request")
 
@@ -122,6 +130,45 @@ def test_cuts_between_deltas_change_nothing(case: Case) -> None:
     whole = case.parse(case.deltas)
     for deltas in cuts(case.deltas):
         assert whole == case.parse(deltas)
+
+
+def test_what_a_parser_does_not_see_is_what_it_would_say(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    """Each piece is the same where the parser sees every token, also of text that is cut anywhere."""
+    for place in range(1, len(case.deltas) + 1):
+        fast, slow = case.output(), case.output(passes=False)
+        for delta in case.deltas[:place] if place == len(case.deltas) else [merged(case.deltas[:place])]:
+            assert slow.feed(*delta) == fast.feed(*delta)
+        assert slow.feed([], "", last=True) == fast.feed([], "", last=True)
+        assert slow.reasoning_tokens(case.ids[:place]) == fast.reasoning_tokens(case.ids[:place])
+    assert "parser.passed_otherwise" not in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_mixtures_of_markers_pass_as_the_parser_says(tokenizer: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    words = (
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<",
+        ">",
+        "a < b",
+        "<tool",
+        "\n",
+        "  ",
+        "word",
+        "é漢",
+    )
+    for family in FAMILIES:
+        if family.tool not in (None, "hermes"):
+            continue
+        output = "".join(draw.choice((*words, " text", " more", '{"name": "f", "arguments": {}}')) for _ in range(40))
+        case = Case(replace(family, output=output), tokenizer)
+        fast, slow = case.output(), case.output(passes=False)
+        for delta in case.deltas:
+            assert slow.feed(*delta) == fast.feed(*delta)
+        assert slow.feed([], "", last=True) == fast.feed([], "", last=True)
 
 
 def test_text_that_lags_behind_its_tokens_changes_nothing(case: Case) -> None:
