@@ -138,6 +138,9 @@ bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of t
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.jobs $(if $(JSON),--json $(JSON))
 
+bench-embeddings: setup ## vectors of 256 short texts through the whole path, on a real engine (MODEL=folder, JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.embeddings $(MODEL) $(if $(JSON),--json $(JSON))
+
 bench-cancel: setup ## latency of cancels, remains of 100,000 cancels, speed of a full queue's refusals (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.cancel $(if $(JSON),--json $(JSON))
 
@@ -170,4 +173,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures sample-trace test test-fast test-quick chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures sample-trace test test-fast test-quick chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

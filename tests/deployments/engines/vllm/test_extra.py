@@ -40,7 +40,7 @@ def test_an_argument_without_a_setting_is_passed_on_as_it_is() -> None:
         ("tokenizer", "routers tokenize with the files in the model's folder"),
         ("scheduler_cls", "Penstock has its own"),
         ("data_parallel_size", "set replicas for more"),
-        ("runner", "pools generate text"),
+        ("runner", "set task instead"),
     ],
 )
 def test_an_argument_with_a_setting_or_that_would_break_a_replica_is_refused(name: str, words: str) -> None:
