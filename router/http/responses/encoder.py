@@ -38,6 +38,12 @@ class ResponseEncoder:
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none."""
         events = self._events
+        if self.started and event.HasField("delta"):
+            delta = event.delta
+            text = delta.text
+            if text and not (delta.reasoning or delta.tool_calls or delta.logprobs):
+                # Nearly every token.
+                return events.text(text).encode()
         match event.WhichOneof("event"):
             case "delta":
                 return "".join([self._start(), *map(events.add, pieces_of(event.delta))]).encode()

@@ -173,6 +173,23 @@ class Events:
         item, opened = self._open(kind)
         return lines + opened + self._delta(item, said)
 
+    def text(self, text: str) -> str:
+        """Write the events of a text without log probabilities; as `add`, and fast in the middle of a message."""
+        item, first = self._item, self._next
+        if (
+            item is None
+            or item.kind != "message"
+            or self._held
+            or self._late
+            or first <= self._after
+            or not text
+            or text[-1].isspace()
+        ):
+            return self.add(Piece(PieceKind.TEXT, text))
+        item.texts.append(text)
+        self._next = first + len(text)
+        return f'{self._head}{encode_basestring(text)},"logprobs":[],"sequence_number":{self._next - 1}}}\n\n'
+
     def end(self, *, complete: bool) -> str:
         """Write the ends of all items. `complete`: the model came to an end by itself."""
         held, self._held, item = self._held, [], self._item

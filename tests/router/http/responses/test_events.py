@@ -196,6 +196,13 @@ def test_a_stream_goes_on_behind_any_number_at_any_router(
         assert all(event["sequence_number"] > after for event in rest)
 
 
+@given(st.lists(texts, max_size=8), st.integers(-1, 20))
+def test_the_fast_way_of_a_text_writes_the_same(said: list[str], after: int) -> None:
+    fast, plain = Events(ID, BASE, after), Events(ID, BASE, after)
+    assert [fast.text(text) for text in said] == [plain.add(Piece(T, text)) for text in said]
+    assert (fast.end(complete=True), fast.output) == (plain.end(complete=True), plain.output)
+
+
 @given(answers, st.booleans())
 def test_a_stored_answer_is_told_as_it_was(pieces: list[Piece], complete: bool) -> None:
     events = stream(pieces, complete=complete)

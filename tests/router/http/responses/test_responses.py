@@ -217,3 +217,54 @@ async def test_many_background_responses_run_together(client: openai.AsyncOpenAI
     for each in begun:
         events = [event async for event in await client.responses.retrieve(each.id, stream=True)]
         assert events[-1].type == "response.incomplete"
+
+
+async def test_a_response_that_is_deleted_ends(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    engine = stack.engines[0]
+    engine._settings = engine._settings.model_copy(update={"base_ms": 50.0})
+    try:
+        long: dict[str, Any] = {**ASK, "max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
+        begun = await client.responses.create(**long, background=True)
+        await until(lambda: engine.stats().running == 1)
+        await client.responses.delete(begun.id)
+        await until(lambda: engine.stats().running == 0)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(begun.id)
+    finally:
+        engine._settings = engine._settings.model_copy(update={"base_ms": 1.0})
+
+
+async def test_a_response_in_progress_can_not_be_gone_on_from(client: openai.AsyncOpenAI, stack: Stack) -> None:
+    engine = stack.engines[0]
+    engine._settings = engine._settings.model_copy(update={"base_ms": 50.0})
+    try:
+        long: dict[str, Any] = {**ASK, "max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
+        begun = await client.responses.create(**long, background=True)
+        with pytest.raises(openai.BadRequestError, match="must name a response that has ended"):
+            await client.responses.create(**ASK, previous_response_id=begun.id)
+        await client.responses.delete(begun.id)
+    finally:
+        engine._settings = engine._settings.model_copy(update={"base_ms": 1.0})
+
+
+async def test_what_is_refused_leaves_nothing(stack: Stack) -> None:
+    before = stack.in_process.execute("KEYS", "*")
+    for more in ({"background": True}, {"stream": True}, {}):
+        status, found, _ = await call(stack, "POST", "/v1/responses", json={**ASK, **more, "model": "none"})
+        assert (status, found["error"]["code"]) == (404, "model_not_found")
+    assert stack.in_process.execute("KEYS", "*") == before
+
+
+async def test_the_sdk_parses_a_plain_answer(client: openai.AsyncOpenAI) -> None:
+    found = await client.responses.parse(**ASK)
+    assert found.output_text
+    assert found.output_parsed is None
+
+
+async def test_a_repeated_stream_under_a_key_tells_the_same(client: openai.AsyncOpenAI) -> None:
+    ask: dict[str, Any] = {**ASK, "temperature": 1, "max_output_tokens": 9, "stream": True}
+    keyed = {"Idempotency-Key": "streamed"}
+    events = [[e async for e in await client.responses.create(**ask, extra_headers=keyed)] for _ in range(2)]
+    assert events[0][-1] == events[1][-1]
+    texts = ["".join(e.delta for e in each if e.type == "response.output_text.delta") for each in events]
+    assert texts[0] == texts[1]
