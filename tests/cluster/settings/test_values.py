@@ -96,3 +96,15 @@ def test_the_secrets_file_is_where_the_settings_say_for_every_process(
 def test_the_default_tree_survives_the_way_to_other_processes() -> None:
     settings = load_settings(environ={})
     assert settings == parse_settings(dump_settings(settings))
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        ({"slo": {"standard": {"itl_p95_s": 0.1}}}, "slo.standard.itl_p95_s must be unset where the task is 'embed'"),
+        ({"vllm": {"speculative": {}}}, "vllm.speculative must be unset where the task is 'embed'"),
+    ],
+)
+def test_a_pool_that_embeds_has_no_settings_of_output_tokens(pool: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load_settings(flags={"pools": {"vectors": {"task": "embed", **pool}}}, environ={})
