@@ -46,19 +46,3 @@ class RedisJobPools:
 
     async def close(self) -> None:
         await self._pipeline.close()
-
-
-class MemoryJobPools:
-    """Names of pools in a set that its users share."""
-
-    def __init__(self, shared: set[str]) -> None:
-        self._shared = shared
-
-    async def add(self, names: Collection[str]) -> None:
-        self._shared.update(names)
-
-    async def names(self) -> frozenset[str]:
-        return frozenset(self._shared)
-
-    async def close(self) -> None:
-        """Do nothing: there is no connection."""

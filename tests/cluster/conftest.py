@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.queue.memory.queue import MemoryStore
+from cluster.redis.in_process.server import InProcessRedis
 from tests.cluster.queue.backends import Backend, Scene, flush
 from tests.cluster.queue.servers import Server
 from tests.support.stores import KINDS
 
 
-@pytest.fixture(params=["memory", *KINDS])
+@pytest.fixture(params=["in-process", *KINDS])
 async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
     """An empty store of each kind."""
     async for backend in open_backend(request.param, redis_servers):
@@ -33,8 +33,8 @@ def scene(backend: Backend) -> Scene:
 
 async def open_backend(kind: str, servers: dict[str, Server]) -> AsyncIterator[Backend]:
     clock = ManualClock()
-    if kind == "memory":
-        backend = Backend(clock, store=MemoryStore(clock))
+    if kind == "in-process":
+        backend = Backend(clock, store=InProcessRedis(clock))
     else:
         server = servers[kind]
         flush(server)

@@ -8,10 +8,10 @@ from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server
 
 
-@pytest.fixture(params=["memory", "redis-7.0", "redis-cluster"])
+@pytest.fixture(params=["in-process", "redis-7.0", "redis-cluster"])
 def store_url(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> str:
-    """The address of an empty store; "" is the in-memory twin."""
-    if request.param == "memory":
+    """The address of an empty store; "" is Redis in process."""
+    if request.param == "in-process":
         return ""
     server = redis_servers[request.param]
     flush(server)

@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> str:
     redis = "Redis 7" if find_binary("7.0") else "Redis 6.2 (NOT 7, which is not on this machine)"
-    stores = "all" if all_stores() else f"in memory and {redis}, all in modules marked every_store"
+    stores = "all" if all_stores() else f"Redis in process and {redis}, all in modules marked every_store"
     return f"stores: {stores}; time limits of this machine: x {patience():.1f}"
 
 

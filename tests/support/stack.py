@@ -13,17 +13,15 @@ from typing import Any
 import grpc
 
 from cluster.addresses import host_port
-from cluster.autoscaler.memory.store import MemoryControlStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.store import ControlStore
 from cluster.clock import SystemClock
 from cluster.jobs.contract import JobStore
-from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
-from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
+from cluster.jobs.pools import JobPools, RedisJobPools
+from cluster.jobs.redis.keys import JOB_KEYS, job_keys, shared_key
 from cluster.jobs.redis.store import RedisJobStore
 from cluster.jobs.settings import job_limits_from
 from cluster.queue.contract import Bell, Queue
-from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
@@ -58,7 +56,7 @@ class Stack:
     """Is a running cluster and how to talk to it."""
 
     settings: Settings
-    store: MemoryStore
+    store: InProcessRedis
     routers: list[Router] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
     engines: list[Engine] = field(default_factory=list)
@@ -66,10 +64,6 @@ class Stack:
     channels: list[grpc.aio.Channel] = field(default_factory=list)
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
     """Opens a channel to a router's host:port."""
-    job_stores: dict[str, MemoryJobs] = field(default_factory=dict)
-    job_pool_names: set[str] = field(default_factory=set)
-    in_process: InProcessRedis = field(default_factory=InProcessRedis)
-    """Has the responses where there is no Redis."""
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -83,27 +77,38 @@ class Stack:
         """Return a stub of a router's AdminService."""
         return admin_pb2_grpc.AdminServiceStub(self.channels[router])
 
+    @property
+    def target(self) -> Any:
+        """What stores connect to."""
+        return self.settings.redis.url or self.store
+
     def queue(self, pool: str) -> Queue:
         """Open a connection to a pool's queue."""
-        limits, url = limits_from(self.settings.queue), self.settings.redis.url
-        return RedisQueue(url, pool, limits) if url else MemoryQueue(self.store, pool, limits)
+        return RedisQueue(self.target, pool, limits_from(self.settings.queue))
 
     def control(self, pool: str) -> ControlStore:
         """Open what a pool's autoscaler shares with routers and replicas."""
-        url = self.settings.redis.url
-        return RedisControlStore(url, pool) if url else MemoryControlStore(self.store, pool)
+        return RedisControlStore(self.target, pool)
 
     def job_store(self, pool: str) -> JobStore:
         """Open a connection to a pool's jobs."""
-        limits, url = job_limits_from(self.settings.jobs), self.settings.redis.url
-        if url:
-            return RedisJobStore(url, pool, limits)
-        return MemoryJobStore(self.job_stores.setdefault(pool, MemoryJobs()), limits)
+        return RedisJobStore(self.target, pool, job_limits_from(self.settings.jobs))
 
     def job_pools(self) -> JobPools:
         """Open the list of pools that ever had jobs."""
-        url = self.settings.redis.url
-        return RedisJobPools(url) if url else MemoryJobPools(self.job_pool_names)
+        return RedisJobPools(self.target)
+
+    def job_key(self, job_id: str, part: str, pool: str = "demo") -> str:
+        """Return the key of a part of a job."""
+        return job_keys(pool, job_id)[JOB_KEYS.index(part)]
+
+    def stored_jobs(self, pool: str = "demo") -> dict[str, dict[bytes, bytes]]:
+        """Read the records of all jobs of the store in process."""
+        records = {}
+        for name in self.store.execute("ZRANGE", shared_key(pool, "due"), 0, -1):
+            flat = self.store.execute("HGETALL", self.job_key(name.decode(), "record", pool))
+            records[name.decode()] = dict(zip(flat[::2], flat[1::2], strict=True))
+        return records
 
     def factory(self) -> QueueFactory:
         """Return what a router opens."""
@@ -118,12 +123,11 @@ class Stack:
 
     def responses(self) -> ResponseStore:
         """Open the store of responses."""
-        return RedisResponseStore(self.settings.redis.url or self.in_process, response_limits_from(self.settings))
+        return RedisResponseStore(self.target, response_limits_from(self.settings))
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""
-        url = self.settings.redis.url
-        return RedisBell(url, router_id) if url else MemoryBell(self.store, router_id)
+        return RedisBell(self.target, router_id)
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
@@ -207,7 +211,7 @@ async def running_stack(
     sections: dict[str, Any] | None = None,
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
 ) -> AsyncIterator[Stack]:
-    """Run a cluster of so many routers, and so many replicas of each pool; on the twins unless there is a Redis.
+    """Run a cluster of so many routers, and so many replicas of each pool; on Redis in process unless a URL is given.
 
     `sections` are further settings.
     """
@@ -224,7 +228,7 @@ async def running_stack(
         },
         environ={},
     )
-    stack = Stack(settings, MemoryStore(SystemClock()), dial=dial)
+    stack = Stack(settings, InProcessRedis(SystemClock()), dial=dial)
     try:
         for pool in settings.pools:
             for _ in range(replicas):

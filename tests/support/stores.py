@@ -1,8 +1,8 @@
 """Which stores the tests run on.
 
-A test with a store as parameter runs on the in-memory version and on Redis 7. On Redis 6.2 and on a Redis Cluster the
-same Lua scripts run, so there it runs only in modules marked `every_store`: they test what differs, which is
-connections, the wording of refusals, publishing, and every script once against the in-memory version.
+A test with a store as parameter runs on Redis in process and on Redis 7. On Redis 6.2 and on a Redis Cluster the same
+Lua scripts run, so there it runs only in modules marked `every_store`: they test what differs, which is connections,
+the wording of refusals, publishing, and every script once in random walks.
 PENSTOCK_STORES=all, which CI sets, runs everything on all stores.
 """
 
@@ -12,7 +12,7 @@ import os
 
 import pytest
 
-MEMORY = "memory"
+IN_PROCESS = "in-process"
 USUAL = "redis-7.0"
 KINDS = ("redis-6.2", USUAL, "redis-cluster")
 """Kinds of Redis servers."""
@@ -32,9 +32,9 @@ def store_of(item: pytest.Item) -> str | None:
     """Return the store that an item's parameters choose, or None when they choose none."""
     callspec = getattr(item, "callspec", None)
     chosen = [] if callspec is None else [callspec.params.get(name) for name in PARAMETERS]
-    return next((store for store in chosen if store in {MEMORY, *KINDS}), None)
+    return next((store for store in chosen if store in {IN_PROCESS, *KINDS}), None)
 
 
 def runs(item: pytest.Item) -> bool:
     """Return whether an item runs on its store when not all stores are asked for."""
-    return store_of(item) in {None, MEMORY, USUAL} or item.get_closest_marker("every_store") is not None
+    return store_of(item) in {None, IN_PROCESS, USUAL} or item.get_closest_marker("every_store") is not None

@@ -30,7 +30,7 @@ class InProcessRedis(LocalServer):
         self.run_id = secrets.token_hex(20)
         self.down = False
         """Whether every call raises QueueUnavailableError."""
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._lua = make_runtime(self.run_id)
         self._run, self._command, self._prepare = (self._lua[name] for name in (b"run", b"command", b"prepare"))
@@ -55,7 +55,7 @@ class InProcessRedis(LocalServer):
         parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         with self._lock:
             self._check()
-            return self._read(self._command(self._clock.wall_ms(), *parts))
+            return self._read(self._command(self.clock.wall_ms(), *parts))
 
     def prepare(self, script: Script, keys: list[bytes], arguments: list[bytes]) -> Any:
         """Return a call of a script, to be run with other last arguments."""
@@ -69,7 +69,7 @@ class InProcessRedis(LocalServer):
         """Run a prepared call with its last argument; errors as in `execute`."""
         with self._lock:
             self._check()
-            return self._read(self._run(prepared, self._clock.wall_ms(), last))
+            return self._read(self._run(prepared, self.clock.wall_ms(), last))
 
     def subscribe(self, channel: str, listener: Listener) -> None:
         """Call `listener` with each message that is published on a channel, in the thread that publishes."""

@@ -1,9 +1,8 @@
-"""A cluster on a virtual clock: the queue in memory, the production policy, several routers, simulated engines.
+"""A cluster on a virtual clock: the production queue and policy, several routers, simulated engines.
 
-The queue has production's rules in a second implementation (`cluster/queue/memory`): `fill` with look-ahead, skip bound
-and windows. Production code: the policy, per router; the simulated engine's scheduler, chunked prefill and prefix
-cache. Routers know only what heartbeats tell. Left out: the network, the router's own CPU time, and that a real engine
-also caches the tokens it produced.
+Production code: the queue, whose Lua scripts run in this process; the policy, per router; the simulated engine's
+scheduler, chunked prefill and prefix cache. Routers know only what heartbeats tell. Left out: the network, the router's
+own CPU time, and that a real engine also caches the tokens it produced.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from dataclasses import dataclass, field
 from cluster.clock import ManualClock
 from cluster.queue.entries import Grant, QueueEntry, QueueLimits, Settlement
 from cluster.queue.heartbeats import ReplicaRecord, RouterBeat
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.keys import bell_channel
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
 from loadtest.simulate.engine.replica import SimReplica, SimRequest
@@ -77,7 +78,7 @@ class _Router:
         self.started: list[tuple[str, str]] = []
         self.rung = False
 
-    def ring(self, _pool: str) -> None:
+    def ring(self, _pool: bytes) -> None:
         self.rung = True
 
 
@@ -97,12 +98,12 @@ class AffinitySimulation:
         seed: int = 1,
     ) -> None:
         self._clock = ManualClock()
-        self._store = MemoryStore(self._clock)
-        self._queue = MemoryQueue(self._store, "pool", limits or QueueLimits())
+        self._store = InProcessRedis(self._clock)
+        self._queue = RedisQueue(self._store, "pool", limits or QueueLimits())
         self._replicas = {f"r{number}": SimReplica(f"r{number}", settings, BLOCK_TOKENS) for number in range(replicas)}
         self._routers = {f"router-{number}": _Router(f"router-{number}", policy()) for number in range(routers)}
         for router in self._routers.values():
-            self._store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
+            self._store.subscribe(bell_channel(router.name), router.ring)
         self._load = load
         self._random = random.Random(seed)
         self._later: deque[TraceRequest] = deque(trace)

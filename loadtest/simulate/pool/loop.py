@@ -36,9 +36,9 @@ class EventLoop:
 
 
 def now(call: Coroutine[Any, Any, T]) -> T:
-    """Run a call of the in-memory queue, which never waits."""
+    """Run a call of the queue, whose server is in this process, so it never waits."""
     try:
         call.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise RuntimeError("a call of the queue in memory waits")
+    raise RuntimeError("a call of the queue in process waits")

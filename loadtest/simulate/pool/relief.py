@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from cluster.autoscaler.memory.store import MemoryControlStore
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.scaler import RELIEF_TICKS
 from cluster.autoscaler.store import Commit
-from cluster.queue.memory.queue import MemoryStore
+from cluster.redis.in_process.server import InProcessRedis
 from loadtest.simulate.autoscalers.contract import SlowPolicy
 from loadtest.simulate.pool.loop import now
 from penstock.values.slo import OperatingPoint
@@ -37,14 +37,14 @@ class ReliefOrders:
 
     Args:
         policy: of the pool.
-        store: the queue's store.
+        store: the queue's server.
         pool: its name there.
         period_s: seconds between two decisions.
     """
 
-    def __init__(self, policy: Relieving, store: MemoryStore, pool: str, period_s: float) -> None:
+    def __init__(self, policy: Relieving, store: InProcessRedis, pool: str, period_s: float) -> None:
         self._policy = policy
-        self._store = MemoryControlStore(store, pool)
+        self._store = RedisControlStore(store, pool)
         self._holds_s = RELIEF_TICKS * period_s
 
     def publish(self, replicas: int, now_ms: int) -> None:

@@ -1,9 +1,9 @@
 """The event loop: arrivals, steps, heartbeats and policies on a virtual clock.
 
-The queue has production's rules in a second implementation (`cluster/queue/memory`): `fill`, classes, shares, windows,
-preemption of batch work and time limits. Production code are: the simulated engine's scheduler; affinity per router
-where asked for; relief, and refusals by the estimated wait. Routers and policies know only what heartbeats tell. Left
-out are: the network, the router's own CPU time, and that a real engine also caches the tokens it produced.
+The queue is production's: its Lua scripts run in this process (`cluster/redis/in_process`). So are the simulated
+engine's scheduler; affinity per router where asked for; relief, and refusals by the estimated wait. Routers and
+policies know only what heartbeats tell. Left out are: the network, the router's own CPU time, and that a real engine
+also caches the tokens it produced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 
 from cluster.clock import ManualClock
 from cluster.queue.heartbeats import RouterBeat
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.keys import bell_channel
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
@@ -69,15 +71,15 @@ class Simulation:
         self._progress = progress
         self._clock = ManualClock()
         self._loop = EventLoop(self._clock)
-        store = MemoryStore(self._clock)
-        self._queue = MemoryQueue(store, _POOL, setup.limits)
+        store = InProcessRedis(self._clock)
+        self._queue = RedisQueue(store, _POOL, setup.limits)
         self._orders: ReliefOrders | None = None
         point = OperatingPoint()
         if setup.relief and isinstance(slow, Relieving):
             self._orders, point = ReliefOrders(slow, store, _POOL, setup.slow_period_s), slow.point
         self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
         for router in self._routers:
-            store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
+            store.subscribe(bell_channel(router.name), router.ring)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
         self._watch = PoolWatch(setup, self._fleet)

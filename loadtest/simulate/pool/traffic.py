@@ -10,7 +10,7 @@ from typing import Any
 from cluster.errors import RequestError
 from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
 from cluster.queue.heartbeats import ReplicaRecord
-from cluster.queue.memory.queue import MemoryQueue
+from cluster.queue.redis.queue import RedisQueue
 from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet, Member
 from loadtest.simulate.pool.loop import EventLoop, now
@@ -47,7 +47,7 @@ class Router:
         self.wishes: dict[str, _Wish] = {}
         self.rung = False
 
-    def ring(self, _pool: str) -> None:
+    def ring(self, _pool: bytes) -> None:
         """Note that there is mail."""
         self.rung = True
 
@@ -57,7 +57,7 @@ class SimPool:
     """Parts of a simulated pool that requests pass through."""
 
     loop: EventLoop
-    queue: MemoryQueue
+    queue: RedisQueue
     fleet: Fleet
     watch: PoolWatch
     routers: Sequence[Router]

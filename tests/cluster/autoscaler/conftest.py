@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster.autoscaler.memory.store import MemoryControlStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.clock import ManualClock
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from tests.cluster.queue.backends import POOL, flush
 from tests.cluster.queue.servers import Server
 from tests.support.stores import KINDS
@@ -22,13 +21,13 @@ class Backend:
 
     clock: ManualClock
     server: Server | None
-    memory: MemoryStore
+    memory: InProcessRedis
     opened: list[Any] = field(default_factory=list)
 
     def store(self) -> Any:
         """Open a control store, as each process has one."""
         store: Any = (
-            MemoryControlStore(self.memory, POOL)
+            RedisControlStore(self.memory, POOL, clock=self.clock)
             if self.server is None
             else RedisControlStore(self.server.url, POOL, 10.0, clock=self.clock)
         )
@@ -38,7 +37,7 @@ class Backend:
     def queue(self) -> Any:
         """Open the pool's queue."""
         queue: Any = (
-            MemoryQueue(self.memory, POOL)
+            RedisQueue(self.memory, POOL)
             if self.server is None
             else RedisQueue(self.server.url, POOL, None, 10.0, clock=self.clock, run_id=lambda: "run-1")
         )
@@ -53,14 +52,14 @@ class Backend:
             flush(self.server)
 
 
-@pytest.fixture(params=["memory", *KINDS])
+@pytest.fixture(params=["in-process", *KINDS])
 async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
     """An empty store of each kind."""
     clock = ManualClock()
-    server = None if request.param == "memory" else redis_servers[request.param]
+    server = None if request.param == "in-process" else redis_servers[request.param]
     if server is not None:
         flush(server)
-    backend = Backend(clock, server, MemoryStore(clock))
+    backend = Backend(clock, server, InProcessRedis(clock))
     yield backend
     for one in backend.opened:
         await one.close()
@@ -68,7 +67,7 @@ async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Serve
 
 
 @pytest.fixture
-def twin() -> Backend:
-    """The store in memory alone."""
+def local() -> Backend:
+    """The store in process alone."""
     clock = ManualClock()
-    return Backend(clock, None, MemoryStore(clock))
+    return Backend(clock, None, InProcessRedis(clock))

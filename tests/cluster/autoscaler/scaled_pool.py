@@ -24,7 +24,7 @@ PROMPT, OUTPUT = 500, 200
 TICK_S = 15.0
 BEAT_S = 1.5
 
-both = pytest.mark.parametrize("backend", ["memory", "redis-7.0"], indirect=True)
+both = pytest.mark.parametrize("backend", ["in-process", "redis-7.0"], indirect=True)
 """The store's own suite goes through all kinds."""
 
 

@@ -86,7 +86,7 @@ async def test_a_pool_without_requests_goes_to_zero_in_time(backend: Backend) ->
 @pytest.mark.slow
 async def test_a_pool_that_nobody_ever_used_goes_to_zero_too() -> None:
     """Its replica had no steps to learn from, so there is no model."""
-    site = Site(twin(), min_replicas=0)
+    site = Site(local(), min_replicas=0)
     site.stats = {}
     [*_, last] = await site.run(site.scaler(), 70)
 
@@ -95,7 +95,7 @@ async def test_a_pool_that_nobody_ever_used_goes_to_zero_too() -> None:
 
 @pytest.mark.slow
 async def test_one_request_a_minute_keeps_a_replica() -> None:
-    site = Site(twin(), min_replicas=0)
+    site = Site(local(), min_replicas=0)
     scaler = site.scaler()
     await site.run(scaler, 4)
     records = [
@@ -106,7 +106,7 @@ async def test_one_request_a_minute_keeps_a_replica() -> None:
 
 
 async def test_the_budget_pays_for_every_gpu_of_a_replica() -> None:
-    site = Site(twin())
+    site = Site(local())
     site.settings = PoolSettings.model_validate(
         {
             "engine": "vllm",
@@ -124,7 +124,7 @@ async def test_the_budget_pays_for_every_gpu_of_a_replica() -> None:
 
 
 async def test_a_takeover_that_fails_halfway_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(twin())
+    site = Site(local())
     first, second = site.scaler("a"), site.scaler("b")
     await site.run(first, 12, rate=60.0)
     await first.resign()
@@ -146,7 +146,7 @@ async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_le
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Time stands still between calls: only who renews before it orders still leads after both have hung."""
-    site = Site(twin())
+    site = Site(local())
     scaler, other = site.scaler("a"), site.scaler("b")
     await site.run(scaler, 4, rate=60.0)
     lease_s = 0.6
@@ -208,9 +208,9 @@ def test_the_grace_after_a_shortage_is_the_same_where_memory_is_kept(through_mem
     assert 495.0 + 600.0 == lowered_at
 
 
-def twin() -> Backend:
+def local() -> Backend:
     from cluster.clock import ManualClock
-    from cluster.queue.memory.queue import MemoryStore
+    from cluster.redis.in_process.server import InProcessRedis
 
     clock = ManualClock()
-    return Backend(clock, None, MemoryStore(clock))
+    return Backend(clock, None, InProcessRedis(clock))

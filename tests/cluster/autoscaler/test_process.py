@@ -84,10 +84,10 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_an_end_that_comes_with_the_platforms_answer_is_heard(twin: Backend, turns: int) -> None:
+async def test_an_end_that_comes_with_the_platforms_answer_is_heard(local: Backend, turns: int) -> None:
     pool = PoolSettings(model="demo")
     host = AutoscalerSettings()
-    scaler = PoolScaler("demo", "me", pool, host, twin.queue(), twin.store(), object(), None)  # type: ignore[arg-type]
+    scaler = PoolScaler("demo", "me", pool, host, local.queue(), local.store(), object(), None)  # type: ignore[arg-type]
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ask() -> None:

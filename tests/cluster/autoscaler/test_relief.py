@@ -16,7 +16,7 @@ from tests.cluster.queue.backends import entry
 ROOM = Windows(sequences=4, kv_tokens=10**6, prefill_tokens=10**6)
 
 
-@pytest.mark.parametrize("backend", ["memory", "redis-7.0"], indirect=True)
+@pytest.mark.parametrize("backend", ["in-process", "redis-7.0"], indirect=True)
 @pytest.mark.parametrize("relief", [Relief.LATENCY, Relief.PREEMPT_BATCH, Relief.SHED])
 async def test_batch_work_loses_its_reserved_share_and_gets_it_back(backend: Backend, relief: Relief) -> None:
     store, queue = backend.store(), backend.queue()

@@ -126,8 +126,8 @@ async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_l
     assert PointRecord(tight, "ops").to_bytes() == site.point
 
 
-async def test_relief_is_published_in_its_order_and_ends(twin: Backend) -> None:
-    site = Site(twin, max_replicas=2)
+async def test_relief_is_published_in_its_order_and_ends(local: Backend) -> None:
+    site = Site(local, max_replicas=2)
     scaler = site.scaler()
     await site.run(scaler, 1)
     first = await site.run(scaler, 1, rate=40.0)
@@ -145,8 +145,8 @@ async def test_relief_is_published_in_its_order_and_ends(twin: Backend) -> None:
     assert ("none", Relief.NONE) == (site.relief, records[-1].relief)
 
 
-async def test_the_metrics_say_what_was_decided(twin: Backend) -> None:
-    site = Site(twin)
+async def test_the_metrics_say_what_was_decided(local: Backend) -> None:
+    site = Site(local)
     scaler = site.scaler()
     await site.run(scaler, 1)
     [*_, record] = await site.run(scaler, 6, rate=60.0)

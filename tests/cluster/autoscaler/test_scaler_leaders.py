@@ -65,9 +65,9 @@ async def test_an_operating_point_survives_a_lost_store_whoever_leads_then(backe
     assert points[-1] == await backend.store().point()
 
 
-async def test_who_looks_before_the_routers_have_joined_orders_nothing_for_their_past(twin: Backend) -> None:
+async def test_who_looks_before_the_routers_have_joined_orders_nothing_for_their_past(local: Backend) -> None:
     """The store lost everything, and who led is gone, too."""
-    site = Site(twin)
+    site = Site(local)
     site.counts[RequestClass.INTERACTIVE] = ClassCounts(1e6, 1e6 * PROMPT, 0.0, 1e6 * OUTPUT)
     scaler = site.scaler()
     assert await scaler.lead()
@@ -77,8 +77,8 @@ async def test_who_looks_before_the_routers_have_joined_orders_nothing_for_their
     assert {1} == {record.replicas for record in records}
 
 
-async def test_a_platform_that_hangs_does_not_cost_the_lease(twin: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(twin)
+async def test_a_platform_that_hangs_does_not_cost_the_lease(local: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(local)
     scaler = site.scaler()
     await site.run(scaler, 1)
 
@@ -95,8 +95,8 @@ async def test_a_platform_that_hangs_does_not_cost_the_lease(twin: Backend, monk
     assert any("no answer within 0.2 s" in alarm for alarm in record.alarms)
 
 
-async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(twin: Backend) -> None:
-    site = Site(twin)
+async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(local: Backend) -> None:
+    site = Site(local)
     first = site.scaler()
     await site.run(first, 1)
     registry = AutoscalerMetrics({"demo": first}).registry
@@ -111,9 +111,9 @@ async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(twin: Back
 
 
 @pytest.mark.slow
-async def test_replicas_of_the_cluster_that_takes_over_are_not_counted_as_ours(twin: Backend) -> None:
+async def test_replicas_of_the_cluster_that_takes_over_are_not_counted_as_ours(local: Backend) -> None:
     """Both clusters' replicas are in the pool; what is decided is told to the old one."""
-    site = Site(twin, replicas=4)
+    site = Site(local, replicas=4)
     site.platform.names = site.ready
     scaler = site.scaler()
     await site.run(scaler, 60, rate=40.0)

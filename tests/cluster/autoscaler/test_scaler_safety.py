@@ -13,8 +13,8 @@ from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import Site, names
 
 
-async def test_the_platform_is_told_again_when_it_forgets(twin: Backend) -> None:
-    site = Site(twin, replicas=3, min_replicas=3)
+async def test_the_platform_is_told_again_when_it_forgets(local: Backend) -> None:
+    site = Site(local, replicas=3, min_replicas=3)
     scaler = site.scaler()
     await site.run(scaler, 2)
     assert [] == site.platform.told
@@ -25,8 +25,8 @@ async def test_the_platform_is_told_again_when_it_forgets(twin: Backend) -> None
     assert [3] == site.platform.told
 
 
-async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
-    site = Site(twin, mode="advisory")
+async def test_advisory_decides_and_changes_nothing(local: Backend) -> None:
+    site = Site(local, mode="advisory")
     scaler = site.scaler()
     await site.run(scaler, 1)
     records = await site.run(scaler, 6, rate=60.0)
@@ -37,8 +37,8 @@ async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     assert records[-1].relief is not Relief.NONE
 
 
-async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(twin: Backend) -> None:
-    site = Site(twin, mode="advisory", start_timeout_s=60)
+async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(local: Backend) -> None:
+    site = Site(local, mode="advisory", start_timeout_s=60)
     site.platform.down = True
     scaler = site.scaler()
     await site.run(scaler, 1)
@@ -50,8 +50,8 @@ async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(
 
 
 @pytest.mark.slow
-async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
-    site = Site(twin, replicas=8, mode="advisory")
+async def test_advice_that_nobody_follows_stays_the_same(local: Backend) -> None:
+    site = Site(local, replicas=8, mode="advisory")
     records = (await site.run(site.scaler(), 60, rate=1.0))[30:]
 
     # A quarter fewer at a time.
@@ -60,8 +60,8 @@ async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
 
 
 @pytest.mark.slow
-async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: Backend) -> None:
-    site = Site(twin, replicas=8)
+async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(local: Backend) -> None:
+    site = Site(local, replicas=8)
     site.platform.refuses = True
     scaler = site.scaler()
     records = (await site.run(scaler, 60, rate=1.0))[30:]
@@ -74,8 +74,8 @@ async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: 
     assert 1 == scaler.tally.changes_down
 
 
-async def test_removal_waits_while_replicas_do_not_report(twin: Backend) -> None:
-    site = Site(twin, replicas=4, look_back_s=30, down_window_s=1, stale_s=10)
+async def test_removal_waits_while_replicas_do_not_report(local: Backend) -> None:
+    site = Site(local, replicas=4, look_back_s=30, down_window_s=1, stale_s=10)
     scaler = site.scaler()
     await site.run(scaler, 1)
     # The store was away: its leases count as live, its values are old.
@@ -92,9 +92,9 @@ async def test_removal_waits_while_replicas_do_not_report(twin: Backend) -> None
 
 @pytest.mark.slow
 async def test_removal_waits_while_a_router_reports_what_this_version_cannot_read(
-    twin: Backend, monkeypatch: pytest.MonkeyPatch
+    local: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(twin, replicas=4, look_back_s=30, down_window_s=1)
+    site = Site(local, replicas=4, look_back_s=30, down_window_s=1)
     scaler = site.scaler()
     await site.run(scaler, 20, rate=30.0)
     have = site.platform.target
@@ -111,8 +111,8 @@ async def test_removal_waits_while_a_router_reports_what_this_version_cannot_rea
     assert record.age_s < 5
 
 
-async def test_replicas_that_vanish_are_awaited_and_not_written_off(twin: Backend) -> None:
-    site = Site(twin, replicas=3, look_back_s=30, down_window_s=1)
+async def test_replicas_that_vanish_are_awaited_and_not_written_off(local: Backend) -> None:
+    site = Site(local, replicas=3, look_back_s=30, down_window_s=1)
     scaler = site.scaler()
     await site.run(scaler, 1, rate=20.0)
     site.dead = set(site.ready[1:])
@@ -122,8 +122,8 @@ async def test_replicas_that_vanish_are_awaited_and_not_written_off(twin: Backen
 
 
 @pytest.mark.slow
-async def test_starts_that_fail_are_not_asked_for_again_at_once(twin: Backend) -> None:
-    site = Site(twin, start_timeout_s=60)
+async def test_starts_that_fail_are_not_asked_for_again_at_once(local: Backend) -> None:
+    site = Site(local, start_timeout_s=60)
     scaler = site.scaler()
     site.broken = True
     await site.run(scaler, 1)
@@ -145,8 +145,8 @@ async def test_starts_that_fail_are_not_asked_for_again_at_once(twin: Backend) -
     assert records[-1].ready == records[-1].replicas > 1
 
 
-async def test_a_failure_that_a_replica_reports_counts_at_once(twin: Backend) -> None:
-    site = Site(twin)
+async def test_a_failure_that_a_replica_reports_counts_at_once(local: Backend) -> None:
+    site = Site(local)
     scaler = site.scaler()
     site.broken = True
     await site.run(scaler, 1)
@@ -159,16 +159,16 @@ async def test_a_failure_that_a_replica_reports_counts_at_once(twin: Backend) ->
     assert record.replicas < before.replicas
 
 
-async def test_without_a_model_to_trust_the_fallback_rule_decides(twin: Backend) -> None:
-    site = Site(twin)
+async def test_without_a_model_to_trust_the_fallback_rule_decides(local: Backend) -> None:
+    site = Site(local)
     site.stats = {"step_error": 0.7}
     [*_, record] = await site.run(site.scaler(), 2, rate=60.0)
 
     assert "fallback" in names(record)
 
 
-async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twin: Backend) -> None:
-    site = Site(twin)
+async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(local: Backend) -> None:
+    site = Site(local)
     scaler = site.scaler()
     await site.run(scaler, 1)
     site.platform.down = True
@@ -182,12 +182,12 @@ async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twi
 
 
 async def test_an_alarm_that_joins_others_is_logged_and_one_that_goes_on_is_not(
-    twin: Backend, caplog: pytest.LogCaptureFixture
+    local: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
         return [vars(each)["alarms"] for each in caplog.records if each.message == "autoscaler.alarm"]
 
-    site = Site(twin, start_timeout_s=60)
+    site = Site(local, start_timeout_s=60)
     scaler = site.scaler()
     site.broken = True
     await site.run(scaler, 1)
@@ -203,11 +203,11 @@ async def test_an_alarm_that_joins_others_is_logged_and_one_that_goes_on_is_not(
     assert "does not answer" in both
 
 
-async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
-    site = Site(twin, replicas=2)
+async def test_a_store_that_is_away_changes_nothing(local: Backend) -> None:
+    site = Site(local, replicas=2)
     scaler = site.scaler()
     await site.run(scaler, 1)
-    twin.memory.down = True
+    local.memory.down = True
     with pytest.raises(QueueUnavailableError):
         await scaler.lead()
 
@@ -216,17 +216,17 @@ async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
 
 
 @pytest.mark.slow
-async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
-    site = Site(twin)
+async def test_a_night_without_anybody_is_no_cold_start(local: Backend) -> None:
+    site = Site(local)
     site.cold_s = 60.0
     scaler = site.scaler()
     await site.run(scaler, 4)
     while not site.coming:
         await site.run(scaler, 1, rate=60.0)
-    twin.clock.advance(12 * 3600)
-    again = Site(twin)
+    local.clock.advance(12 * 3600)
+    again = Site(local)
     again.cold_s = 60.0
-    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    again.ready, again.born = ["again"], {"again": local.clock.monotonic()}
     records = await again.run(again.scaler("b"), 40, rate=100.0)
 
     assert max(record.cold_start_s for record in records) < 200
@@ -234,13 +234,13 @@ async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
 
 
 @pytest.mark.slow
-async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
-    site = Site(twin, min_replicas=0, idle_s=900.0)
+async def test_a_night_without_anybody_is_no_idleness(local: Backend) -> None:
+    site = Site(local, min_replicas=0, idle_s=900.0)
     await site.run(scaler := site.scaler(), 40, rate=5.0)
     await scaler.resign()
-    twin.clock.advance(12 * 3600)
-    again = Site(twin, min_replicas=0, idle_s=900.0)
-    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    local.clock.advance(12 * 3600)
+    again = Site(local, min_replicas=0, idle_s=900.0)
+    again.ready, again.born = ["again"], {"again": local.clock.monotonic()}
     records = await again.run(again.scaler("b"), 70)
 
     assert 1 == records[0].replicas == records[50].replicas
@@ -248,9 +248,9 @@ async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
     assert 0 == records[-1].replicas
 
 
-async def test_ids_that_no_replica_announces_say_nothing(twin: Backend) -> None:
+async def test_ids_that_no_replica_announces_say_nothing(local: Backend) -> None:
     """Such as those of another version of Ray: replicas that run are not taken for another cluster's."""
-    site = Site(twin, replicas=2)
+    site = Site(local, replicas=2)
     site.platform.names = ["other#r0", "other#r1"]
     [record] = await site.run(site.scaler(), 1)
     assert 2 == record.ready

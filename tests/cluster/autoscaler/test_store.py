@@ -170,7 +170,7 @@ def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
 async def test_a_full_redis_lets_the_leader_lead(backend: Backend) -> None:
     """It orders the replicas that would empty the queue."""
     if backend.server is None:
-        pytest.skip("the twin has all memory")
+        pytest.skip("Redis in process is never full")
     store, standby = backend.store(), backend.store()
     with backend.server.full():
         first = await store.lead("a", LEASE_S)

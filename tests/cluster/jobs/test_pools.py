@@ -5,22 +5,20 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import QueueUnavailableError
-from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
+from cluster.jobs.pools import JobPools, RedisJobPools
 from tests.cluster.jobs.conftest import Backend
 
 pytestmark = pytest.mark.every_store("keys of no pool, which have a slot of their own")
 
 
-def opened(backend: Backend, shared: set[str]) -> JobPools:
-    server = backend.server
-    register = MemoryJobPools(shared) if server is None else RedisJobPools(server.url, 10.0)
+def opened(backend: Backend) -> JobPools:
+    register = RedisJobPools(backend.target, 10.0)
     backend.opened.append(register)
     return register
 
 
 async def test_pools_are_remembered_for_everybody(backend: Backend) -> None:
-    shared: set[str] = set()
-    here, there = opened(backend, shared), opened(backend, shared)
+    here, there = opened(backend), opened(backend)
 
     await here.add([])
     assert frozenset() == await here.names()

@@ -1,9 +1,11 @@
-"""One face for the queue's implementations, so that one suite tests them all."""
+"""One face for the servers of a queue, in this process or not, so that one suite tests it on all."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +15,11 @@ from cluster.clock import ManualClock
 from cluster.models import Windows
 from cluster.queue.entries import QueueEntry, QueueLimits
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat, RouterBeatReply
-from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
+from cluster.redis.keys import pool_key
 from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.servers import Server
 
@@ -31,11 +34,11 @@ KEPT_WHEN_IDLE = {
 
 @dataclass
 class Backend:
-    """Is an empty pool in one store."""
+    """Is an empty pool in one store: `server`, or `store` in this process."""
 
     clock: ManualClock
     server: Server | None = None
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: InProcessRedis = field(default_factory=InProcessRedis)
     run_id: str = "run-1"
     open_queues: list[Any] = field(default_factory=list)
     open_bells: list[Any] = field(default_factory=list)
@@ -44,7 +47,7 @@ class Backend:
         """Open a client of the pool, as each process has one."""
         limits = limits or QueueLimits()
         if self.server is None:
-            queue: Any = MemoryQueue(self.store, pool, limits)
+            queue = RedisQueue(self.store, pool, limits)
         else:
             queue = RedisQueue(self.server.url, pool, limits, 10.0, clock=self.clock, run_id=lambda: self.run_id)
         self.open_queues.append(queue)
@@ -52,37 +55,30 @@ class Backend:
 
     def bell(self, router_id: str) -> Any:
         """Open a router's bell."""
-        bell: Any = MemoryBell(self.store, router_id) if self.server is None else RedisBell(self.server.url, router_id)
+        bell = RedisBell(self.store if self.server is None else self.server.url, router_id)
         self.open_bells.append(bell)
         return bell
 
     def restart(self) -> None:
         """Take a new run id with all data kept, as a server restarted from its file does."""
         self.run_id = uuid.uuid4().hex
-        self.store.run_id = self.run_id
+        self.store.restart(self.run_id)
+
+    def ask(self, *words: str | bytes | float) -> Any:
+        """Run one command."""
+        return ask(self.store if self.server is None else self.server, *words)
+
+    def relieve(self, relief: str, until_ms: int) -> None:
+        """Give a relief, as the autoscaler's store does."""
+        self.ask("HSET", pool_key(POOL, "control"), "relief", relief, "relief_until", until_ms)
 
     def leftovers(self) -> set[str]:
-        """Name the keys, or twin's fields, that hold something of requests."""
-        if self.server is None:
-            return _memory_leftovers(self.store)
-        client = self.server.client()
-        try:
-            names = {name.decode().split("}:")[1] for name in client.keys("*")}
-        finally:
-            client.close()
-        return names - KEPT_WHEN_IDLE
+        """Name the keys that hold something of requests."""
+        return {name.decode().split("}:")[1] for name in self.ask("KEYS", "*")} - KEPT_WHEN_IDLE
 
     def sizes(self) -> dict[str, int]:
-        """Count what each key, or twin's field, holds; without the empty ones."""
-        if self.server is None:
-            sizes = memory_sizes(self.store)
-        else:
-            client = self.server.client()
-            try:
-                sizes = redis_sizes(client)
-            finally:
-                client.close()
-        return {name: n for name, n in sizes.items() if n}
+        """Count what each key holds; without the empty ones."""
+        return {name: n for name, n in sizes(self.ask).items() if n}
 
     async def close(self) -> None:
         """Close every client."""
@@ -107,65 +103,21 @@ HASHES = {
 }
 
 
-def redis_sizes(client: redis.Redis, pool: str = POOL) -> dict[str, int]:
-    """Count what each key holds."""
+def ask(store: InProcessRedis | Server, *words: str | bytes | float) -> Any:
+    """Run one command."""
+    if isinstance(store, InProcessRedis):
+        return store.execute(*words)
+    with contextlib.closing(store.client()) as client:
+        return client.execute_command(*words)
+
+
+def sizes(command: Callable[..., Any], pool: str = POOL) -> dict[str, int]:
+    """Count what each key holds. `command` runs one."""
     names = [key.split("}:")[1] for key in pool_keys(pool)]
-    with client.pipeline(transaction=False) as pipeline:
-        for name, key in zip(names, pool_keys(pool), strict=True):
-            if name == "pool":
-                pipeline.exists(key)
-            elif name in HASHES:
-                pipeline.hlen(key)
-            else:
-                pipeline.zcard(key)
-        return dict(zip(names, map(int, pipeline.execute()), strict=True))
-
-
-def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
-    """Count what the twin holds, under the names of the keys."""
-    state = store._pools[pool]
-    owned = state.owners.values()
-    waiting = sum(state.line_counts)
     return {
-        "pool": 1,
-        "entries": len(state.entries),
-        "line": waiting,
-        **{f"active:{c}": len(state.active[c]) for c in range(3)},
-        **{f"idle:{c}": len(state.idle[c]) for c in range(3)},
-        "owners": sum(
-            len(o.waiting) + len(o.parked) + len(o.granted) + len(o.running) + len(o.orders) + len(o.moved)
-            for o in owned
-        ),
-        "slots": sum(len(s.granted) + len(s.started) for s in state.slots.values()),
-        "load": len(state.loads),
-        "free": len(state.free),
-        "registry": len(state.loads),
-        "replicas": len(state.replicas),
-        "routers": len(state.routers),
-        "parted": len(state.parted),
-        "links": sum(map(len, state.links.values())),
-        "keys": len(state.client_keys),
-        "skips": len(state.skips) + len(state.late_skips),
-        "prefs": len(state.preferences),
-        "deadlines": len(state.deadlines),
-        "bells": len(state.bells),
-        "key_due": len(state.key_due),
-        "results": len(state.results),
-        "quotas": len(state.quotas),
-        "outputs": len(state.outputs),
-        "open_counts": len(state.open_counts),
-        "tenant_due": len(state.tenant_due),
-        "ledger": len(state.ledger),
-        "ledger_days": len(state.ledger),
-        "outstanding": len(state.outstanding),
-        "reports": len(state.reports),
-        "control": len(state.control),
-        "quarantined": len(state.quarantined),
+        name: int(command("EXISTS" if name == "pool" else "HLEN" if name in HASHES else "ZCARD", key))
+        for name, key in zip(names, pool_keys(pool), strict=True)
     }
-
-
-def _memory_leftovers(store: MemoryStore) -> set[str]:
-    return {name for pool in store._pools for name, n in memory_sizes(store, pool).items() if n} - KEPT_WHEN_IDLE
 
 
 class Scene:

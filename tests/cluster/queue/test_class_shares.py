@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
-from cluster.redis.keys import pool_key
 from penstock.models import RequestClass
-from tests.cluster.queue.backends import POOL, Backend, Scene, entry
+from tests.cluster.queue.backends import Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=10**9, prefill_tokens=10**9)
 INTERACTIVE, STANDARD, BATCH = RequestClass
@@ -54,12 +51,7 @@ class Counter:
     def relieve(self, relief: str) -> None:
         """Give a relief for ten minutes, as the autoscaler's store does."""
         until = self._backend.clock.wall_ms() + 600_000
-        if self._backend.server is None:
-            control = self._backend.store._pools[POOL].control
-            control |= {"relief": relief.encode(), "relief_until": b"%d" % until}
-            return
-        with contextlib.closing(self._backend.server.client()) as client:
-            client.hset(pool_key(POOL, "control"), mapping={"relief": relief, "relief_until": until})
+        self._backend.relieve(relief, until)
 
 
 async def test_batch_that_gave_way_is_owed_nothing_afterwards(backend: Backend) -> None:

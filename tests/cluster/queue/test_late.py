@@ -9,11 +9,12 @@ import redis
 
 from cluster.models import Windows
 from cluster.queue.entries import Grant, Settlement
-from cluster.queue.memory.state import LATE_LEAST, LATE_PER_CALL
 from cluster.queue.redis.keys import pool_keys
+from cluster.queue.redis.scripts import load_constants
 from penstock.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
+LATE_PER_CALL, LATE_LEAST = (int(load_constants()[name]) for name in ("LATE_PER_CALL", "LATE_LEAST"))
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
 USED = Settlement(10)
 

@@ -1,4 +1,4 @@
-"""Choosing among more tenants than one look at the line reads: the twin and Redis grant alike."""
+"""Choosing among more tenants than one look at the line reads: Redis in process and elsewhere grants alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.clock import ManualClock
 from cluster.models import Windows
 from cluster.queue.entries import Grant, QueueLimits, Settlement
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
-from cluster.queue.memory.queue import MemoryStore
+from cluster.redis.in_process.server import InProcessRedis
 from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import Backend, entry
 
@@ -68,13 +68,13 @@ async def _play(queue: Any, clock: ManualClock, seed: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_redis_grants_like_the_twin(redis_backend: Backend, seed: int) -> None:
+async def test_redis_grants_like_redis_in_process(redis_backend: Backend, seed: int) -> None:
     clock = ManualClock()
-    twin = Backend(clock, store=MemoryStore(clock))
+    local = Backend(clock, store=InProcessRedis(clock))
 
-    expected = await _play(twin.queue(LIMITS), clock, seed)
+    expected = await _play(local.queue(LIMITS), clock, seed)
     answers = await _play(redis_backend.queue(LIMITS), redis_backend.clock, seed)
-    await twin.close()
+    await local.close()
 
     assert expected == answers
     assert len({seen.request_id for seen in expected if isinstance(seen, Grant)}) > TENANTS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.autoscaler.memory.store import MemoryControlStore
-from cluster.queue.memory.queue import MemoryStore
+from cluster.autoscaler.redis.store import RedisControlStore
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.factory import build_engine
 from deployments.replica.group_fit import GroupFit, engine_version
@@ -22,7 +22,7 @@ async def fit(tmp_path: Path) -> GroupFit:
     engine = build_engine(pool)
     identity = await engine.start()
     await engine.close()
-    return GroupFit(MemoryControlStore(MemoryStore(), "demo"), identity, pool)
+    return GroupFit(RedisControlStore(InProcessRedis(), "demo"), identity, pool)
 
 
 async def test_the_next_replica_starts_with_what_the_last_one_learned(fit: GroupFit) -> None:

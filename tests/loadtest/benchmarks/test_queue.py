@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio
 
-from cluster.queue.memory.state import LATE_FROM
+from cluster.queue.redis.scripts import load_constants
 from loadtest.benchmarks.queue import cells
 from loadtest.benchmarks.queue.cells import Ground
 from loadtest.benchmarks.queue.clients import SEQUENCES, entry
@@ -56,7 +56,7 @@ async def test_a_late_line_is_compared_with_one_that_is_not(server: Server, clie
         await ground.clear()
 
     assert min(ratios.submit, ratios.release) > 0
-    assert max(places["usual"]) < LATE_FROM < max(places["late"])
+    assert max(places["usual"]) < int(load_constants()["LATE_FROM"]) < max(places["late"])
 
 
 async def _places(client: redis.asyncio.Redis, line: str) -> list[int]:

@@ -54,10 +54,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return Keys(tmp_path_factory.mktemp("keys") / "keys.toml")
 
 
-@pytest.fixture(scope="module", params=["memory", "redis-7.0"])
+@pytest.fixture(scope="module", params=["in-process", "redis-7.0"])
 def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The store's address; empty for the in-memory twin."""
-    with contextlib.nullcontext() if request.param == "memory" else running(request.param) as server:
+    """The store's address; empty for Redis in process."""
+    with contextlib.nullcontext() if request.param == "in-process" else running(request.param) as server:
         yield server.url if server is not None else ""
 
 

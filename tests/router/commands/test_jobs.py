@@ -177,12 +177,12 @@ async def test_what_the_router_refuses_is_shown_by_item(run: Any, tmp_path: Path
 async def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent(
     run: Any, stack: Stack, tmp_path: Path
 ) -> None:
-    before = len(stack.job_stores["demo"].jobs)
+    before = len(stack.stored_jobs())
     output = tmp_path / "no" / "results.jsonl"
     status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 3), "--output", str(output))
 
     assert (2, f"penstock: --output: {output} cannot be written: No such file or directory") == (status, messages)
-    assert before == len(stack.job_stores["demo"].jobs)
+    assert before == len(stack.stored_jobs())
 
 
 async def test_a_file_keeps_what_it_has_until_the_job_is_known(run: Any, tmp_path: Path) -> None:

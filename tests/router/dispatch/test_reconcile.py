@@ -138,7 +138,7 @@ async def test_an_adopted_attempt_is_reported_as_started(grant: str, told: list[
     assert 1 == audit.mended[Remedy.ADOPT]
 
 
-# --- a router, a replica and the store's twin -------------------------------------------------------------------------
+# --- a router, a replica and Redis in process -------------------------------------------------------------------------
 
 
 async def serves_again(stack: Stack, router: int = 0) -> None:

@@ -10,7 +10,8 @@ from cluster.clock import ManualClock
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Quota
 from cluster.queue.heartbeats import RouterBeat
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from penstock.internal.v1 import replica_pb2 as pb
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.resubmit import Resubmit
@@ -29,7 +30,7 @@ NAMES = ("q0", "q1", "q2", "q3")
 async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> None:
     """It came while the quota allowed it: over minutes, or before the quota was lowered."""
     clock = ManualClock()
-    queue = MemoryQueue(MemoryStore(clock), "demo", QueueLimits())
+    queue = RedisQueue(InProcessRedis(clock), "demo", QueueLimits())
     await Scene(queue, clock).start({"r1": Windows(0, 1000, 1000)})
     choices = ChoiceTable()
     for name in NAMES:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -21,7 +22,7 @@ from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool
 from router.identity import Caller
 from router.inference.servicer import InferenceServicer
-from tests.cluster.queue.backends import KEPT_WHEN_IDLE, memory_sizes, redis_sizes
+from tests.cluster.queue.backends import KEPT_WHEN_IDLE, ask, sizes
 from tests.cluster.queue.servers import Server, running
 from tests.router.inference.test_adoption import adopting
 from tests.support.stack import Stack, collect, ids_of, running_stack, sim_pool, stream_request, text_of
@@ -62,12 +63,8 @@ class Bench:
 
     def leftovers(self) -> dict[str, int]:
         """Count what requests hold, anywhere."""
-        if self._server is None:
-            sizes = memory_sizes(self.stack.store)
-        else:
-            with contextlib.closing(self._server.client()) as client:
-                sizes = redis_sizes(client)
-        held = {name: n for name, n in sizes.items() if name not in KEPT_WHEN_IDLE}
+        store = self._server or self.stack.store
+        held = {name: n for name, n in sizes(partial(ask, store)).items() if name not in KEPT_WHEN_IDLE}
         for number, (router, pool) in enumerate(zip(self.stack.routers, self.pools, strict=True)):
             held |= {
                 f"choices {number}": pool.active,
@@ -93,9 +90,9 @@ class Bench:
             raise
 
 
-@pytest.fixture(scope="module", params=["memory", "redis-6.2", "redis-7.0", "redis-cluster"])
+@pytest.fixture(scope="module", params=["in-process", "redis-6.2", "redis-7.0", "redis-cluster"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server | None]:
-    with contextlib.nullcontext() if request.param == "memory" else running(request.param) as server:
+    with contextlib.nullcontext() if request.param == "in-process" else running(request.param) as server:
         yield server
 
 
@@ -335,7 +332,7 @@ async def test_a_cancel_of_what_runs_here_does_not_wait_for_the_queue(tmp_path: 
         assert started.request_id == reply.request_id
         assert types.FINISH_REASON_CANCELLED == finished.choices[0].finish_reason
         # The slot is given back once the queue answers again.
-        await until(lambda: not memory_sizes(stack.store)["entries"])
+        await until(lambda: not sizes(stack.store.execute)["entries"])
 
 
 @pytest.mark.parametrize("away_first", [True, False])

@@ -1,11 +1,10 @@
-"""The feeder on the store's twin: what is in flight, what is repeated, and who goes on after whom."""
+"""The feeder on Redis in process: what is in flight, what is repeated, and who goes on after whom."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,9 @@ from cluster.errors import (
     QueueUnavailableError,
 )
 from cluster.jobs.contract import JobLimits, JobState
-from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.redis.keys import JOB_KEYS, job_keys
+from cluster.jobs.redis.store import RedisJobStore
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import JobsSettings
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
@@ -61,7 +62,7 @@ class Engine:
         return inference_pb2.GenerateResponse(request_id=f"{name}.{self.executions[name]}")
 
 
-class FlakyStore(MemoryJobStore):
+class FlakyStore(RedisJobStore):
     """Is a client whose Redis can go away."""
 
     away = False
@@ -87,13 +88,22 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def shared(clock: ManualClock) -> MemoryJobs:
-    return MemoryJobs(clock)
+def shared(clock: ManualClock) -> InProcessRedis:
+    return InProcessRedis(clock)
+
+
+def flaky(shared: InProcessRedis, **limits: int) -> FlakyStore:
+    return FlakyStore(shared, "demo", JobLimits(**limits), clock=shared.clock)
+
+
+def key_of(part: str) -> str:
+    """Return a key of the job "demo.1"."""
+    return job_keys("demo", "demo.1")[JOB_KEYS.index(part)]
 
 
 @pytest.fixture
-def store(shared: MemoryJobs) -> FlakyStore:
-    return FlakyStore(shared, JobLimits(lease_ms=1_000))
+def store(shared: InProcessRedis) -> FlakyStore:
+    return flaky(shared, lease_ms=1_000)
 
 
 @pytest.fixture
@@ -109,7 +119,7 @@ async def feeders() -> AsyncIterator[list[JobFeeder]]:
         await feeder.close()
 
 
-async def submit(store: MemoryJobStore, items: int, job_id: str = "demo.1") -> None:
+async def submit(store: RedisJobStore, items: int, job_id: str = "demo.1") -> None:
     """Store a job whose prompts are "0", "1", ... in blocks of three."""
     await store.create(job_id, "acme", api.JobHeader(model="demo").SerializeToString())
     for at in range(0, items, 3):
@@ -122,19 +132,19 @@ async def submit(store: MemoryJobStore, items: int, job_id: str = "demo.1") -> N
     await store.seal(job_id, "", "", 10**9)
 
 
-async def results(store: MemoryJobStore, job_id: str = "demo.1") -> list[api.JobResult]:
+async def results(store: RedisJobStore, job_id: str = "demo.1") -> list[api.JobResult]:
     """Read all results."""
     return [api.JobResult.FromString(body) for body in await store.results(job_id, 0, 1_000)]
 
 
-async def state(store: MemoryJobStore, job_id: str = "demo.1") -> JobState:
+async def state(store: RedisJobStore, job_id: str = "demo.1") -> JobState:
     record = await store.get(job_id)
     assert record is not None
     return record.state
 
 
 def feeder_of(
-    store: MemoryJobStore,
+    store: RedisJobStore,
     engine: Engine,
     name: str = "A",
     settings: JobsSettings = SETTINGS,
@@ -150,7 +160,7 @@ async def looked(store: FlakyStore) -> None:
     await until(lambda: store.sweeps >= before + 2)
 
 
-async def finished(store: MemoryJobStore, job_id: str = "demo.1") -> None:
+async def finished(store: RedisJobStore, job_id: str = "demo.1") -> None:
     async def ended() -> bool:
         return (await state(store, job_id)).ended
 
@@ -265,7 +275,7 @@ async def test_a_bug_in_one_item_does_not_stop_the_job(
 
 @pytest.mark.slow
 async def test_a_feeder_that_vanished_is_followed_after_its_lease(
-    store: FlakyStore, engine: Engine, clock: ManualClock, feeders: list[JobFeeder], shared: MemoryJobs
+    store: FlakyStore, engine: Engine, clock: ManualClock, feeders: list[JobFeeder], shared: InProcessRedis
 ) -> None:
     await submit(store, 10)
     engine.open.clear()
@@ -275,7 +285,7 @@ async def test_a_feeder_that_vanished_is_followed_after_its_lease(
     await until(lambda: len(engine.running) == 4)
     # Frozen: its tasks stay, but its Redis does not hear from it.
     store.away = True
-    other = FlakyStore(shared, JobLimits(lease_ms=1_000))
+    other = flaky(shared, lease_ms=1_000)
     standby = feeder_of(other, engine, "B")
     feeders.append(standby)
     standby.start()
@@ -397,19 +407,20 @@ async def test_a_claim_that_arrives_while_draining_is_given_back(
 
 @pytest.mark.slow
 async def test_results_that_redis_lost_are_made_again(
-    store: FlakyStore, engine: Engine, feeders: list[JobFeeder], shared: MemoryJobs
+    store: FlakyStore, engine: Engine, feeders: list[JobFeeder], shared: InProcessRedis
 ) -> None:
     await submit(store, 30)
     engine.open.clear()
     engine.free_items = 8
     feeders.append(feeder_of(store, engine))
     feeders[0].start()
-    job = shared.jobs["demo.1"]
-    await until(lambda: len(job.results) == 8)
+    await until(lambda: shared.execute("HLEN", key_of("results")) == 8)
     # What a crash does: the newest writes are gone, in all keys alike.
-    del job.results[3:]
-    job.record = replace(job.record, results=3)
-    job.done = {result.index for result in await results(store)}
+    shared.execute("HDEL", key_of("results"), *range(3, 8))
+    shared.execute("HSET", key_of("record"), "results", 3)
+    shared.execute("DEL", key_of("done"))
+    for result in await results(store):
+        shared.execute("SETBIT", key_of("done"), result.index, 1)
     engine.open.set()
     await finished(store)
 
@@ -419,9 +430,9 @@ async def test_results_that_redis_lost_are_made_again(
 
 
 async def test_a_result_for_which_there_is_no_room_fails_its_item(
-    shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]
+    shared: InProcessRedis, engine: Engine, feeders: list[JobFeeder]
 ) -> None:
-    store = FlakyStore(shared, JobLimits(tenant_bytes=1_200))
+    store = flaky(shared, tenant_bytes=1_200)
     await submit(store, 60)
     feeders.append(feeder_of(store, engine))
     feeders[0].start()
@@ -437,14 +448,14 @@ async def test_a_result_for_which_there_is_no_room_fails_its_item(
 
 
 async def test_a_job_whose_bodies_are_gone_ends_and_the_feeder_goes_on_with_others(
-    store: FlakyStore, shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]
+    store: FlakyStore, shared: InProcessRedis, engine: Engine, feeders: list[JobFeeder]
 ) -> None:
     await submit(store, 30)
     engine.open.clear()
     feeders.append(feeder_of(store, engine))
     feeders[0].start()
     await until(lambda: len(engine.running) == 4)
-    shared.jobs["demo.1"].blocks.clear()
+    shared.execute("DEL", key_of("items"))
     await submit(store, 2, "demo.2")
     engine.open.set()
 
@@ -455,8 +466,10 @@ async def test_a_job_whose_bodies_are_gone_ends_and_the_feeder_goes_on_with_othe
     assert not engine.running
 
 
-async def test_a_router_feeds_only_so_many_jobs(shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]) -> None:
-    store = FlakyStore(shared, JobLimits(tenant_feeding=100))
+async def test_a_router_feeds_only_so_many_jobs(
+    shared: InProcessRedis, engine: Engine, feeders: list[JobFeeder]
+) -> None:
+    store = flaky(shared, tenant_feeding=100)
     for number in range(5):
         await submit(store, 2, f"demo.{number}")
     engine.open.clear()

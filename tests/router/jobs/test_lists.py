@@ -12,8 +12,10 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
 from cluster.jobs.contract import ItemResult, JobRecord
-from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
-from cluster.jobs.pools import MemoryJobPools
+from cluster.jobs.pools import RedisJobPools
+from cluster.jobs.redis.keys import shared_key
+from cluster.jobs.redis.store import RedisJobStore
+from cluster.redis.in_process.server import InProcessRedis
 from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
@@ -24,13 +26,13 @@ from tests.support.stack import request, running_stack
 ME = Caller("me")
 
 
-def opened(stores: Mapping[str, MemoryJobStore]) -> JobStores:
-    return JobStores(stores, stores.__getitem__, MemoryJobPools(set()))
+def opened(stores: Mapping[str, RedisJobStore]) -> JobStores:
+    return JobStores(stores, stores.__getitem__, RedisJobPools(InProcessRedis()))
 
 
 async def test_a_list_goes_over_all_pools_newest_first() -> None:
     clock = ManualClock()
-    stores = {name: MemoryJobStore(MemoryJobs(clock)) for name in ("a", "b.c")}
+    stores = {name: RedisJobStore(InProcessRedis(clock), name, clock=clock) for name in ("a", "b.c")}
     servicer = job_servicer(opened(stores))
     made = []
     for number in range(7):
@@ -96,7 +98,7 @@ async def test_what_hears_of_an_upload_may_fail(tmp_path: Path) -> None:
             assert () == (await client.list_jobs()).jobs
 
 
-class SilentSeal(MemoryJobStore):
+class SilentSeal(RedisJobStore):
     """Seals, and does not answer the first time."""
 
     silent = True
@@ -110,8 +112,8 @@ class SilentSeal(MemoryJobStore):
 
 
 async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
-    shared = MemoryJobs(ManualClock())
-    stores = {"a": SilentSeal(shared)}
+    redis = InProcessRedis(ManualClock())
+    stores = {"a": SilentSeal(redis, "a")}
     servicer = job_servicer(opened(stores))
 
     async def upload() -> AsyncIterator[api.SubmitJobRequest]:
@@ -123,10 +125,10 @@ async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
     reply = await servicer.SubmitJob(upload(), None, ME)
     await servicer.close()
     assert reply.existed
-    assert [reply.job.job_id] == list(shared.jobs)
+    assert [reply.job.job_id] == [name.decode() for name in redis.execute("ZRANGE", shared_key("a", "due"), 0, -1)]
 
 
-class Read(MemoryJobStore):
+class Read(RedisJobStore):
     """Counts the results that it gives."""
 
     read = 0
@@ -149,7 +151,7 @@ class Reader:
 
 @pytest.mark.parametrize(("size", "most"), [(1 << 20, 2), (300_000, 1.5), (10, 1.2)])
 async def test_results_are_not_read_again_and_again_because_they_are_large(size: int, most: float) -> None:
-    store = Read(MemoryJobs(ManualClock()))
+    store = Read(InProcessRedis(ManualClock()), "a")
     await store.create("a.1", "me", api.JobHeader(model="a").SerializeToString())
     await store.append("a.1", 0, [b"x"] * 100)
     await store.seal("a.1", "", "", 10**6)

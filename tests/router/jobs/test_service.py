@@ -1,4 +1,4 @@
-"""JobService through real routers and replicas, with simulated engines and the store's twin."""
+"""JobService through real routers and replicas, with simulated engines and Redis in process."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ async def test_submission_is_all_or_nothing_and_names_the_item(stack: Stack) -> 
         ("items[17].request.sampling.temperature", "must be at least 0 and at most 2, got 9 (custom_id 'q17')"),
         ("items[18].custom_id", "must be unique in the job, got 'q3' again (custom_id 'q3')"),
     ] == [(violation.field, violation.description) for violation in error.violations]
-    await until(lambda: all(job.record.state != "uploading" for job in stack.job_stores["demo"].jobs.values()))
-    assert all(job.record.key != "bad" for job in stack.job_stores["demo"].jobs.values())
+    await until(lambda: all(job[b"state"] != b"uploading" for job in stack.stored_jobs().values()))
+    assert all(job[b"key"] != b"bad" for job in stack.stored_jobs().values())
 
 
 async def test_an_upload_that_is_broken_off_leaves_nothing(stack: Stack) -> None:
@@ -179,7 +179,7 @@ async def test_an_upload_that_is_broken_off_leaves_nothing(stack: Stack) -> None
     call = stack.jobs().SubmitJob(endless())
 
     def uploading() -> int:
-        return sum(job.record.state == "uploading" for job in stack.job_stores["demo"].jobs.values())
+        return sum(job[b"state"] == b"uploading" for job in stack.stored_jobs().values())
 
     await until(lambda: uploading() == 1)
     call.cancel()
@@ -193,7 +193,6 @@ async def test_a_whole_block_before_the_break_is_no_job_either(tmp_path: Path, k
     """Nothing is left to store when the call breaks off, so only the break itself can keep it from being sealed."""
     limits = {"grpc_server": kind, "max_message_bytes": 1 << 20}
     async with running_stack(tmp_path, sim={"time_scale": 0.0}, router=limits) as stack:
-        store = stack.job_stores["demo"]
         for number in range(5):
             sent = asyncio.Event()
 
@@ -207,13 +206,13 @@ async def test_a_whole_block_before_the_break_is_no_job_either(tmp_path: Path, k
 
             call = stack.jobs().SubmitJob(upload())
             await sent.wait()
-            await until(lambda number=number: how != "cancel" or len(store.jobs) > 0)
+            await until(lambda number=number: how != "cancel" or len(stack.stored_jobs()) > 0)
             if how == "cancel":
                 call.cancel()
             with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
                 await call
-            await until(lambda: all(job.record.state != "uploading" for job in store.jobs.values()))
-            assert not store.jobs
+            await until(lambda: all(job[b"state"] != b"uploading" for job in stack.stored_jobs().values()))
+            assert not stack.stored_jobs()
 
 
 async def test_the_end_of_a_job_that_lost_its_results_is_told(stack: Stack) -> None:
@@ -298,8 +297,9 @@ async def test_results_that_were_lost_are_told_again_from_the_start(stack: Stack
     """What a crash of Redis does: the newest results are gone, and others take their offsets."""
     job = await submit(stack, [item(number) for number in range(20)])
     responses = await watch(stack, job.job_id)
-    kept = stack.job_stores["demo"].jobs[job.job_id].results
-    kept[-2], kept[-1] = kept[-1], kept[-2]
+    key = stack.job_key(job.job_id, "results")
+    last = stack.store.execute("HMGET", key, 18, 19)
+    stack.store.execute("HSET", key, 18, last[1], 19, last[0])
     again = await watch(stack, job.job_id, token=responses[-1].resume_token)
 
     assert again[0].rewound
@@ -363,7 +363,7 @@ async def test_deleting_a_running_job_leaves_nothing(stack: Stack) -> None:
     await stack.jobs(1).DeleteJob(api.DeleteJobRequest(job_id=job.job_id))
 
     await until(lambda: stack.replicas[0].table.sequences == 0)
-    assert job.job_id not in stack.job_stores["demo"].jobs
+    assert job.job_id not in stack.stored_jobs()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await collect(call)
     assert grpc.StatusCode.NOT_FOUND is caught.value.code()
@@ -389,7 +389,7 @@ async def test_a_job_whose_bodies_are_gone_ends_and_says_so(stack: Stack) -> Non
     results: list[api.JobResult] = []
     while len(results) < 5:
         results.extend((await call.read()).results)
-    stack.job_stores["demo"].jobs[job.job_id].blocks.clear()
+    stack.store.execute("DEL", stack.job_key(job.job_id, "items"))
 
     end = (await collect(call))[-1].job
 
@@ -404,7 +404,7 @@ async def test_a_job_whose_bodies_are_gone_ends_and_says_so(stack: Stack) -> Non
 async def test_a_watch_of_results_that_are_gone_ends_and_says_so(stack: Stack, left: int) -> None:
     job = await submit(stack, [item(number) for number in range(10)])
     token = (await watch(stack, job.job_id))[-1].resume_token
-    del stack.job_stores["demo"].jobs[job.job_id].results[left:]
+    stack.store.execute("HDEL", stack.job_key(job.job_id, "results"), *range(left, 10))
 
     for begin in (b"", token):
         call = stack.jobs(1).WatchJob(api.WatchJobRequest(job_id=job.job_id, resume_token=begin))

@@ -10,8 +10,9 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailableError
 from cluster.jobs.contract import JobLimits
-from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
-from cluster.jobs.pools import MemoryJobPools
+from cluster.jobs.pools import RedisJobPools
+from cluster.jobs.redis.store import RedisJobStore
+from cluster.redis.in_process.server import InProcessRedis
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
@@ -30,14 +31,13 @@ class Site:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.jobs: dict[str, MemoryJobs] = {}
-        self.names: set[str] = set()
+        self.redis = InProcessRedis(self.clock)
 
-    def store(self, pool: str) -> MemoryJobStore:
-        return MemoryJobStore(self.jobs.setdefault(pool, MemoryJobs(self.clock)), LIMITS)
+    def store(self, pool: str) -> RedisJobStore:
+        return RedisJobStore(self.redis, pool, LIMITS, clock=self.clock)
 
     def router(self, *pools: str) -> tuple[JobStores, JobServicer]:
-        stores = JobStores(pools, self.store, MemoryJobPools(self.names), sweep_s=0.01)
+        stores = JobStores(pools, self.store, RedisJobPools(self.redis), sweep_s=0.01)
         return stores, job_servicer(stores)
 
     async def submit(self, job_id: str) -> None:
@@ -53,7 +53,7 @@ async def site() -> Site:
     site = Site()
     before, _servicer = site.router("old")
     await before.start()
-    assert {"old"} == site.names
+    assert {"old"} == await RedisJobPools(site.redis).names()
     await site.submit("old.1")
     await before.close()
     return site
@@ -106,16 +106,16 @@ async def test_open_ones_expire_and_what_is_due_goes(site: Site) -> None:
 
     await until(expired)
     site.clock.advance(LIMITS.ttl_ms / 1000 + 1)
-    await until(lambda: not site.jobs["old"].jobs)
+    await until(lambda: not [key for key in site.redis.execute("KEYS", "*") if b"{old}" in key])
     await stores.close()
 
 
 async def test_a_pool_that_is_served_is_found_without_the_list(site: Site) -> None:
-    class Away(MemoryJobPools):
+    class Away(RedisJobPools):
         async def names(self) -> frozenset[str]:
             raise QueueUnavailableError("no answer")
 
-    stores = JobStores(["new"], site.store, Away(set()))
+    stores = JobStores(["new"], site.store, Away(site.redis))
     assert stores.served["new"] is await stores.find("new")
     with pytest.raises(QueueUnavailableError):
         await stores.find("old")

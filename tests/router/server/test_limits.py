@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgpack
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
@@ -19,8 +20,10 @@ from grpc_status import rpc_status
 
 from cluster.autoscaler.router_report import unpack_report
 from cluster.queue.entries import Mail
+from cluster.queue.redis.scripts import load_constants
+from cluster.redis.keys import pool_key
 from tests.router.dispatch.test_queue_away import SteppedClock
-from tests.support.stack import collect, request, running_stack, stream_request
+from tests.support.stack import Stack, collect, request, running_stack, stream_request
 from tests.support.waiting import until
 
 
@@ -43,6 +46,13 @@ def scraped(port: int, name: str) -> tuple[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         text = reply.read().decode()
     return text, float(re.findall(rf"^penstock_router_{name}_count.* ([0-9.e+]+)$", text, re.MULTILINE)[0])
+
+
+def _granted_ever(stack: Stack) -> int:
+    """Count the grants of the pool."""
+    first = int(load_constants()["P_GRANTED"]) - 1
+    record = msgpack.unpackb(stack.store.execute("GET", pool_key("demo", "pool")), raw=True)
+    return sum(record[first : first + 3])
 
 
 def tenant(**quota: Any) -> dict[str, Any]:
@@ -96,13 +106,13 @@ async def test_several_choices_get_in_together_at_the_time_that_they_are_told(
 ) -> None:
     """One by one, the first would use up what has come back meanwhile, time and again, and be served for nothing."""
     async with running_stack(tmp_path, sections=tenant(**quota)) as stack:
-        clock = stack.store._clock = SteppedClock()
+        clock = stack.store.clock = SteppedClock()
         wanted = request("Hi", max_tokens=40, ignore_eos=True, n=3)
         assert 3 == len((await stack.inference().Generate(wanted)).choices)
         await until(lambda: stack.replicas[0].table.sequences == 0)
 
         _, details = await refused(stack.inference().Generate(wanted))
-        assert 3 == sum(stack.store._pools["demo"].granted_ever)
+        assert 3 == _granted_ever(stack)
         clock.ahead_ms += 1 + int(1000 * details["RetryInfo"].retry_delay.ToTimedelta().total_seconds())
         assert 3 == len((await stack.inference().Generate(wanted)).choices)
 

@@ -1,4 +1,4 @@
--- Shared: slots. `fill` and `grant` are the only code that grants. memory/fill.py and memory/choice.py mirror it.
+-- Shared: slots. `fill` and `grant` are the only code that grants.
 
 function Q.fits(l, e)
   return l[HELD] + l[EXTRA] < l[W_SEQUENCES] and l[USED_KV] + e[KV] <= l[W_KV]

@@ -1,5 +1,4 @@
 -- Shared: clients' idempotency keys. A key belongs to one request, from its submit until its result is forgotten.
--- memory/keys.py mirrors it.
 
 -- Return the request of an entry, to which keys belong: that of "id/2" is "id".
 function Q.request_of(id) return string.match(id, '^([^/]+)/%d+$') or id end

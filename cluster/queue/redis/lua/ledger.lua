@@ -1,5 +1,5 @@
 -- Shared: the ledger, one line per tenant and day of pool time (UTC if Redis' clock is right), and the settlement of
--- charges. memory/ledger.py and memory/queue.py mirror it.
+-- charges.
 
 -- Replace an entry's estimated charges by its real use, for its share and its quota.
 function Q.settle(e, ran, output)

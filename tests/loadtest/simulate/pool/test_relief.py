@@ -12,7 +12,8 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.control.replica_rules import GroupBounds
 from cluster.queue.heartbeats import RouterBeat
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import Arrival, PoolSnapshot, ReplicaSnapshot
 from loadtest.simulate.autoscalers.penstock import PenstockSlow, model_of, penstock_slow, point_of
@@ -218,8 +219,8 @@ def test_replicas_hear_of_it_with_their_heartbeats() -> None:
 
 def test_it_ends_by_itself_when_nothing_more_is_said() -> None:
     clock = ManualClock()
-    store = MemoryStore(clock)
-    queue = MemoryQueue(store, "pool")
+    store = InProcessRedis(clock)
+    queue = RedisQueue(store, "pool")
     ReliefOrders(Gives(Relief.SHED), store, "pool", period_s=15.0).publish(2, clock.wall_ms())
 
     def heard() -> str:

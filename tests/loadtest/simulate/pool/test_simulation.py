@@ -12,7 +12,7 @@ import pytest
 from cluster.errors import SettingsError
 from cluster.queue.entries import QueueLimits
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
-from cluster.queue.memory.queue import MemoryQueue
+from cluster.queue.redis.queue import RedisQueue
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot
 from loadtest.simulate.pool.outcome import RequestEnd, SimulatedRun
@@ -214,9 +214,9 @@ def test_heartbeats_rest_while_nobody_comes(
 ) -> None:
     """A trace of weeks would have more of them than requests."""
     beats = 0
-    beat = MemoryQueue.heartbeat_replica
+    beat = RedisQueue.heartbeat_replica
 
-    async def counted(self: MemoryQueue, seen: ReplicaBeat) -> ReplicaBeatReply:
+    async def counted(self: RedisQueue, seen: ReplicaBeat) -> ReplicaBeatReply:
         nonlocal beats
         beats += 1
         return await beat(self, seen)
@@ -228,7 +228,7 @@ def test_heartbeats_rest_while_nobody_comes(
         return [each.ttft_s for each in run.outcomes]
 
     close = ttfts(20.0)
-    monkeypatch.setattr(MemoryQueue, "heartbeat_replica", counted)
+    monkeypatch.setattr(RedisQueue, "heartbeat_replica", counted)
 
     # The first ones find the same pool, before the policy does anything.
     assert pytest.approx(close[:24]) == ttfts(3_600.0)[:24]

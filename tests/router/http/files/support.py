@@ -71,6 +71,5 @@ async def call(stack: Stack, method: str, path: str, router: int = 0, **more: An
 
 async def stored(stack: Stack) -> set[str]:
     """Return the ids of everything that the pool's job store has, uploads included."""
-    url = stack.settings.redis.url
-    assert not url
-    return set(stack.job_stores["demo"].jobs) if "demo" in stack.job_stores else set()
+    assert not stack.settings.redis.url
+    return set(stack.stored_jobs())

@@ -1,4 +1,4 @@
-"""The twin and Redis answer alike, whatever is asked of them; and the queue's promises hold in every state reached."""
+"""The scripts answer alike in process and in a server; and the queue's promises hold in every state reached."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import Windows
 from cluster.queue.entries import NO_QUOTA, Grant, Mail, Mark, QueueEntry, QueueLimits, Quota, Settlement, Submitted
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat, RouterBeatReply
-from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.redis.scripts import load_constants
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.redis.keys import pool_key
 from penstock.models import ReplicaState, RequestClass
-from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
+from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, sizes
 from tests.cluster.queue.servers import Server
 from tests.support.stores import KINDS
 
@@ -46,10 +47,14 @@ QUOTAS = (
     Quota(concurrency=2, max_waiting=1),
 )
 Answer = tuple[str, Any]
+NUMBERS = {name: int(number) for name, number in load_constants().items()}
+ENTRY = {name: NUMBERS[name] for name in ("OWNER", "TENANT", "ATTEMPT", "STATE")}
+# Python counts from 0.
+LOAD_HELD, P_YIELDING, P_RESULTS = (NUMBERS[name] - 1 for name in ("HELD", "P_YIELDING", "P_RESULTS"))
 
 
 class Pair:
-    """Asks both implementations and holds their answers against each other."""
+    """Asks both servers and holds their answers against each other."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.random = random.Random(seed)
@@ -74,9 +79,9 @@ class Pair:
         """Replicas keep their windows and report truly, links are up, so that queues build up and wear on."""
         self.windows = {name: self.random.choice(WINDOWS[:4]) for name in REPLICAS}
         self.clock = ManualClock()
-        self.store = MemoryStore(self.clock)
+        self.store = InProcessRedis(self.clock)
         self.counter = server.client()
-        self.memory = MemoryQueue(self.store, POOL, limits)
+        self.local = RedisQueue(self.store, POOL, limits)
         self.redis = RedisQueue(server.url, POOL, limits, 10.0, clock=self.clock, run_id=lambda: self.store.run_id)
         self.minted = 0
         self.entries: dict[str, tuple[str, QueueEntry]] = {}
@@ -85,11 +90,11 @@ class Pair:
 
     async def both(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         """Ask both; returns the answer they share."""
-        memory, stored = await _answer(ask, self.memory), await _answer(ask, self.redis)
-        assert memory == stored
-        assert memory_sizes(self.store) == redis_sizes(self.counter)
-        state = msgpack.unpackb(self.counter.get(pool_key(POOL, "pool")) or msgpack.packb([0] * 20), raw=True)
-        assert self.store._pools[POOL].result_bytes == state[19]
+        local, stored = await _answer(ask, self.local), await _answer(ask, self.redis)
+        assert local == stored
+        for name in ("pool", "entries", "line", "owners", "slots", "load"):
+            assert (name, self.dump(name)) == (name, self.dump_stored(name))
+        assert sizes(self.store.execute) == sizes(self.counter.execute_command)
         self.check_promises()
         self.learn(stored[1])
         return stored[1]
@@ -104,17 +109,36 @@ class Pair:
             self.attempts.update({grant.request_id: grant for grant in answer.grants})
 
     def check_promises(self) -> None:
-        """Look into the twin: one place per entry, and no replica above its sequences by grants."""
-        state = self.store._pools[POOL]
-        in_flight = {name for name, stored in state.entries.items() if stored.state == "f"}
-        slots = [name for slots in state.slots.values() for name in (*slots.granted, *slots.started)]
-        waiting = [name for line in state.lines.values() for _, name in line]
-        assert sorted(slots) == sorted(in_flight)
+        """Look at what is stored: one place per entry, and no replica above its sequences by grants."""
+        in_flight = {name for name, entry in self.stored().items() if entry["STATE"] == "f"}
+        slots = [member.split("\0") for member in _texts(self.dump("slots"))]
+        waiting = [member.split("\0")[3] for member in _texts(self.dump("line"))]
+        assert sorted(slot[2] for slot in slots) == sorted(in_flight)
         assert len(waiting) == len(set(waiting))
         assert not set(waiting) & in_flight
-        for replica, load in state.loads.items():
-            held = state.slots.get(replica)
-            assert load.held == (len(held.granted) + len(held.started) if held else 0)
+        for replica, load in self.dump("load").items():
+            assert load[LOAD_HELD] == sum(slot[0] == replica.decode() for slot in slots)
+
+    def dump(self, name: str) -> Any:
+        """Read a key of the one in process."""
+        return _dump(name, self.store.execute)
+
+    def dump_stored(self, name: str) -> Any:
+        """Read a key of the server."""
+        return _dump(name, self.counter.execute_command)
+
+    def stored(self) -> dict[str, dict[str, Any]]:
+        """Read the entries."""
+        return {
+            name.decode(): {field: _text(entry[number - 1]) for field, number in ENTRY.items()}
+            for name, entry in self.dump("entries").items()
+        }
+
+    @property
+    def pool(self) -> list[Any]:
+        """Read the pool's record."""
+        record: list[Any] = self.dump("pool")
+        return record
 
     # --- what happens ---
 
@@ -164,8 +188,8 @@ class Pair:
 
     async def come_back(self) -> None:
         """As to a request on its way out, and perhaps to be refused."""
-        rnd, known = self.random, self.store._pools[POOL].entries
-        out = sorted(name for name, stored in known.items() if stored.state == "o" and name in self.entries)
+        rnd, known = self.random, self.stored()
+        out = sorted(name for name, entry in known.items() if entry["STATE"] == "o" and name in self.entries)
         if out:
             name, router = rnd.choice(out), rnd.choice(ROUTERS)
             old = self.entries[name][1]
@@ -279,7 +303,8 @@ class Pair:
         replica = replica or rnd.choice(REPLICAS)
         there = [(g.request_id, g.attempt) for g in self.attempts.values() if g.replica_id == replica]
         if self.calm:
-            there = [pair for pair in there if self.store._pools[POOL].entries.get(pair[0])]
+            known = self.stored()
+            there = [pair for pair in there if pair[0] in known]
         running = tuple(rnd.sample(there, min(len(there), 8 if self.calm else rnd.choice((0, 1, 3, 8)))))
         prefilled = tuple(name for name, _ in there if rnd.random() < 0.3)
         beat = ReplicaBeat(
@@ -310,9 +335,8 @@ class Pair:
     async def steer(self) -> None:
         # As the autoscaler's store does it.
         relief, until = self.random.choice(("none", "latency", "preempt_batch", "shed")), self.clock.wall_ms() + 3000
-        self.counter.hset(pool_key(POOL, "control"), mapping={"relief": relief, "relief_until": until})
-        with self.store.call(POOL, QueueLimits(), "") as pool:
-            pool.control |= {"relief": relief.encode(), "relief_until": str(until).encode()}
+        for command in (self.counter.execute_command, self.store.execute):
+            command("HSET", pool_key(POOL, "control"), "relief", relief, "relief_until", until)
 
     async def reap(self) -> None:
         await self.both(lambda queue: queue.reap())
@@ -362,14 +386,14 @@ class Pair:
         for _ in range(40):
             for name, (router, old) in list(self.entries.items()):
                 # A name that was taken again with another tenant is the first one's.
-                held = self.store._pools[POOL].entries.get(name)
-                tenant = held.request.tenant if held else old.tenant
+                held = self.stored().get(name)
+                tenant = held["TENANT"] if held else old.tenant
                 await self.both(lambda queue, n=name, t=tenant, router=router: queue.cancel(router, t, n))
-                stored = self.store._pools[POOL].entries.get(name)
+                stored = self.stored().get(name)
                 if stored is None:
                     del self.entries[name]
                     continue
-                owner, attempt = stored.owner, stored.attempt if stored.state == "f" else ""
+                owner, attempt = stored["OWNER"], stored["ATTEMPT"] if stored["STATE"] == "f" else ""
                 self.entries[name] = (owner, old)
                 await self.both(lambda queue, o=owner, n=name, a=attempt: queue.release(o, n, a, Settlement(1)))
             if not self.entries:
@@ -385,12 +409,38 @@ class Pair:
         await self.both(lambda queue: queue.reap())
         timed = {"quotas", "outputs", "tenant_due", "keys", "key_due", "results"}
         await self.check_leftovers(KEPT_WHEN_IDLE - timed)
-        assert self.store._pools[POOL].yielding == 0
-        assert self.store._pools[POOL].result_bytes == 0
+        assert self.pool[P_YIELDING] == 0
+        assert self.pool[P_RESULTS] == 0
 
     async def check_leftovers(self, kept: set[str]) -> None:
-        sizes = redis_sizes(self.counter)
-        assert {name: n for name, n in sizes.items() if n and name not in {*kept, "parted", "bells"}} == {}
+        found = sizes(self.counter.execute_command)
+        assert {name: n for name, n in found.items() if n and name not in {*kept, "parted", "bells"}} == {}
+
+
+def _dump(name: str, command: Callable[..., Any]) -> Any:
+    """Read a key: records unpacked, a sorted set with its scores."""
+    key = pool_key(POOL, name)
+    if name == "pool":
+        return _unpack(command("GET", key) or b"\x90")
+    if name in ("entries", "load"):
+        found = command("HGETALL", key)
+        pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+        return {field: _unpack(packed) for field, packed in pairs}
+    return command("ZRANGE", key, 0, -1)
+
+
+def _unpack(packed: bytes) -> list[Any]:
+    """Read a record. Lua packs one with gaps as a map."""
+    record = msgpack.unpackb(packed, raw=True, strict_map_key=False)
+    return [record.get(number) for number in range(1, max(record) + 1)] if isinstance(record, dict) else record
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _texts(values: list[bytes]) -> list[str]:
+    return [value.decode() for value in values]
 
 
 async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
@@ -434,7 +484,7 @@ STEPS = (
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_redis_and_its_twin_answer_alike(kind: str, redis_servers: dict[str, Server]) -> None:
+def test_redis_in_process_and_in_a_server_answer_alike(kind: str, redis_servers: dict[str, Server]) -> None:
     """Random operations get equal answers and leave equal amounts of state, and in the end nothing."""
     server = redis_servers[kind]
 

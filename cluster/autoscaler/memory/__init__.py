@@ -1,1 +1,0 @@
-"""The autoscaler's store in memory, for tests and simulations: the same promises, the same test suite."""
