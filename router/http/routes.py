@@ -15,13 +15,15 @@ from penstock.wire import model_task_from_wire
 from router.http.bodies import Asked, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
+from router.http.drain import Drain
 
 
 class Routes:
     """Handlers of OpenAI's API."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, drain: Drain) -> None:
+        """`drain` knows whether this router takes new calls."""
+        self._calls, self._drain = calls, drain
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes to an application."""
@@ -29,8 +31,13 @@ class Routes:
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model:.+}", self.model)
         for path in ("/health", "/ping"):
-            app.router.add_get(path, _health)
+            app.router.add_get(path, self.health)
         app.router.add_get("/version", _version)
+
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        """Answer balancers, which send nothing to a router that drains."""
+        self._drain.check()
+        return web.Response()
 
     # --- generation ---------------------------------------------------------------------------------------------------
 
@@ -110,10 +117,6 @@ def _task(model: api.Model) -> str | None:
     """Return the task of a model; None until it is known."""
     task = model_task_from_wire(model.task)
     return task.value if task is not None else None
-
-
-async def _health(request: web.Request) -> web.StreamResponse:
-    return web.Response()
 
 
 async def _version(request: web.Request) -> web.StreamResponse:

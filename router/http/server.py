@@ -17,6 +17,7 @@ from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls
 from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
+from router.http.drain import Drain
 from router.http.embeddings import EmbeddingRoutes
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
@@ -76,15 +77,17 @@ class HttpServer:
         self._tls = tls
         self._shared_port = shared_port
         self._runs = services.responses
+        self._drain = Drain()
         calls = services.calls
         self.app = app = web.Application(client_max_size=settings.max_body_bytes)
+        app.middlewares.append(self._drain.watch)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
         app.middlewares.append(calls.guard)
         if calls.open and is_loopback(host):
             app.middlewares.append(refuse_foreign_hosts)
         DescriptionRoutes().add_to(app)
-        Routes(calls).add_to(app)
+        Routes(calls, self._drain).add_to(app)
         CompletionRoutes(calls).add_to(app)
         TokenizerRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
@@ -126,7 +129,12 @@ class HttpServer:
         self._runs.start()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new uploads and batches. Wait for responses that run without a connection, for so long at most."""
+        """Refuse new uploads and batches. Wait for responses that run without a connection, for so long at most.
+
+        Connections without a request close now, others with the end of their answer, so that clients turn to another
+        router.
+        """
+        self._drain.begin(self._runner.server)
         self._files.drain()
         await self._runs.drain(seconds)
 

@@ -93,7 +93,7 @@ class ChaosCluster:
         self.dead: list[Node] = []
         """Processes that a restart replaced."""
         self.proxies: dict[str, ChaosProxy] = {}
-        """By link: "client>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
+        """By link: "client>router-0", "http>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
         self.redis_port = free_port()
         self._redis_log = folder / "redis.log"
         self._journals: dict[Path, Node] = {}
@@ -126,6 +126,11 @@ class ChaosCluster:
         """Where clients reach the routers."""
         return tuple(self.proxies[f"client>{name}"].address for name in self.routers)
 
+    @property
+    def http_targets(self) -> tuple[str, ...]:
+        """Where clients that speak HTTP reach the routers."""
+        return tuple(self.proxies[f"http>{name}"].address for name in self.routers)
+
     def journals(self) -> dict[Path, Node]:
         """Return the files in which engines noted what they decoded, and the process of each."""
         return dict(self._journals)
@@ -145,6 +150,7 @@ class ChaosCluster:
         ClusterSecret.create_file(self.secret_file)
         for name in self.routers:
             await self._proxy(f"client>{name}")
+            await self._proxy(f"http>{name}")
         for name in self.replicas:
             await self._proxy(f"router>{name}", whose=self._router_at)
         for name in (*self.routers, *self.replicas):
@@ -202,6 +208,7 @@ class ChaosCluster:
         node.facts = json.loads(ready.read_text())
         if name.startswith("router"):
             self.proxies[f"client>{name}"].target = f"{HOST}:{node.facts['port']}"
+            self.proxies[f"http>{name}"].target = f"{HOST}:{node.facts.get('http_port', 0)}"
         else:
             self.proxies[f"router>{name}"].target = node.facts["address"]
 
@@ -218,6 +225,9 @@ class ChaosCluster:
         for source in (SLOW if self.plan.real else {}, self.plan.settings):
             for key, value in source.items():
                 flags[key] = {**flags.get(key, {}), **value}
+        if not self.plan.update_from:
+            # Another release may know no HTTP.
+            flags["router"] |= {"http": {"port": 0}}
         flags["cluster"] |= {"state_dir": str(self.folder / "state" / name), "secret_file": str(self.secret_file)}
         flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
         engines = {"sim": {**SIM, **self.plan.sim}, "vllm": {**VLLM, **self.plan.vllm}}

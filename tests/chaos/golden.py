@@ -26,3 +26,7 @@ class Golden:
         """Return the output of a request that ignores the end token."""
         source = TokenSource(prompt, seed, self._vocabulary.natural_ids, self._vocabulary.end_id)
         return tuple(source.token(index, may_end=False) for index in range(tokens))
+
+    def text(self, output: Sequence[int]) -> str:
+        """Return the text of an output."""
+        return "".join(map(self._vocabulary.decoder(), output))

@@ -7,8 +7,8 @@ import enum
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -23,6 +23,7 @@ from penstock.values.events import Finished as StreamFinished
 from penstock.values.events import Resumed as StreamResumed
 from tests.chaos.golden import Golden
 from tests.chaos.history import Accepted, Attempted, Cancelled, Failed, Finished, History, Request, Resumed, Tokens
+from tests.chaos.http_load import HttpCalls, OpenAICalls, Reader, body
 
 AGAIN_S = 0.2
 """Longest pause of a client of ours before it calls again, where no router names one."""
@@ -41,6 +42,10 @@ class Kind(enum.StrEnum):
     """Uses the Python client's `generate`."""
     FICKLE = "fickle"
     """Cancels each stream after some tokens."""
+    HTTP = "http"
+    """Uses bare HTTP; when a stream breaks it sends the request with its key and `Last-Event-ID` to the next router."""
+    OPENAI = "openai"
+    """Uses OpenAI's SDK at one router, without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,11 @@ class Load:
 class Clients:
     """Runs a load until told to stop, then lets what is open come to its end."""
 
-    def __init__(self, load: Load, targets: Sequence[str], golden: Golden, history: History) -> None:
+    def __init__(
+        self, load: Load, targets: Sequence[str], golden: Golden, history: History, http_targets: Sequence[str] = ()
+    ) -> None:
         self._load = load
+        self._http_targets = tuple(http_targets)[: load.targets or None]
         self._targets = tuple(targets)[: load.targets or None]
         self._golden = golden
         self._history = history
@@ -110,6 +118,9 @@ class Clients:
     async def _client(self, number: int) -> None:
         load = self._load
         await asyncio.sleep(load.start_s * number / max(1, load.clients))
+        if load.kind in (Kind.HTTP, Kind.OPENAI):
+            await self._http_client(number)
+            return
         tenant, key = load.api_keys[number % len(load.api_keys)] if load.api_keys else ("", None)
         patient = load.retries and load.kind in (Kind.SDK, Kind.UNARY)
         # The others try again themselves, so that the history has every call.
@@ -189,6 +200,40 @@ class Clients:
             now, choice.finish_reason, done.usage.output_tokens, receipt.exact, len(receipt.attempts), receipt.router_id
         )
         request.events.append(ended)
+
+    # --- HTTP ---------------------------------------------------------------------------------------------------------
+
+    async def _http_client(self, number: int) -> None:
+        back = HttpCalls(self._http_targets, number)
+        plain = OpenAICalls(self._http_targets[number % len(self._http_targets)])
+        try:
+            while not self._stop.is_set():
+                request, prompt, sampling = self._request(number, "")
+                asked = body(prompt, {"max_tokens": sampling.max_tokens, "seed": sampling.seed})
+                reader = Reader(request, self._golden.text(request.golden))
+                if self._load.kind is Kind.HTTP:
+                    await self._http(back, reader, asked)
+                elif (refused := await plain.stream(reader, asked, request.deadline_s)) is not None:
+                    request.events.append(replace(refused.failed, final=True))
+                await asyncio.sleep(self._load.pause_s)
+        finally:
+            await back.close()
+            await plain.close()
+
+    async def _http(self, calls: HttpCalls, reader: Reader, asked: Mapping[str, Any]) -> None:
+        request, last = reader.request, list[str]()
+        while True:
+            left = request.sent_at + request.deadline_s - time.monotonic()
+            refused = await calls.stream(reader, asked, last, max(left, 0.001))
+            if refused is None:
+                return
+            goes_on = refused.again and self._load.retries and left > 0
+            request.events.append(replace(refused.failed, final=not goes_on))
+            if not goes_on:
+                return
+            await asyncio.sleep((refused.failed.retry_after_s or 0.0) + random.uniform(0, AGAIN_S))
+            calls.next()
+            request.events.append(Attempted(time.monotonic(), restart=not last))
 
     # --- bare gRPC ----------------------------------------------------------------------------------------------------
 

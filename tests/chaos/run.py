@@ -125,7 +125,7 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     began = time.monotonic()
     history = History()
     cluster.killers = []
-    clients = Clients(scenario.load, cluster.targets, await _golden_of(cluster), history)
+    clients = Clients(scenario.load, cluster.targets, await _golden_of(cluster), history, cluster.http_targets)
     over = asyncio.Event()
     watching = asyncio.gather(_sample(cluster, history, over), keep(cluster, over))
     try:
