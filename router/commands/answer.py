@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from cluster.terminal.receipt import print_receipt
+from router.commands.tools import call_text
 
 if TYPE_CHECKING:
-    from penstock.client import Event, Finished
+    from penstock.client import Delta, Event, Finished, ToolCall
 
 
 class Shown:
-    """Printer of an answer's events for a person: text to standard output, the rest to another console.
+    """Printer of an answer's events for a person: text and calls of tools to standard output, the rest to another
+    console.
 
-    The text of choice 0 is printed as it comes, that of other choices at the end.
+    The reasoning and text of choice 0 are printed as they come, those of other choices at the end, and calls too. As a
+    context it ends the line of a reasoning that was cut off.
     """
 
     def __init__(self, others: Console, *, labels: bool = False, is_json: bool = False, receipt: bool = True) -> None:
         """Prepare an answer.
 
         Args:
-            others: console for everything but the text.
+            others: console for everything but text and calls.
             labels: whether each choice gets its number.
             is_json: whether a JSON Schema constrains the answer.
             receipt: whether the receipt is printed.
@@ -35,36 +40,110 @@ class Shown:
         self._is_json = is_json
         self._receipt = receipt
         self._texts: dict[int, str] = {}
+        self._reasoning: dict[int, str] = {}
+        self._calls: dict[int, dict[int, ToolCall]] = {}
+        """Calls of each choice, by their numbers."""
+        self._was_cut = False
+        self._in_reasoning = False
+        """Whether the last line of the other console is reasoning."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._end_reasoning()
 
     @property
     def text(self) -> str:
         """Text of choice 0 so far."""
         return self._texts.get(0, "")
 
+    @property
+    def reasoning(self) -> str:
+        """Reasoning of choice 0 so far."""
+        return self._reasoning.get(0, "")
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether choice 0 reached the largest number of tokens."""
+        return self._was_cut
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Calls of choice 0 so far."""
+        return self._calls_of(0)
+
     def add(self, event: Event) -> None:
         """Print an event."""
         from penstock.client import Delta, Finished, Queued, Resumed
 
         if isinstance(event, Delta):
-            self._add_text(event.choice_index, event.text)
-        elif isinstance(event, Queued):
+            self._add_delta(event)
+            return
+        self._end_reasoning()
+        if isinstance(event, Queued):
             self._others.print(f"[dim]waiting, {event.position} ahead[/]", highlight=False)
         elif isinstance(event, Resumed):
             self._others.print("[dim]resumed[/]", highlight=False)
         elif isinstance(event, Finished):
             self._end(event)
 
+    def _add_delta(self, delta: Delta) -> None:
+        from penstock.client import ToolCall
+
+        index = delta.choice_index
+        if delta.reasoning:
+            self._add_reasoning(index, delta.reasoning)
+        if delta.text:
+            self._add_text(index, delta.text)
+        self._texts.setdefault(index, "")
+        calls = self._calls.setdefault(index, {})
+        for piece in delta.tool_calls:
+            begun = calls.get(piece.index, ToolCall(piece.id, piece.name, ""))
+            calls[piece.index] = replace(begun, arguments=begun.arguments + piece.arguments)
+
     def _add_text(self, index: int, text: str) -> None:
+        before = self._texts.get(index, "")
         if index == 0:
-            begins = self._labels and 0 not in self._texts
-            sys.stdout.write(f"[0] {text}" if begins else text)
+            self._end_reasoning()
+            sys.stdout.write(text if before else f"{self._label(0)}{text}")
             sys.stdout.flush()
-        self._texts[index] = self._texts.get(index, "") + text
+        self._texts[index] = before + text
+
+    def _add_reasoning(self, index: int, text: str) -> None:
+        before = self._reasoning.get(index, "")
+        if index == 0:
+            self._print_reasoning(text if before else f"{self._label(0)}{text}")
+        self._reasoning[index] = before + text
+
+    def _print_reasoning(self, text: str) -> None:
+        self._others.print(Text(text, "dim"), end="", soft_wrap=True)
+        self._in_reasoning = True
+
+    def _end_reasoning(self) -> None:
+        if self._in_reasoning:
+            self._others.print()
+        self._in_reasoning = False
+
+    def _label(self, index: int) -> str:
+        return f"[{index}] " if self._labels or index else ""
+
+    def _calls_of(self, index: int) -> tuple[ToolCall, ...]:
+        return tuple(call for _, call in sorted(self._calls.get(index, {}).items()))
 
     def _end(self, finished: Finished) -> None:
-        others = (f"[{index}] {self._texts[index]}\n" for index in sorted(self._texts) if index)
-        sys.stdout.write("".join(("\n", *others)))
-        sys.stdout.flush()
+        self._was_cut = any(end.finish_reason == "length" for end in finished.choices if end.index == 0)
+        for index in sorted(self._texts) or (0,):
+            text = self._texts.get(index, "")
+            if index and index in self._reasoning:
+                self._print_reasoning(f"{self._label(index)}{self._reasoning[index]}")
+                self._end_reasoning()
+            if index or not text:
+                # The text of choice 0 is already there.
+                sys.stdout.write(f"{self._label(index)}{text}")
+            lines = [call_text(call) for call in self._calls_of(index)]
+            sys.stdout.write("\n".join([*([""] if text or not lines else []), *lines, ""]))
+            sys.stdout.flush()
         if self._is_json:
             self._check_json(finished)
         if self._receipt:

@@ -15,6 +15,7 @@ from cluster.terminal.console import messages, standard_input
 from cluster.terminal.values import time_of
 from router.commands.answer import Shown
 from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.tools import ToolList, add_reasoning_flag, add_tool_flag, choice_from, read_tool_files
 
 if TYPE_CHECKING:
     from penstock.client import Client, Event, GenerateOptions, Message, Sampling
@@ -34,6 +35,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
     parser.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
     add_request_flags(parser)
+    add_tool_flag(parser, "; implies --chat")
+    parser.add_argument(
+        "--tool-choice", metavar="CHOICE",
+        help="auto (the model decides), none, required, or the name of the tool to call; needs --tool",
+    )  # fmt: skip
+    add_reasoning_flag(parser)
     parser.add_argument("--n", type=int, metavar="N", help="number of answers to the same prompt")
     parser.add_argument(
         "--logprobs", type=int, metavar="N", help="alternatives per token, 0 to 20; they are shown with --json"
@@ -54,6 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser,
         'penstock generate "What is the KV cache?"',
         'penstock generate --chat --temperature 0 --max-tokens 64 "What is tensor parallelism?"',
+        'penstock generate --tool weather.json "Do I need an umbrella in Oslo?"',
         "penstock generate --choice yes --choice no - < question.txt",
     )
     parser.set_defaults(run=run_generate)
@@ -108,16 +116,22 @@ def run_generate(options: argparse.Namespace) -> int:
     from penstock.values.fields import NotUnicodeError
 
     shown = Shown(messages(), labels=(options.n or 1) > 1, is_json=bool(options.json_schema))
-    with report_call_errors(options, f"{options.timeout:g} s (--timeout)") as outcome, open_client(options) as client:
+    tools = read_tool_files(options.tool)
+    settings = options_from(options, tools)
+    with (
+        report_call_errors(options, f"{options.timeout:g} s (--timeout)", tools.placed) as outcome,
+        open_client(options) as client,
+        shown,
+    ):
         model = options.model or only_model(client)
         try:
             stream = client.stream(
-                model, prompt_from(options), sampling_from(options), options_from(options), timeout=options.timeout
+                model, prompt_from(options), sampling_from(options), settings, timeout=options.timeout
             )
         except NotUnicodeError:
             raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
-            raise SettingsError(str(error)) from error
+            raise SettingsError(tools.placed(str(error))) from error
         for event in stream:
             if options.json:
                 sys.stdout.write(json.dumps(event_fields(event)) + "\n")
@@ -152,7 +166,7 @@ def only_model(client: Client) -> str:
 
 
 def prompt_from(options: argparse.Namespace) -> str | list[Message]:
-    """Return the prompt: a text, or chat messages with --chat or --system.
+    """Return the prompt: a text, or chat messages with --chat, --system or --tool.
 
     Raises:
         SettingsError: the prompt is standard input, which is not UTF-8.
@@ -163,17 +177,33 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
         text = standard_input().read() if options.prompt == "-" else options.prompt
     except UnicodeDecodeError:
         raise SettingsError("prompt: standard input is not text in UTF-8") from None
-    if not options.chat and not options.system:
+    if not _is_chat(options):
         return str(text)
     system = [Message("system", options.system)] if options.system else []
     return [*system, Message("user", text)]
 
 
-def options_from(options: argparse.Namespace) -> GenerateOptions:
-    """Return the options besides prompt and sampling."""
+def _is_chat(options: argparse.Namespace) -> bool:
+    # `penstock chat` has no --chat.
+    return bool(getattr(options, "chat", True) or options.system or options.tool)
+
+
+def options_from(options: argparse.Namespace, tools: ToolList) -> GenerateOptions:
+    """Return the options besides prompt and sampling.
+
+    Raises:
+        SettingsError: --tool-choice does not fit the tools.
+    """
     from penstock.client import GenerateOptions, RequestClass
 
-    return GenerateOptions(RequestClass[options.request_class.upper()], lora_adapter=options.lora_adapter)
+    return GenerateOptions(
+        RequestClass[options.request_class.upper()],
+        lora_adapter=options.lora_adapter,
+        tools=tools.tools,
+        tool_choice=choice_from(getattr(options, "tool_choice", None), tools),
+        # Output for a plain text has no reasoning of its own to leave out.
+        include_reasoning=not (options.no_reasoning and _is_chat(options)),
+    )
 
 
 def sampling_from(options: argparse.Namespace) -> Sampling:

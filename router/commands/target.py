@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,15 @@ class Outcome:
 
 
 @contextmanager
-def report_call_errors(options: argparse.Namespace, deadline: str = "") -> Iterator[Outcome]:
+def report_call_errors(
+    options: argparse.Namespace, deadline: str = "", placed: Callable[[str], str] = str
+) -> Iterator[Outcome]:
     """Print the error of a failed call instead of a traceback, and set the exit status.
 
     Args:
         options: with the flags of `add_target_flags`.
         deadline: the calls' deadline in words, such as "10 s"; empty where they have several, or none.
+        placed: returns where the user wrote a field of the request.
     """
     from penstock.client import (
         DeadlineExceededError,
@@ -64,7 +67,7 @@ def report_call_errors(options: argparse.Namespace, deadline: str = "") -> Itera
     except InvalidArgumentError as error:
         outcome.status = 2
         for violation in error.violations:
-            print_problem(f"{violation.field}: {violation.description}")
+            print_problem(f"{placed(violation.field)}: {violation.description}")
         if not error.violations:
             print_problem(_said(error))
     except UnauthenticatedError as error:
