@@ -42,6 +42,7 @@ CONTENTS = {
         "Kubernetes": "k8s/README",
         "Load tests and planning": "loadtest/README",
         "Benchmarks": "loadtest/benchmarks/README",
+        "Conformance of HTTP APIs": "tests/conformance/README",
     },
     "Reference": {
         "API": "proto/reference/api",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -120,23 +121,28 @@ class Calls:
             # No route, another method, or a body that is too large.
             kind = "not_found_error" if error.status == web.HTTPNotFound.status_code else "invalid_request_error"
             code = error.reason.lower().replace(" ", "_")
-            return self._answer(request, HttpError(error.status, kind, error.reason, code))
+            answer = self._answer(request, HttpError(error.status, kind, _told(request, error), code))
+            if isinstance(error, web.HTTPMethodNotAllowed):
+                answer.headers["Allow"] = error.headers["Allow"]
+            return answer
         except Exception as error:  # noqa: BLE001 - the table of errors hides what is not meant for clients
             return self._answer(request, http_error(error))
         self._metrics.call(_name(request), "OK", None)
         return response
 
     def _answer(self, request: web.Request, error: HttpError) -> web.Response:
-        self.note(request, error)
-        headers = {**error.headers(), REQUEST_ID: request.headers.get(REQUEST_ID, "")}
+        request_id = request.headers.get(REQUEST_ID) or _new_id()
+        self.note(request, error, request_id)
+        headers = {**error.headers(), REQUEST_ID: request_id}
         forms = (form for path, form in self.error_bodies.items() if request.path.startswith(path))
         body = next(forms, HttpError.object)
-        return web.json_response(body(error), status=error.status, headers={k: v for k, v in headers.items() if v})
+        return web.json_response(body(error), status=error.status, headers=headers)
 
-    def note(self, request: web.Request, error: HttpError) -> None:
-        """Count and log an error."""
+    def note(self, request: web.Request, error: HttpError, request_id: str = "") -> None:
+        """Count and log an error. `request_id` is the one that the client gets with it."""
         self._metrics.call(_name(request), str(error.status), error.code.upper())
-        _LOG.info("http.failed", extra={"path": request.path, "status": error.status, "reason": error.code})
+        said = {"path": request.path, "status": error.status, "reason": error.code, "request_id": request_id}
+        _LOG.info("http.failed", extra=said)
 
     async def json(self, request: web.Request) -> Mapping[str, Any]:
         """Return the object in the body of a request whose caller is known.
@@ -188,6 +194,27 @@ def timing_headers(receipts: Sequence[Receipt]) -> dict[str, str]:
         "openai-processing-ms": f"{1000 * max(receipt.total_time for receipt in receipts):.0f}",
         "server-timing": ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts.items()),
     }
+
+
+async def name_answer(request: web.Request, response: web.StreamResponse) -> None:
+    """Give an answer a request id where it has none."""
+    if REQUEST_ID not in response.headers:
+        response.headers[REQUEST_ID] = request.headers.get(REQUEST_ID) or _new_id()
+
+
+def _new_id() -> str:
+    return secrets.token_hex(12)
+
+
+def _told(request: web.Request, error: web.HTTPException) -> str:
+    """Return what a client is told of an error that no service raised."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{error.reason}: {request.path} takes {error.headers['Allow']}, not {request.method}"
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return f"{error.reason}: a body has at most {request.client_max_size} bytes"
+    if isinstance(error, web.HTTPNotFound):
+        return f"{error.reason}: there is no {request.path[:200]}"
+    return error.reason
 
 
 def _name(request: web.Request) -> str:

@@ -36,6 +36,8 @@ _FIELDS = (
     (r"^sampling\.structured_output.*", "response_format"),
     (r"^prompt\.tokens\.ids", "prompt"),
     (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),
+    (r"^prompt\.chat$", "messages"),
+    (r"^sampling$", ""),
     (r"^options\.truncation\.max_tokens", "truncate_prompt_tokens"),
     (r"^options\.truncation\.side", "truncation_side"),
     (r"^(?:prompt\.chat|sampling|options)\.", ""),
@@ -88,8 +90,9 @@ def http_error(error: BaseException) -> HttpError:
     http, kind = _BY_REASON.get(reason) or STATUSES.get(status.code, (500, "server_error"))
     message, field, code = status.message, None, _CODES.get(reason, reason.lower())
     if violations:
-        field = in_body(violations[0][0])
-        message = "; ".join(f"{in_body(name)}: {text}" for name, text in violations)
+        named = [(in_body(name), text) for name, text in violations]
+        field = named[0][0] or None
+        message = "; ".join(f"{name}: {text}" if name else text for name, text in named)
         if "in a context of" in violations[0][1]:
             code = "context_length_exceeded"
     return HttpError(http, kind, message, code, field, retry_after_s)

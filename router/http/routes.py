@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
+from cluster.errors import InvalidRequestError
 from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
@@ -16,6 +18,9 @@ from router.http.bodies import Asked, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
 from router.http.drain import Drain
+
+_OF_CHAT = {"sampling.logprobs": "top_logprobs"}
+"""Fields of bodies by ours, where they have other names than in a completion."""
 
 
 class Routes:
@@ -43,6 +48,15 @@ class Routes:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
+        try:
+            return await self._chat(request)
+        except InvalidRequestError as error:
+            # In a conversation `logprobs` is a flag, and `top_logprobs` the number.
+            raise InvalidRequestError(
+                [replace(each, field=_OF_CHAT.get(each.field, each.field)) for each in error.violations]
+            ) from error
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
         asked = read_request(await self._calls.json(request), request.headers, chat=True)
         if asked.stream:
             return await self._stream(request, asked)

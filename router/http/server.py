@@ -14,7 +14,7 @@ from cluster.settings import HttpSettings, RouterSettings, is_loopback
 from cluster.trust.tls import TlsFiles
 from router.embeddings.servicer import EmbeddingServicer
 from router.http.anthropic.routes import MessagesRoutes
-from router.http.calls import Calls
+from router.http.calls import Calls, name_answer
 from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
 from router.http.drain import Drain
@@ -83,6 +83,7 @@ class HttpServer:
         app.middlewares.append(self._drain.watch)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
+        app.on_response_prepare.append(name_answer)
         app.middlewares.append(calls.guard)
         if calls.open and is_loopback(host):
             app.middlewares.append(refuse_foreign_hosts)

@@ -140,8 +140,6 @@ def _sampling(body: Fields, *, chat: bool) -> Sampling:
 def _max_tokens(body: Fields, *, chat: bool) -> int | None:
     tokens = body.count("max_tokens")
     newer = body.count("max_completion_tokens") if chat else None
-    if tokens is not None and newer is not None and tokens != newer:
-        raise body.wrong("max_completion_tokens", f"must equal max_tokens where both are given, got {newer}")
     if newer is not None:
         return newer
     return COMPLETIONS_MAX_TOKENS if tokens is None and not chat else tokens

@@ -81,7 +81,8 @@ class MessageEvents:
             lines += [self._block("text", {"text": ""}), self._more(delta.text)]
         for call in delta.tool_calls:
             if call.id:
-                lines += [self._close(), self._block("tool_use", {"id": call.id, "name": call.name, "input": {}})]
+                block = {"id": _call_id(call.id), "name": call.name, "input": {}}
+                lines += [self._close(), self._block("tool_use", block)]
             if call.arguments:
                 lines.append(self._more(call.arguments))
         return b"".join(lines)
@@ -144,7 +145,7 @@ def message_object(reply: api.GenerateResponse, model: str) -> dict[str, Any]:
     if choice.text:
         content.append({"type": "text", "text": choice.text})
     content += [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call.arguments)}
+        {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": _arguments(call.arguments)}
         for call in choice.tool_calls
     ]
     reason, sequence = _stop(choice.finish_reason, choice.stop_match)
@@ -197,3 +198,8 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _event(name: str, fields: Mapping[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(fields, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+def _call_id(call_id: str) -> str:
+    """Return the id of a call in Anthropic's form."""
+    return f"toolu_{call_id.removeprefix('call_')}"

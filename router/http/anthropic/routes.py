@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from penstock.v1 import inference_pb2 as api
-from router.http.anthropic.bodies import AskedMessage, read_messages
+from router.http.anthropic.bodies import read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
 from router.http.bodies import count_of
@@ -25,6 +25,7 @@ class MessagesRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes to an application."""
+        app.on_response_prepare.append(_name_answer)
         app.router.add_post(_PATH, self.create)
         app.router.add_post(f"{_PATH}/count_tokens", self.count)
 
@@ -34,10 +35,13 @@ class MessagesRoutes:
         model = asked.generate.model
         if not asked.stream:
             reply = await self._calls.generate(request, asked.generate)
-            return web.json_response(message_object(reply, model), headers=_headers(request, reply.request_id, asked))
+            headers = answer_headers(request, reply.request_id, asked.ignored)
+            return web.json_response(message_object(reply, model), headers=headers)
         events = MessageEvents(model)
         generate = api.StreamGenerateRequest(generate=asked.generate)
-        return await self._calls.stream(request, generate, events, lambda: _headers(request, events.request_id, asked))
+        return await self._calls.stream(
+            request, generate, events, lambda: answer_headers(request, events.request_id, asked.ignored)
+        )
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation."""
@@ -46,6 +50,7 @@ class MessagesRoutes:
         return web.json_response({"input_tokens": found.tokens})
 
 
-def _headers(request: web.Request, request_id: str, asked: AskedMessage) -> dict[str, str]:
-    headers = answer_headers(request, request_id, asked.ignored)
-    return {**headers, _REQUEST_ID: headers[REQUEST_ID]}
+async def _name_answer(request: web.Request, response: web.StreamResponse) -> None:
+    """Repeat the request id where Anthropic's clients look for it."""
+    if request.path.startswith(_PATH) and REQUEST_ID in response.headers:
+        response.headers[_REQUEST_ID] = response.headers[REQUEST_ID]

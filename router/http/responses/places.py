@@ -21,6 +21,7 @@ _FIELDS = {
     "messages": "input",
     "prompt.chat.tools": "tools",
     "prompt.chat.": "",
+    "prompt.chat": "input",
 }
 """Beginnings of fields, and what they are in a body."""
 _MESSAGE = re.compile(r"(?:prompt\.chat\.)?messages\[(\d+)\]")

@@ -104,8 +104,8 @@ async def test_reasoning_text_and_two_calls_are_blocks_in_order() -> None:
     thinking, text, first, second = message.content
     assert (thinking.type, thinking.thinking) == ("thinking", "Let me look.")  # type: ignore[union-attr]
     assert (text.type, text.text) == ("text", "One moment.")  # type: ignore[union-attr]
-    assert (first.id, first.name, first.input) == ("call_0", "tool0", {"city": "Paris"})  # type: ignore[union-attr]
-    assert (second.id, second.name, second.input) == ("call_1", "tool1", {})  # type: ignore[union-attr]
+    assert (first.id, first.name, first.input) == ("toolu_0", "tool0", {"city": "Paris"})  # type: ignore[union-attr]
+    assert (second.id, second.name, second.input) == ("toolu_1", "tool1", {})  # type: ignore[union-attr]
     assert message.stop_reason == "tool_use"
 
 

@@ -1,0 +1,1 @@
+"""Rules of OpenAI's and Anthropic's HTTP APIs, for any server."""
