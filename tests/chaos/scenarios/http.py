@@ -55,7 +55,7 @@ SCENARIOS = (
         faults=(3,),
         steps=REPLICA_DIES,
         load=BACK,
-        bounds=Bounds(max_decodes=2, min_finished=6),
+        bounds=Bounds(max_decodes=2, recovery_s=8.0, min_finished=6),
         settle_s=4.0,
     ),
     Scenario(
@@ -106,7 +106,7 @@ SCENARIOS = (
         faults=(3,),
         steps=REPLICA_DIES,
         load=PLAIN,
-        bounds=Bounds(max_decodes=2, min_finished=6),
+        bounds=Bounds(max_decodes=2, recovery_s=8.0, min_finished=6),
         settle_s=4.0,
     ),
     Scenario(
