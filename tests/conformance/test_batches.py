@@ -94,3 +94,11 @@ async def test_what_is_unknown_is_not_found(target: Target, method: str, path: s
 async def test_a_wrong_batch_is_refused(target: Target, fields: Any, status: Any, param: str | None) -> None:
     body = {"input_file_id": "file-none", "endpoint": CHAT, "completion_window": "24h", **fields}
     refused(await target.post("/v1/batches", body), status, param)
+
+
+@pytest.mark.parametrize(
+    "form", [b"", b"--x", b'--x\r\nContent-Disposition: form-data; name="\x1a"\r\n\r\n{}\r\n--x--\r\n']
+)
+async def test_a_broken_form_is_refused(target: Target, form: bytes) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    refused(await target.call("POST", "/v1/files", data=form, headers=headers), (400, 422))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.values.objects import BodyError
 
@@ -18,6 +19,8 @@ _MAX_FIELD_BYTES = 4_096
 _MAX_FIELDS = 32
 _MAX_NAME = 255
 _WHOLE = re.compile(r"[0-9]{1,10}")
+_MALFORMED = (ValueError, AssertionError, HttpProcessingError)
+"""What the reader of forms raises where one is broken; the last is for headers of parts."""
 
 
 class Intake(Protocol):
@@ -84,7 +87,7 @@ async def _parts(request: web.Request, pause_s: float) -> AsyncIterator[BodyPart
             reader = reader or await request.multipart()
             async with asyncio.timeout(pause_s):
                 part = await reader.next()
-        except (ValueError, AssertionError) as error:
+        except _MALFORMED as error:
             raise _malformed(error) from None
         if part is None:
             return
@@ -101,7 +104,7 @@ async def _chunks(part: BodyPartReader, pause_s: float) -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(pause_s):
                 data = await part.read_chunk(_CHUNK_BYTES)
-        except (ValueError, AssertionError) as error:
+        except _MALFORMED as error:
             raise _malformed(error) from None
         if not data:
             return
