@@ -50,6 +50,7 @@ async def test_the_services_are_listed(stack: Stack, service: str) -> None:
     answer = await ask(stack, service, list_services="")
     assert {
         "penstock.v1.AdminService",
+        "penstock.v1.EmbeddingService",
         "penstock.v1.InferenceService",
         "penstock.v1.JobService",
         "grpc.health.v1.Health",
