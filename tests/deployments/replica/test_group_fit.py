@@ -17,12 +17,17 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-async def fit(tmp_path: Path) -> GroupFit:
+def redis() -> InProcessRedis:
+    return InProcessRedis()
+
+
+@pytest.fixture
+async def fit(redis: InProcessRedis) -> GroupFit:
     pool = PoolSettings(model="demo", engine=EngineKind.SIM, sim=SimSettings())
     engine = build_engine(pool)
     identity = await engine.start()
     await engine.close()
-    return GroupFit(RedisControlStore(InProcessRedis(), "demo"), identity, pool)
+    return GroupFit(RedisControlStore(redis, "demo"), identity, pool)
 
 
 async def test_the_next_replica_starts_with_what_the_last_one_learned(fit: GroupFit) -> None:
@@ -48,7 +53,9 @@ async def test_what_is_not_worth_keeping_is_not_kept(fit: GroupFit) -> None:
     assert new.governor.model is None
 
 
-async def test_a_store_that_is_away_or_holds_nonsense_costs_only_the_knowledge(fit: GroupFit) -> None:
+async def test_a_store_that_is_away_or_holds_nonsense_costs_only_the_knowledge(
+    fit: GroupFit, redis: InProcessRedis
+) -> None:
     site, store = Site(), fit._store
     for text in (
         "no json",
@@ -61,7 +68,7 @@ async def test_a_store_that_is_away_or_holds_nonsense_costs_only_the_knowledge(f
         await store.store_fit(fit.group, text)
         await fit.seed(site.governor)
         assert site.governor.model is None
-    store._store.down = True  # type: ignore[attr-defined]
+    redis.down = True
     await fit.seed(site.governor)
     await fit.keep(site.governor)
 

@@ -51,7 +51,7 @@ class Frontend:
 def engine_with(frontend: Frontend) -> VllmEngine:
     made = VllmEngine(PoolSettings(model="demo"), "demo")
     made._launched = SimpleNamespace(  # type: ignore[assignment]  # a launch takes real processes
-        frontend=frontend, translate=lambda spec: None, lora_requests={}, limits=(8, 2048)
+        frontend=frontend, translate=lambda spec: None, lora_requests={}, limits=(8, 2048), parsers=None
     )
     made._limits = (8, 2048)
     return made
