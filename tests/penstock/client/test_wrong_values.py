@@ -171,7 +171,7 @@ INT64 = "a whole number, at least -9223372036854775808 and at most 9223372036854
             ValueError,
             "operating_point.batch.ttft_p99_s: must be finite seconds",
         ),
-        (submit({"custom_id": "a"}), TypeError, "items[0]: must be a JobItem, got {'custom_id': 'a'}"),
+        (submit({"custom_id": "a"}), TypeError, "items[0]: must be a JobItem or an EmbedItem, got {'custom_id': 'a'}"),
         (submit(JobItem(5, "hi")), TypeError, "items[0].custom_id: must be text, got 5"),
         (submit(JobItem("a", b"hi")), TypeError, "items[0].request.prompt: must be text, not bytes: decode it"),
         (
