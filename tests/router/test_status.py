@@ -29,6 +29,11 @@ CASES = [
     (errors.ModelNotFoundError("m", ["a"]), "NOT_FOUND", "MODEL_NOT_FOUND", {"model": "m"}, None),
     (errors.RequestNotFoundError("r"), "NOT_FOUND", "REQUEST_NOT_FOUND", {"target": "r"}, None),
     (errors.JobNotFoundError("j"), "NOT_FOUND", "JOB_NOT_FOUND", {"job_id": "j"}, None),
+    (errors.FileUnknownError("f"), "NOT_FOUND", "FILE_NOT_FOUND", {}, None),
+    (errors.BatchUnknownError("b"), "NOT_FOUND", "BATCH_NOT_FOUND", {}, None),
+    (errors.FileTooLargeError(200), "INVALID_ARGUMENT", "FILE_TOO_LARGE", {}, None),
+    (errors.ResponseNotFoundError("r"), "NOT_FOUND", "RESPONSE_NOT_FOUND", {"response_id": "r"}, None),
+    (errors.ResponseLimitError(3, 9), "RESOURCE_EXHAUSTED", "RESPONSE_LIMIT", {}, None),
     (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
     (errors.JobResultsLostError("j", 3, 1), "DATA_LOSS", "JOB_RESULTS_LOST", {"job_id": "j"}, None),
     (
