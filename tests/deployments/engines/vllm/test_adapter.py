@@ -128,11 +128,11 @@ async def test_a_prompt_that_the_tokenizer_fails_on_leaves_the_engine(monkeypatc
 
     monkeypatch.setattr(adapter.IncrementalDetokenizer, "from_new_request", fail)
     frontend, core = object.__new__(adapter.Frontend), Core()
-    request = SimpleNamespace(request_id="one-internal")
+    request = SimpleNamespace(request_id="one-internal", pooling_params=None)
     processor = SimpleNamespace(process_inputs=lambda *_, **__: request, assign_request_id=lambda _: None)
     output = SimpleNamespace(tokenizer=None)
     frontend.llm = SimpleNamespace(input_processor=processor, engine_core=core, output_processor=output)
-    frontend._sequences, frontend._tasks = {}, ("generate",)
+    frontend._sequences, frontend._tasks, frontend.reasons = {}, ("generate",), False
     sequence = VllmSequence("one", GenerationSpec([1, 2], SamplingParams(max_tokens=8)), Recorder(), Owner(), 1.0)
 
     with pytest.raises(EngineRequestError, match="the tokenizer failed on it: no such token"):
