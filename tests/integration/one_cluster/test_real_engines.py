@@ -101,7 +101,7 @@ def test_two_ranks_generate_and_repeat_themselves(client: Client) -> None:
     assert 24 == one.usage.output_tokens
     assert one.choices[0].token_ids == other.choices[0].token_ids
     # No other pool has any.
-    assert ["VLLM::Worker_TP0", "VLLM::Worker_TP1"] == ranks()
+    until_sync(lambda: ["VLLM::Worker_TP0", "VLLM::Worker_TP1"] == ranks())
 
 
 @pytest.mark.parametrize(
