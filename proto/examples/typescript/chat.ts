@@ -9,7 +9,10 @@ import { ClientError, createChannel, createClientFactory, Metadata, Status } fro
 import { errorDetailsClientMiddleware, RichClientError } from "nice-grpc-error-details";
 
 import { InferenceServiceDefinition } from "./gen/penstock/v1/inference.js";
-import type { ChatMessage } from "./gen/penstock/v1/types.js";
+import type { ChatMessage, DeepPartial } from "./gen/penstock/v1/types.js";
+
+/** A message with the fields that it needs. */
+type Message = DeepPartial<ChatMessage>;
 
 const TARGET = process.env.PENSTOCK_TARGET ?? "127.0.0.1:50051";
 const API_KEY = process.env.PENSTOCK_API_KEY;
@@ -23,7 +26,7 @@ const client = createClientFactory()
   .create(InferenceServiceDefinition, channel, { "*": { metadata } });
 
 /** Prints the answer as it comes, and returns it. */
-async function answer(messages: ChatMessage[]): Promise<string> {
+async function answer(messages: Message[]): Promise<string> {
   const prompt = { kind: { $case: "chat" as const, chat: { messages } } };
   let text = "";
   // Leaving the loop early would cancel the call, and with it the request.
@@ -56,7 +59,7 @@ function explain(error: ClientError): void {
   }
 }
 
-let messages: ChatMessage[] = [];
+let messages: Message[] = [];
 process.stdout.write("> ");
 for await (const content of readline.createInterface({ input: process.stdin })) {
   const asked = [...messages, { role: "user", content }];
