@@ -5,6 +5,7 @@ monotonic seconds.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,8 @@ class Request:
     """From the first call; what the client is ready to wait."""
     tenant: str = ""
     events: list[Event] = field(default_factory=list)
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Idempotency key. Runs share clusters, and routers remember keys for hours: a name is used in each run."""
 
     @property
     def sent_at(self) -> float:

@@ -114,7 +114,7 @@ class HttpCalls:
     async def stream(self, reader: Reader, asked: Mapping[str, Any], last: list[str], seconds: float) -> Refused | None:
         """Make one call; `last` has the id of the last event once there is one. Returns how it failed."""
         session = self._session = self._session or aiohttp.ClientSession()
-        headers = {"Idempotency-Key": reader.request.name, "x-penstock-receipt": "1"}
+        headers = {"Idempotency-Key": reader.request.key, "x-penstock-receipt": "1"}
         if last:
             headers["Last-Event-ID"] = last[0]
         else:

@@ -243,7 +243,7 @@ class Clients:
                 model="demo",
                 prompt=types.Prompt(tokens=types.TokenPrompt(ids=prompt)),
                 sampling=sampling.to_proto(),
-                idempotency_key=request.name,
+                idempotency_key=request.key,
             )
         )
         while True:
