@@ -153,7 +153,7 @@ def build_router(
         lambda name, constraint: constraints.problem(pools[name], constraint),
     )
     jobs = JobServicer(job_tools)
-    control_api = ControlApi(settings.pools, queues.control)
+    control_api = ControlApi(settings.pools, queues.control, queues.queue)
     admin = AdminServicer(pools, router_id, control_api)
     handlers = [
         service_handler(service, servicer, metrics, authenticator)

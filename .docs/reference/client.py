@@ -23,7 +23,7 @@ GROUPS = {
     "Embeddings": ("values.embeddings",),
     "Jobs": ("values.jobs",),
     "Batch files": ("batch.input", "batch.output"),
-    "Operation": ("values.slo", "values.decisions", "values.steps"),
+    "Operation": ("values.status.pool", "values.status.replica", "values.slo", "values.decisions", "values.steps"),
     "Errors": ("values.errors", "values.objects"),
 }
 """Title of a section to the modules that define its names."""

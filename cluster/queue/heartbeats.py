@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from cluster.models import Windows
 from cluster.queue.entries import Mail
-from penstock.models import ReplicaState
+from penstock.models import DrainReason, ReplicaState
 
 POSITIONS = 256
 """Most entries whose position one heartbeat may ask for."""
+DRAIN_CODES = {DrainReason.STOPPED: 1.0, DrainReason.ENGINE_LOST: 2.0}
+"""Reasons as the statistics of a heartbeat have them, which are numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,15 @@ class Announcement:
     hardware: str
     metrics_port: int
     price_per_gpu_hour: float
+    model_name: str = ""
+    """Model of the settings; empty from a replica of the last release."""
+    gpus: int = 0
+    """Number of accelerators; 0 from a replica of the last release."""
+
+    @property
+    def cost_per_hour(self) -> float:
+        """Price of all its accelerators per hour."""
+        return self.price_per_gpu_hour * (self.gpus or self.tensor_parallel_size)
 
     def seal(self, secret: ClusterSecret) -> bytes:
         """Return the signed record."""

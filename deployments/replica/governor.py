@@ -103,6 +103,8 @@ class Governor:
         """Inter-token latency over the window; 0 without steps."""
         self.itl_mean_s = 0.0
         """Inter-token latency over the window, as a mean over tokens."""
+        self.step_s = 0.0
+        """Mean duration of the window's steps; 0 without steps."""
         self.decision: FastDecision | None = None
         """Last decision; None before the first, and while nothing is promised."""
         self.decisions: deque[tuple[float, FastDecision]] = deque(maxlen=REMEMBERED)
@@ -204,6 +206,7 @@ class Governor:
         self._samples = samples = _evenly([step for _, step in self._window], REPLAYED_STEPS)
         sequences = sum(step.sequences for step in samples)
         self.itl_p95_s = itl_of(samples, ITL_PART)
+        self.step_s = sum(step.seconds for step in samples) / len(samples) if samples else 0.0
         self.itl_mean_s = sum(step.seconds * step.sequences for step in samples) / sequences if sequences else 0.0
 
     def _count_arrivals(self) -> None:
@@ -246,7 +249,13 @@ class Governor:
 
     def report(self) -> dict[str, float]:
         """Return the values that the heartbeat reports. Unknown ones are missing. Safe to call from another thread."""
-        found = {"itl_p95_s": self.itl_p95_s, "itl_mean_s": self.itl_mean_s}
+        found = {
+            "largest_batch": self.bounds.largest,
+            "step_tokens": self.step_tokens,
+            "step_s": self.step_s,
+            "itl_p95_s": self.itl_p95_s,
+            "itl_mean_s": self.itl_mean_s,
+        }
         if (model := self.fit.trusted) is not None:
             found |= {"step_a": model.a, "step_b": model.b, "step_g": model.g}
         if (error := self.fit.median_error) is not None:

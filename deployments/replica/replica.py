@@ -38,10 +38,11 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
+from deployments.replica.life import Life, engine_report
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer, require_tokenizer
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
-from penstock.models import ModelTask, ReplicaState
+from penstock.models import DrainReason, ModelTask, ReplicaState
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Replica:
         self._secret = secret
         self._clock = clock or SystemClock()
         self._state = ReplicaState.STARTING
-        self._born_at = self._ready_at = time.monotonic()
+        self._life = Life(time.monotonic())
         self._owner = TaskOwner("replica")
         self._server: grpc.aio.Server | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
@@ -158,7 +159,7 @@ class Replica:
             if self._group_fit is not None:
                 self._owner.spawn(self._group_fit.run(governor), "group_fit")
             self._state = ReplicaState.READY
-            self._ready_at = time.monotonic()
+            self._life.ready_at = time.monotonic()
             await self._join()
         except BaseException:
             await self.stop(drain_s=0)
@@ -226,6 +227,8 @@ class Replica:
             hardware=self.identity.hardware,
             metrics_port=metrics_port,
             price_per_gpu_hour=self.plan.pool_settings.price_per_gpu_hour,
+            model_name=self.plan.pool_settings.model,
+            gpus=self.plan.pool_settings.ranks,
         )
 
     def _report_now(self) -> None:
@@ -274,18 +277,7 @@ class Replica:
             prefilled=prefilled,
             batch_slots=self.governor.batch_slots,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
-            stats={
-                "running": stats.running,
-                "batch_limit": stats.batch_limit,
-                "kv_usage": stats.kv_usage,
-                "largest_batch": self.governor.bounds.largest,
-                "step_tokens": self.governor.step_tokens,
-                "up_s": time.monotonic() - self._ready_at,
-                "start_s": self._ready_at - self._born_at,
-                "output_tokens": stats.output_tokens,
-                "accepted_draft_tokens": stats.accepted_draft_tokens,
-                **self.governor.report(),
-            },
+            stats={**self._life.report(time.monotonic()), **engine_report(stats), **self.governor.report()},
         )
         try:
             return await self._queue.heartbeat_replica(beat)
@@ -339,7 +331,7 @@ class Replica:
                 await self._engine.check_health()
             except EngineDeadError as error:
                 self._death = error
-        self._state = ReplicaState.DRAINING
+        self._begin_drain(DrainReason.ENGINE_LOST)
         moved = self.table.fail_all(str(self._death))
         self._report_now()
         _LOG.error("replica.engine_lost", extra={"error": str(self._death), "attempts": moved})
@@ -374,8 +366,12 @@ class Replica:
         await self._engine.close()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
 
-    async def _drain(self, seconds: float) -> None:
+    def _begin_drain(self, reason: DrainReason) -> None:
         self._state = ReplicaState.DRAINING
+        self._life.drain(reason, time.monotonic())
+
+    async def _drain(self, seconds: float) -> None:
+        self._begin_drain(DrainReason.STOPPED)
         if self._running is None:
             return
         table = self._running.table

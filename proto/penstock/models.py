@@ -34,6 +34,15 @@ class ReplicaState(enum.StrEnum):
     DRAINING = "draining"
 
 
+class DrainReason(enum.StrEnum):
+    """Reason why a replica finishes its work and takes no more."""
+
+    STOPPED = "stopped"
+    """Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
+    ENGINE_LOST = "engine_lost"
+    """Its engine is dead; the host replaces the replica."""
+
+
 class ConstraintKind(enum.StrEnum):
     """Way to constrain output."""
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
 from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
 from cluster.autoscaler.operating_point import PointRecord, point_in_force
-from cluster.autoscaler.store import ControlStore, StoredRecord
+from cluster.autoscaler.store import ControlStore, Stored, StoredRecord
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import ControlMode, operating_point
 from cluster.errors import InvalidRequestError
+from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import PoolView
 from cluster.settings import PoolSettings
 from penstock.models import FieldViolation
 from penstock.v1 import admin_pb2 as api
@@ -28,12 +32,12 @@ DEFAULT_LIMIT = 20
 MOST_DECISIONS = 1_000
 MOST_TTFT_S = 3_600.0
 MOST_ITL_S = 60.0
-_MODES = {
+MODES = {
     ControlMode.OFF: api.CONTROL_MODE_OFF,
     ControlMode.ADVISORY: api.CONTROL_MODE_ADVISORY,
     ControlMode.ACTIVE: api.CONTROL_MODE_ACTIVE,
 }
-_RELIEFS = {
+RELIEFS = {
     Relief.NONE: api.RELIEF_NONE,
     Relief.LATENCY: api.RELIEF_LATENCY,
     Relief.PREEMPT_BATCH: api.RELIEF_PREEMPT_BATCH,
@@ -42,16 +46,44 @@ _RELIEFS = {
 _CLASSES = ("interactive", "standard", "batch")
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A pool as its autoscaler knows it."""
+
+    view: PoolView
+    stored: Stored
+    newest: api.Decision | None
+    """Newest decision; None where there is none, or where this version can't read it."""
+
+
 class ControlApi:
-    """Access to the pools' control stores. One connection each, opened at the first use."""
+    """Access to what the pools' autoscalers know. One connection each to store and queue, opened at the first use."""
 
     def __init__(
-        self, pools: Mapping[str, PoolSettings], open_store: Callable[[str], ControlStore], clock: Clock | None = None
+        self,
+        pools: Mapping[str, PoolSettings],
+        open_store: Callable[[str], ControlStore],
+        open_queue: Callable[[str], Queue],
+        clock: Clock | None = None,
     ) -> None:
         self._pools = pools
         self._open = open_store
+        self._open_queue = open_queue
         self._clock = clock or SystemClock()
         self._stores: dict[str, ControlStore] = {}
+        self._queues: dict[str, Queue] = {}
+
+    async def look(self, pool: str) -> Look:
+        """Read what is known of a pool now.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        if pool not in self._queues:
+            self._queues[pool] = self._open_queue(pool)
+        store = self._store(pool)
+        view, stored, found = await asyncio.gather(self._queues[pool].observe(), store.load(), store.decisions(1))
+        return Look(view, stored, _decision(found[0]) if found else None)
 
     async def list_decisions(self, request: api.ListDecisionsRequest, caller: Caller) -> api.ListDecisionsResponse:
         """Answer ListDecisions.
@@ -100,6 +132,8 @@ class ControlApi:
         """Close the connections."""
         for store in self._stores.values():
             await store.close()
+        for queue in self._queues.values():
+            await queue.close()
 
     def _pool(self, wanted: str, caller: Caller) -> str:
         if wanted:
@@ -184,13 +218,13 @@ def _decision(stored: StoredRecord) -> api.Decision | None:
     return api.Decision(
         number=made.number,
         at_ms=made.at_ms,
-        mode=_MODES[made.mode],
+        mode=MODES[made.mode],
         leader=made.leader,
         fence=made.fence,
         replicas_before=made.before,
         replicas=made.replicas,
         needed=made.needed,
-        relief=_RELIEFS[made.relief],
+        relief=RELIEFS[made.relief],
         reason=made.reason,
         steps=[api.DecisionStep(name=step.name, value=step.value, reason=step.reason) for step in made.steps],
         counterfactuals=[

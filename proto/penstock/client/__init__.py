@@ -11,6 +11,7 @@ from penstock.client.sync import Client
 from penstock.client.sync_stream import Stream
 from penstock.models import (
     Capabilities,
+    DrainReason,
     FieldViolation,
     FinishReason,
     ModelTask,
@@ -73,12 +74,9 @@ from penstock.values.requests import (
 from penstock.values.results import (
     AttemptReceipt,
     Choice,
-    ClusterStatus,
     Completion,
     ModelDescription,
-    PoolStatus,
     Receipt,
-    ReplicaStatus,
     TokenCount,
     Usage,
     UsageLine,
@@ -86,6 +84,8 @@ from penstock.values.results import (
 )
 from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.status.pool import ClassCounters, ClusterStatus, PoolStatus
+from penstock.values.status.replica import ReplicaStatus
 from penstock.values.steps import Counterfactual, Relief, Step
 from penstock.values.tools import tool
 
@@ -107,6 +107,7 @@ __all__ = [
     "ChatOptions",
     "Choice",
     "ChoiceEnd",
+    "ClassCounters",
     "ClassDemand",
     "ClassSlo",
     "Classifications",
@@ -118,6 +119,7 @@ __all__ = [
     "Decision",
     "DecisionList",
     "Delta",
+    "DrainReason",
     "EmbedItem",
     "Embeddings",
     "ErrorDetails",

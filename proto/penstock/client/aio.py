@@ -22,9 +22,10 @@ from penstock.values.decisions import DecisionList
 from penstock.values.errors import BrokenCallError, PenstockClientError
 from penstock.values.jobs import EmbedItem, Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
 from penstock.values.requests import GenerateFields, GenerateOptions, Prompt, ResumePoint
-from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.results import Completion, ModelDescription, TokenCount, UsageReport
 from penstock.values.sampling import Sampling
 from penstock.values.slo import OperatingPoint
+from penstock.values.status.pool import ClusterStatus
 
 
 class AsyncClient(AsyncEmbeddingCaller):

@@ -14,9 +14,10 @@ from penstock.values.decisions import DecisionList, point_from_proto, point_to_p
 from penstock.values.fields import build, duration_field, unfit
 from penstock.values.jobs import Job, JobPage, Upload
 from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, count_to_proto, request_to_proto
-from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.results import Completion, ModelDescription, TokenCount, UsageReport
 from penstock.values.sampling import Sampling, sampling_of
 from penstock.values.slo import OperatingPoint
+from penstock.values.status.pool import ClusterStatus
 
 Result = TypeVar("Result")
 

@@ -109,6 +109,30 @@ REPLICA_STATE_DRAINING: ReplicaState.ValueType  # 3
 """The replica finishes its work and takes no new work."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
+class _DrainReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DrainReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAIN_REASON_UNSPECIFIED: _DrainReason.ValueType  # 0
+    """The replica does not drain, or is of a release that does not report the reason."""
+    DRAIN_REASON_STOPPED: _DrainReason.ValueType  # 1
+    """Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
+    DRAIN_REASON_ENGINE_LOST: _DrainReason.ValueType  # 2
+    """Its engine is dead; the host replaces the replica."""
+
+class DrainReason(_DrainReason, metaclass=_DrainReasonEnumTypeWrapper):
+    """Reason why a replica finishes its work and takes no more."""
+
+DRAIN_REASON_UNSPECIFIED: DrainReason.ValueType  # 0
+"""The replica does not drain, or is of a release that does not report the reason."""
+DRAIN_REASON_STOPPED: DrainReason.ValueType  # 1
+"""Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
+DRAIN_REASON_ENGINE_LOST: DrainReason.ValueType  # 2
+"""Its engine is dead; the host replaces the replica."""
+Global___DrainReason: _TypeAlias = DrainReason  # noqa: Y015
+
 @_typing.final
 class ListDecisionsRequest(_message.Message):
     """Request for decisions."""
@@ -761,6 +785,15 @@ class PoolStatus(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     ROUTER_IDS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
+    OPERATING_POINT_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    AUTOSCALING_FIELD_NUMBER: _builtins.int
+    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    LAST_DECISION_FIELD_NUMBER: _builtins.int
+    RELIEF_FIELD_NUMBER: _builtins.int
+    COST_PER_HOUR_FIELD_NUMBER: _builtins.int
+    START_FAILURE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the pool; also the model's name in requests."""
     waiting: _builtins.int
@@ -769,6 +802,20 @@ class PoolStatus(_message.Message):
     """Number of requests that hold a slot."""
     reachable: _builtins.bool
     """Whether the pool's state could be read; false while Redis does not answer."""
+    autoscaling: Global___ControlMode.ValueType
+    """Effect of the autoscaler's decisions, from the settings."""
+    wanted_replicas: _builtins.int
+    """Number of replicas that the platform was last told to have: by the autoscaler where it is active, else by the
+    settings.
+    """
+    starting: _builtins.int
+    """Number of replicas that are wanted and take no work yet. They are not in `replicas`."""
+    relief: Global___Relief.ValueType
+    """Measure in force because the pool lacks replicas."""
+    cost_per_hour: _builtins.float
+    """Price per hour of all replicas in `replicas`, in the currency of the settings; 0 without a price."""
+    start_failure: _builtins.str
+    """Reason of the last replica that did not come up; empty where all starts of late succeeded."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
         """Replicas, ordered by id."""
@@ -776,6 +823,18 @@ class PoolStatus(_message.Message):
     @_builtins.property
     def router_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of routers with a live lease."""
+
+    @_builtins.property
+    def operating_point(self) -> Global___OperatingPoint:
+        """Operating point in force: SLO of each class, price and budget."""
+
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassCounters]:
+        """Counters of each class's requests, from all routers with a live lease. Empty while Redis does not answer."""
+
+    @_builtins.property
+    def last_decision(self) -> Global___Decision:
+        """Newest decision of the autoscaler. Absent where none was ever made, and while Redis does not answer."""
 
     def __init__(
         self,
@@ -786,14 +845,57 @@ class PoolStatus(_message.Message):
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         router_ids: _abc.Iterable[_builtins.str] | None = ...,
         reachable: _builtins.bool = ...,
+        operating_point: Global___OperatingPoint | None = ...,
+        classes: _abc.Iterable[Global___ClassCounters] | None = ...,
+        autoscaling: Global___ControlMode.ValueType = ...,
+        wanted_replicas: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        last_decision: Global___Decision | None = ...,
+        relief: Global___Relief.ValueType = ...,
+        cost_per_hour: _builtins.float = ...,
+        start_failure: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_decision", b"last_decision", "operating_point", b"operating_point"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reachable", b"reachable", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "name", b"name", "operating_point", b"operating_point", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PoolStatus: _TypeAlias = PoolStatus  # noqa: Y015
+
+@_typing.final
+class ClassCounters(_message.Message):
+    """Counters of the requests of one class. They count from the start of each router, and fall when a router leaves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    MET_FIELD_NUMBER: _builtins.int
+    request_class: _types_pb2.RequestClass.ValueType
+    """The class."""
+    requests: _builtins.int
+    """Number of requests that arrived, each choice counted."""
+    judged: _builtins.int
+    """Number of requests with an SLO that ended, or were refused for lack of room."""
+    met: _builtins.int
+    """Number of judged requests that were served within their SLO."""
+    def __init__(
+        self,
+        *,
+        request_class: _types_pb2.RequestClass.ValueType = ...,
+        requests: _builtins.int = ...,
+        judged: _builtins.int = ...,
+        met: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judged", b"judged", "met", b"met", "request_class", b"request_class", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassCounters: _TypeAlias = ClassCounters  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):
@@ -815,6 +917,20 @@ class ReplicaStatus(_message.Message):
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     PREFILL_WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    ITL_MEAN_FIELD_NUMBER: _builtins.int
+    ITL_P95_FIELD_NUMBER: _builtins.int
+    OVERLOADED_FIELD_NUMBER: _builtins.int
+    ENGINE_WAITING_FIELD_NUMBER: _builtins.int
+    UP_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DRAIN_REASON_FIELD_NUMBER: _builtins.int
+    DRAINING_FOR_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _builtins.int
+    COST_PER_HOUR_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Id of the replica."""
     group_id: _builtins.str
@@ -841,9 +957,51 @@ class ReplicaStatus(_message.Message):
     """Capacity of the KV cache in tokens."""
     prefill_window_tokens: _builtins.int
     """Most prompt tokens that the replica may have been given and not yet computed."""
+    overloaded: _builtins.bool
+    """Whether even the smallest batch misses the SLO of the inter-token latency."""
+    engine_waiting: _builtins.int
+    """Number of sequences inside the engine that have no place in its batch yet."""
+    drain_reason: Global___DrainReason.ValueType
+    """Reason why it drains. UNSPECIFIED unless the state is DRAINING."""
+    model: _builtins.str
+    """Model that it was started with: a folder, a hub id or "demo". Empty from an older replica."""
+    hardware: _builtins.str
+    """Name of its hardware, such as "nvidia-h100-80gb-hbm3" or "cpu-x86-64"."""
+    gpus: _builtins.int
+    """Number of accelerators that it holds. 0 from an older replica."""
+    tensor_parallel_size: _builtins.int
+    """Number of accelerators that share every layer of its model."""
+    cost_per_hour: _builtins.float
+    """Price of all its accelerators per hour, in the currency of the settings; 0 without a price."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
         """Time since the last heartbeat."""
+
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """Mean duration of the engine's steps over its measuring window, some seconds. 0 without steps."""
+
+    @_builtins.property
+    def itl_mean(self) -> _duration_pb2.Duration:
+        """Mean inter-token latency over that window. 0 without tokens."""
+
+    @_builtins.property
+    def itl_p95(self) -> _duration_pb2.Duration:
+        """95th percentile of the inter-token latency over that window. 0 without tokens. The pool's operating point has the
+        SLO.
+        """
+
+    @_builtins.property
+    def up_time(self) -> _duration_pb2.Duration:
+        """Time since the replica took its first work."""
+
+    @_builtins.property
+    def start_time(self) -> _duration_pb2.Duration:
+        """Time that its start took, from process to first work."""
+
+    @_builtins.property
+    def draining_for(self) -> _duration_pb2.Duration:
+        """Time since it began to drain. Absent unless the state is DRAINING."""
 
     def __init__(
         self,
@@ -862,10 +1020,24 @@ class ReplicaStatus(_message.Message):
         accepted_draft_tokens: _builtins.int = ...,
         kv_tokens: _builtins.int = ...,
         prefill_window_tokens: _builtins.int = ...,
+        step_time: _duration_pb2.Duration | None = ...,
+        itl_mean: _duration_pb2.Duration | None = ...,
+        itl_p95: _duration_pb2.Duration | None = ...,
+        overloaded: _builtins.bool = ...,
+        engine_waiting: _builtins.int = ...,
+        up_time: _duration_pb2.Duration | None = ...,
+        start_time: _duration_pb2.Duration | None = ...,
+        drain_reason: Global___DrainReason.ValueType = ...,
+        draining_for: _duration_pb2.Duration | None = ...,
+        model: _builtins.str = ...,
+        hardware: _builtins.str = ...,
+        gpus: _builtins.int = ...,
+        tensor_parallel_size: _builtins.int = ...,
+        cost_per_hour: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_age", b"heartbeat_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining_for", b"draining_for", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "start_time", b"start_time", "step_time", b"step_time", "up_time", b"up_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "batch_limit", b"batch_limit", "group_id", b"group_id", "heartbeat_age", b"heartbeat_age", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "output_tokens", b"output_tokens", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "batch_limit", b"batch_limit", "cost_per_hour", b"cost_per_hour", "drain_reason", b"drain_reason", "draining_for", b"draining_for", "engine_waiting", b"engine_waiting", "gpus", b"gpus", "group_id", b"group_id", "hardware", b"hardware", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "model", b"model", "output_tokens", b"output_tokens", "overloaded", b"overloaded", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "start_time", b"start_time", "state", b"state", "step_time", b"step_time", "tensor_parallel_size", b"tensor_parallel_size", "up_time", b"up_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,13 +100,13 @@ class Decision:
         return cls(
             number=wire.number,
             at_ms=wire.at_ms,
-            mode=_MODES.get(wire.mode, "unknown"),
+            mode=control_mode_from_wire(wire.mode),
             leader=wire.leader,
             fence=wire.fence,
             replicas_before=wire.replicas_before,
             replicas=wire.replicas,
             needed=wire.needed,
-            relief=_RELIEFS.get(wire.relief, Relief.NONE),
+            relief=relief_from_wire(wire.relief),
             reason=wire.reason,
             steps=tuple(Step(step.name, step.value, step.reason) for step in wire.steps),
             counterfactuals=tuple(Counterfactual(one.without, one.replicas) for one in wire.counterfactuals),
@@ -143,6 +143,16 @@ class DecisionList:
             point_from_proto(wire.operating_point),
             wire.operating_point_set,
         )
+
+
+def control_mode_from_wire(number: admin_pb2.ControlMode.ValueType) -> str:
+    """Return the mode's name; "unknown" for one that is unset, or unknown to this build."""
+    return _MODES.get(number, "unknown")
+
+
+def relief_from_wire(number: admin_pb2.Relief.ValueType) -> Relief:
+    """Convert a measure; an unknown number is NONE."""
+    return _RELIEFS.get(number, Relief.NONE)
 
 
 def point_from_proto(wire: admin_pb2.OperatingPoint) -> OperatingPoint:

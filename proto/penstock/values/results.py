@@ -12,7 +12,6 @@ from penstock.models import (
     ModelTask,
     PoolingFeatures,
     PositionLogprobs,
-    ReplicaState,
     ToolCall,
 )
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
@@ -23,7 +22,6 @@ from penstock.wire import (
     logprobs_from_wire,
     model_task_from_wire,
     pooling_from_wire,
-    replica_state_from_wire,
 )
 
 
@@ -217,86 +215,6 @@ class ModelDescription:
             task=model_task_from_wire(wire.task),
             pooling=pooling_from_wire(wire.pooling),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
-    """State of a replica as the answering router knows it."""
-
-    replica_id: str
-    group_id: str
-    state: ReplicaState
-    address: str
-    running: int
-    batch_limit: int
-    kv_usage: float
-    """Used part of the KV cache, 0 to 1."""
-    heartbeat_age: float
-    linked: bool
-    metrics_port: int
-    """Port of the Prometheus endpoint; 0 when off."""
-    output_tokens: int
-    accepted_draft_tokens: int
-    kv_tokens: int = 0
-    """Capacity of the KV cache in tokens; 0 from an older router, which does not send it."""
-    prefill_window_tokens: int = 0
-    """Most prompt tokens that the replica may have been given and not yet computed."""
-
-    @classmethod
-    def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
-        return cls(
-            replica_id=wire.replica_id,
-            group_id=wire.group_id,
-            state=replica_state_from_wire(wire.state),
-            address=wire.address,
-            running=wire.running,
-            batch_limit=wire.batch_limit,
-            kv_usage=wire.kv_usage,
-            heartbeat_age=duration_from_wire(wire.heartbeat_age),
-            linked=wire.linked,
-            metrics_port=wire.metrics_port,
-            output_tokens=wire.output_tokens,
-            accepted_draft_tokens=wire.accepted_draft_tokens,
-            kv_tokens=wire.kv_tokens,
-            prefill_window_tokens=wire.prefill_window_tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """State of one model's queue and replicas."""
-
-    name: str
-    waiting: int
-    running: int
-    replicas: tuple[ReplicaStatus, ...]
-    router_ids: tuple[str, ...]
-    reachable: bool
-    """Whether the state could be read; false while Redis does not answer, and the numbers then mean nothing."""
-
-    @classmethod
-    def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
-        return cls(
-            name=wire.name,
-            waiting=wire.waiting,
-            running=wire.running,
-            replicas=tuple(map(ReplicaStatus.from_proto, wire.replicas)),
-            router_ids=tuple(wire.router_ids),
-            reachable=wire.reachable,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """The cluster as one router sees it."""
-
-    pools: tuple[PoolStatus, ...]
-    version: str
-    router_id: str
-
-    @classmethod
-    def from_proto(cls, wire: admin_pb2.GetClusterStatusResponse) -> ClusterStatus:
-        return cls(tuple(map(PoolStatus.from_proto, wire.pools)), wire.version, wire.router_id)
 
 
 @dataclass(frozen=True, slots=True)

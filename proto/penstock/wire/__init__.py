@@ -5,6 +5,8 @@ They validate nothing: the router validates before it converts, and routers and 
 
 from penstock.wire.durations import duration_from_wire, duration_to_wire
 from penstock.wire.enums import (
+    drain_reason_from_wire,
+    drain_reason_to_wire,
     finish_reason_from_wire,
     finish_reason_to_wire,
     replica_state_from_wire,
@@ -39,6 +41,8 @@ __all__ = [
     "capabilities_from_wire",
     "capabilities_to_wire",
     "clear_defaults",
+    "drain_reason_from_wire",
+    "drain_reason_to_wire",
     "duration_from_wire",
     "duration_to_wire",
     "finish_reason_from_wire",

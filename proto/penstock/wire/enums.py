@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.models import FinishReason, ReplicaState, RequestClass
+from penstock.models import DrainReason, FinishReason, ReplicaState, RequestClass
 from penstock.v1 import admin_pb2, types_pb2
 
 _CLASS_TO_WIRE = {
@@ -28,6 +28,12 @@ _STATE_TO_WIRE = {
     ReplicaState.DRAINING: admin_pb2.REPLICA_STATE_DRAINING,
 }
 _STATE_FROM_WIRE = {number: name for name, number in _STATE_TO_WIRE.items()}
+
+_DRAIN_TO_WIRE = {
+    DrainReason.STOPPED: admin_pb2.DRAIN_REASON_STOPPED,
+    DrainReason.ENGINE_LOST: admin_pb2.DRAIN_REASON_ENGINE_LOST,
+}
+_DRAIN_FROM_WIRE = {number: name for name, number in _DRAIN_TO_WIRE.items()}
 
 
 def request_class_to_wire(request_class: RequestClass) -> types_pb2.RequestClass.ValueType:
@@ -63,3 +69,12 @@ def replica_state_to_wire(state: ReplicaState) -> admin_pb2.ReplicaState.ValueTy
 def replica_state_from_wire(number: admin_pb2.ReplicaState.ValueType) -> ReplicaState:
     """Convert a state; an unknown number is STARTING, which takes no work."""
     return _STATE_FROM_WIRE.get(number, ReplicaState.STARTING)
+
+
+def drain_reason_to_wire(reason: DrainReason | None) -> admin_pb2.DrainReason.ValueType:
+    return admin_pb2.DRAIN_REASON_UNSPECIFIED if reason is None else _DRAIN_TO_WIRE[reason]
+
+
+def drain_reason_from_wire(number: admin_pb2.DrainReason.ValueType) -> DrainReason | None:
+    """Convert a reason; None for one that is unset, or unknown to this build."""
+    return _DRAIN_FROM_WIRE.get(number)

@@ -22,7 +22,8 @@ from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
 from penstock.client import ClusterStatus, ModelDescription
 from penstock.models import Capabilities, ReplicaState
-from penstock.values.results import PoolStatus, ReplicaStatus
+from penstock.values.status.pool import PoolStatus
+from penstock.values.status.replica import ReplicaStatus
 from tests.support.stack import Stack, running_stack
 
 TRUE = StepModel(0.01, 1e-4, 1e-6)

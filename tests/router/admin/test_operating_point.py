@@ -75,6 +75,10 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Keys, redis_url:
         yield running_
 
 
+def nothing_is_opened(_pool: str) -> Any:
+    pytest.fail("nothing is opened")
+
+
 def client(stack: Stack, key: str) -> AsyncClient:
     return AsyncClient(f"127.0.0.1:{stack.routers[0].port}", api_key=key)
 
@@ -208,7 +212,7 @@ async def test_a_pool_must_be_named_only_where_there_are_several(stack: Stack, k
         await admin.set_operating_point("", None)
 
     pools = {name: PoolSettings() for name in ("small", "large")}
-    several = ControlApi(pools, lambda _pool: pytest.fail("nothing is opened"))
+    several = ControlApi(pools, nothing_is_opened, nothing_is_opened)
     for call, asked in (
         (several.set_operating_point, api.SetOperatingPointRequest()),
         (several.list_decisions, api.ListDecisionsRequest()),

@@ -21,7 +21,9 @@ from penstock.client import Decision, DecisionList, Finished, Job, JobState, Ope
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.decisions import Relief, Step
 from penstock.values.jobs import JobTotals
-from penstock.values.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
+from penstock.values.results import AttemptReceipt, Receipt, Usage
+from penstock.values.status.pool import PoolStatus
+from penstock.values.status.replica import ReplicaStatus
 from router.commands import jobs, status, usage
 from router.commands.decisions import show_decisions
 from tests.support.waiting import until_sync

@@ -1,0 +1,1 @@
+"""State of a cluster, for its operators: plain values."""
