@@ -34,6 +34,7 @@ from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
+from router.admin.records import RecordsApi
 from router.admin.servicer import AdminServicer
 from router.affinity import CacheSalts
 from router.catalog import Catalog
@@ -54,6 +55,7 @@ from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
+from router.records.keeper import RecordKeeper
 from router.stores import QueueFactory
 from router.validation import RequestLimits
 
@@ -93,6 +95,7 @@ class RouterParts:
     job_stores: JobStores
     feeder: JobFeeder
     control_api: ControlApi
+    records: RecordKeeper
     health: Any
     """gRPC's health service; its class is missing in the stubs."""
     server: CallServer
@@ -137,13 +140,14 @@ def build_router(
         catalog, secret, router_id, policies, own.expected_output_tokens, salts, constraints=constraints
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
-    generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s)
+    records = RecordKeeper(pools, queues.records)
+    generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s, records.closed)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
     pooling = PoolingAdmission(catalog, admission, policies, salts)
     embeddings = EmbeddingServicer(pooling, limits, metrics, inference.entered, generations.unkeyed)
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
-    execute = Executor(admission, pooling, limits, metrics)
+    execute = Executor(admission, pooling, limits, metrics, records.closed)
     feeder = _build_feeder(router_id, settings, pools, job_stores, execute, metrics)
     job_tools = JobTools(
         job_stores,
@@ -154,7 +158,7 @@ def build_router(
     )
     jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
-    admin = AdminServicer(pools, router_id, control_api)
+    admin = AdminServicer(pools, router_id, control_api, RecordsApi(pools, records, control_api))
     handlers = [
         service_handler(service, servicer, metrics, authenticator)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
@@ -173,6 +177,7 @@ def build_router(
         job_stores=job_stores,
         feeder=feeder,
         control_api=control_api,
+        records=records,
         health=health_service,
         server=_build_server(own, handlers, health_service, shared_port=shared_port),
         tls=tls,
@@ -284,6 +289,7 @@ class Router:
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
         parts.feeder.start()
+        parts.records.start()
         await parts.job_stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -363,6 +369,7 @@ class Router:
             await parts.http.stop()
         await self._inference.close()
         await self._jobs.close()
+        await parts.records.close()
         await parts.control_api.close()
         await parts.job_stores.close()
         await parts.bell.close()

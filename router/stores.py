@@ -15,6 +15,9 @@ from cluster.queue.contract import Bell, Queue
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.records.contract import RecordStore
+from cluster.records.redis.store import RedisRecordStore
+from cluster.records.settings import record_limits_from
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
 from cluster.responses.settings import response_limits_from
@@ -35,6 +38,8 @@ class QueueFactory:
     control: Callable[[str], ControlStore]
     """Autoscaler records of a pool, by the pool's name."""
     responses: Callable[[], ResponseStore]
+    records: Callable[[str], RecordStore]
+    """Records of a pool's requests, by the pool's name."""
 
 
 def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
@@ -46,7 +51,7 @@ def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
     """
     url, timeout_s = url or settings.redis.url, settings.redis.timeout_s
     limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)
-    response_limits = response_limits_from(settings)
+    response_limits, record_limits = response_limits_from(settings), record_limits_from(settings)
     return QueueFactory(
         queue=lambda pool: RedisQueue(url, pool, limits, timeout_s),
         bell=lambda router_id: RedisBell(url, router_id),
@@ -54,4 +59,5 @@ def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
         job_pools=lambda: RedisJobPools(url, timeout_s),
         control=lambda pool: RedisControlStore(url, pool, timeout_s),
         responses=lambda: RedisResponseStore(url, response_limits, timeout_s),
+        records=lambda pool: RedisRecordStore(url, pool, record_limits, timeout_s),
     )

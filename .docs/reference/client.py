@@ -23,12 +23,22 @@ GROUPS = {
     "Embeddings": ("values.embeddings",),
     "Jobs": ("values.jobs",),
     "Batch files": ("batch.input", "batch.output"),
-    "Operation": ("values.status.pool", "values.status.replica", "values.slo", "values.decisions", "values.steps"),
+    "Operation": (
+        "values.status.pool",
+        "values.status.replica",
+        "values.slo",
+        "values.decisions",
+        "values.steps",
+        "values.admin.records",
+    ),
     "Errors": ("values.errors", "values.objects"),
 }
 """Title of a section to the modules that define its names."""
-INHERITED = {"AsyncClient": "client.embeddings.aio", "Client": "client.embeddings.sync"}
-"""Class to the module whose class it inherits public methods from."""
+INHERITED = {
+    "AsyncClient": ("client.embeddings.aio", "client.admin.aio"),
+    "Client": ("client.embeddings.sync", "client.admin.sync"),
+}
+"""Class to the modules whose classes it inherits public methods from."""
 HIDDEN = ("to_proto", "from_proto")
 """Methods that convert to and from generated code."""
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$", re.MULTILINE)
@@ -113,7 +123,7 @@ class _Module:
             yield table(["field", "type", "default", "meaning"], fields)
         for method, text in methods:
             yield from self._method(node.name, method, text)
-        if (module := INHERITED.get(node.name)) is not None:
+        for module in INHERITED.get(node.name, ()):
             yield from _Module(module).methods(node.name)
 
     def methods(self, owner: str) -> Iterator[str]:

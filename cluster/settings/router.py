@@ -175,6 +175,17 @@ class HttpSettings(Section):
     memory."""
 
 
+class RecordSettings(Section):
+    """Records of requests that have ended, for `penstock explain` and the console. They have no prompts or outputs."""
+
+    most: int = Field(default=10_000, ge=0, le=1_000_000)
+    """Newest requests of a pool that are remembered; 0 remembers none."""
+    missed_s: float = Field(default=86_400.0, ge=0)
+    """Seconds for which requests that missed their SLO, or failed, are remembered."""
+    max_mb: int = Field(default=64, ge=1, le=65_536)
+    """Most MiB of a pool's records. Redis keeps them in memory; the oldest make room for new ones."""
+
+
 class RouterSettings(Section):
     """Router processes."""
 
@@ -237,6 +248,8 @@ class RouterSettings(Section):
     """Preference for replicas with a cached prompt prefix."""
     limits: LimitSettings = LimitSettings()
     """Limits of a request."""
+    records: RecordSettings = RecordSettings()
+    """Records of requests that have ended."""
 
     @model_validator(mode="after")
     def _ports_differ(self) -> RouterSettings:

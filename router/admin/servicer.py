@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import cluster
 from penstock.v1 import admin_pb2 as api
 from router.admin.control import ControlApi
+from router.admin.records import RecordsApi
 from router.admin.status import StatusReader
 from router.admin.usage import read_usage
 from router.call_context import CallContext
@@ -18,9 +19,10 @@ from router.identity import Caller, may_use
 class AdminServicer:
     """The admin service: the cluster for operators, and usage for tenants."""
 
-    def __init__(self, pools: Mapping[str, Pool], router_id: str, control_api: ControlApi) -> None:
+    def __init__(self, pools: Mapping[str, Pool], router_id: str, control_api: ControlApi, records: RecordsApi) -> None:
         self._pools = pools
         self._control_api = control_api
+        self._records = records
         self._router_id = router_id
         self._status = StatusReader(control_api)
 
@@ -49,3 +51,13 @@ class AdminServicer:
         self, request: api.SetOperatingPointRequest, context: CallContext, caller: Caller
     ) -> api.SetOperatingPointResponse:
         return await self._control_api.set_operating_point(request, caller)
+
+    async def Explain(  # noqa: N802
+        self, request: api.ExplainRequest, context: CallContext, caller: Caller
+    ) -> api.ExplainResponse:
+        return await self._records.explain(request, caller)
+
+    async def ListRequests(  # noqa: N802
+        self, request: api.ListRequestsRequest, context: CallContext, caller: Caller
+    ) -> api.ListRequestsResponse:
+        return await self._records.list_requests(request, caller)

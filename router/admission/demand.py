@@ -9,7 +9,7 @@ from cluster.autoscaler.router_report import JobWork, empty_counts, pack_report
 from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
 from penstock.models import RequestClass
 from penstock.v1 import types_pb2 as types
-from penstock.values.slo import OperatingPoint
+from penstock.values.slo import ClassSlo, OperatingPoint
 from router.generation.choice import Choice
 
 _CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
@@ -84,20 +84,8 @@ class DemandCounter:
                 per request; replicas hold that one.
         """
         slo = self.point.of(request_class)
-        if slo.empty:
-            return
-        late = slo.ttft_p99_s is not None and ttft_s is not None and ttft_s > slo.ttft_p99_s
-        slow = slo.itl_p95_s is not None and itl_s is not None and itl_s > slo.itl_p95_s
-        match late, slow:
-            case True, True:
-                verdict = Verdict.BOTH
-            case True, False:
-                verdict = Verdict.TTFT
-            case False, True:
-                verdict = Verdict.ITL
-            case _:
-                verdict = Verdict.MET
-        self._count(request_class, verdict)
+        if not slo.empty:
+            self._count(request_class, compare(slo, ttft_s, itl_s))
 
     def over(self, choice: Choice) -> None:
         """Count a choice that is over. A choice that its client or its deadline stopped says nothing about the pool,
@@ -110,9 +98,7 @@ class DemandCounter:
             self.turned_away(request_class)
         elif end is not None and end.finish_reason in _COMPLETE:
             self.ended(request_class, choice.entry.prompt_tokens, choice.metering.cached_tokens, choice.tokens)
-            ttft_s = choice.first_token_at - choice.wait.arrived_at if choice.first_token_at else None
-            itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
-            self.judge(request_class, ttft_s, itl_s)
+            self.judge(request_class, *_times(choice))
 
     def turned_away(self, request_class: RequestClass) -> None:
         """Count a request that was refused because there was no room, or failed: a miss of the SLO."""
@@ -131,3 +117,35 @@ class DemandCounter:
 
 def _mixed(old: float | None, new: float) -> float:
     return new if old is None else old + LEARNING * (new - old)
+
+
+def compare(slo: ClassSlo, ttft_s: float | None, itl_s: float | None) -> Verdict:
+    """Compare times with an SLO; a time that a choice does not have is None."""
+    late = slo.ttft_p99_s is not None and ttft_s is not None and ttft_s > slo.ttft_p99_s
+    slow = slo.itl_p95_s is not None and itl_s is not None and itl_s > slo.itl_p95_s
+    match late, slow:
+        case True, True:
+            return Verdict.BOTH
+        case True, False:
+            return Verdict.TTFT
+        case False, True:
+            return Verdict.ITL
+        case _:
+            return Verdict.MET
+
+
+def verdict_of(choice: Choice, slo: ClassSlo) -> Verdict | None:
+    """Return the outcome of a choice that is over; None where it has no SLO, or says nothing about the pool."""
+    if slo.empty or isinstance(choice.error, _CLIENTS_OWN):
+        return None
+    if choice.error is not None:
+        return Verdict.NOT_SERVED
+    complete = choice.end is not None and choice.end.finish_reason in _COMPLETE
+    return compare(slo, *_times(choice)) if complete else None
+
+
+def _times(choice: Choice) -> tuple[float | None, float | None]:
+    """Return time to first token and mean time between tokens, in seconds."""
+    ttft_s = choice.first_token_at - choice.wait.arrived_at if choice.first_token_at else None
+    end = choice.end
+    return ttft_s, end.decode_s / (end.output_tokens - 1) if end is not None and end.output_tokens > 1 else None

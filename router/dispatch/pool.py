@@ -209,7 +209,7 @@ class Pool:
             if submitted.elsewhere:
                 raise TakenOverError(choice.entry.request_id)
             return submitted.known
-        choice.wait.position = submitted.position
+        choice.wait.position = choice.wait.first_position = submitted.position
         choice.run_id = self.resubmit.run_id
         if submitted.grant is not None:
             self.mailbox.granted(submitted.grant)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 
 from cluster.errors import EngineRequestError, InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.metering import FinishedAttempt
+from router.generation.metering import AttemptOutcome, AttemptTimes, FinishedAttempt
 from router.links.placement import Placement
 from router.links.receiver import Receiver
 
@@ -16,10 +17,11 @@ from router.links.receiver import Receiver
 class Attempt:
     """One attempt on one replica, on its link from `start` to `close`. Moments are of the monotonic clock."""
 
-    __slots__ = ("_queued_at", "began_at", "granted_at", "place", "sink", "tokens_before")
+    __slots__ = ("_queued_at", "began_at", "granted_at", "name", "place", "sink", "tokens_before")
 
-    def __init__(self, place: Placement, queued_at: float, tokens_before: int, *, granted: bool) -> None:
+    def __init__(self, name: str, place: Placement, queued_at: float, tokens_before: int, *, granted: bool) -> None:
         """`queued_at`: since when its choice waited for the slot; `granted`: whether this router got it."""
+        self.name = name
         self.place = place
         self.sink = 0
         """0 while it has none."""
@@ -33,15 +35,15 @@ class Attempt:
 
     # --- on the link --------------------------------------------------------------------------------------------------
 
-    def start(self, receiver: Receiver, request_id: str, attempt: str, start: pb.Start) -> None:
+    def start(self, receiver: Receiver, request_id: str, start: pb.Start) -> None:
         """Start it on the replica."""
-        self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before)
+        self.sink = self.place.link.open_sink(receiver, request_id, self.name, self.tokens_before)
         self.place.link.send_start(self.sink, start)
 
-    def attach(self, receiver: Receiver, request_id: str, attempt: str, deadline: float | None) -> None:
+    def attach(self, receiver: Receiver, request_id: str, deadline: float | None) -> None:
         """Take over what another router, or another call, has started."""
         until = math.inf if deadline is None else deadline
-        self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before, deadline=until)
+        self.sink = self.place.link.open_sink(receiver, request_id, self.name, self.tokens_before, deadline=until)
         self.place.link.send_attach(self.sink)
 
     def abort(self, *, final: bool = False) -> None:
@@ -67,27 +69,47 @@ class Attempt:
         heard_at = self.place.link.output_at if self.began_at else self.granted_at
         return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
 
-    def over(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> FinishedAttempt:
-        """Describe it at its end."""
+    def over(
+        self, end: pb.AttemptEnd | None, tokens: int, outcome: AttemptOutcome, failure: str = ""
+    ) -> FinishedAttempt:
+        """Describe it at its end. Where its replica does not (`end` is None), what it used of the accelerator is not
+        known, and counts as none. `tokens` are the choice's by now.
+        """
         timed = self.granted_at and self.began_at
-        prefill_s = self.began_at - self.granted_at if timed else end.prefill_s
-        place = self.place
+        place, known = self.place, end or self._guessed_end(tokens)
         return FinishedAttempt(
-            place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s
+            replica_id=place.link.replica_id,
+            group_id=place.group_id,
+            queue_s=self.queue_s,
+            prefill_s=self.began_at - self.granted_at if timed else known.prefill_s,
+            end=known,
+            price_per_s=place.price_per_s,
+            lost_s=self.silent_s if end is None and outcome is AttemptOutcome.LOST else 0.0,
+            name=self.name,
+            outcome=outcome,
+            failure=failure,
+            times=AttemptTimes(self._queued_at, self.granted_at, self.began_at, time.monotonic()),
+            record=place.record,
         )
 
-    def lost(self, tokens: int) -> FinishedAttempt:
-        """Describe it where its replica does not: what it used of the accelerator is not known, and counts as none.
-        `tokens` are the choice's by now.
-        """
-        end = pb.AttemptEnd(
+    def _guessed_end(self, tokens: int) -> pb.AttemptEnd:
+        return pb.AttemptEnd(
             finish_reason=types.FINISH_REASON_ERROR,
             output_tokens=tokens - self.tokens_before,
             decode_s=max(0.0, self.place.link.output_at - self.began_at) if self.began_at else 0.0,
         )
-        return self.over(end, self.silent_s)
 
 
 def refused_by_engine(detail: str) -> InvalidRequestError:
     """Turn an engine's objection into a client error: what it objects to passed our own checks."""
     return InvalidRequestError.of("sampling", f"refused by the engine: {EngineRequestError(detail)}")
+
+
+def content_digest(start: pb.Start) -> bytes:
+    """Return a digest of what is generated, the same for all tenants."""
+    same = pb.Start()
+    same.CopyFrom(start)
+    same.ClearField("cache_salt")
+    # Routers of the last release leave it out, and have the same marks.
+    same.ClearField("tokenizer_digest")
+    return hashlib.blake2b(same.SerializeToString(deterministic=True), digest_size=16).digest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +20,10 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Attempt, refused_by_engine
+from router.generation.attempt import Attempt, content_digest, refused_by_engine
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
-from router.generation.metering import AttemptMetering, Prices
+from router.generation.metering import AttemptMetering, AttemptOutcome, Prices
 from router.generation.output import NO_END, Output, asks_logprobs
 from router.generation.recovery import Fit, Next, after_failure
 from router.generation.resume_state import ResumeState
@@ -101,7 +100,6 @@ class Choice:
         """Whether other replicas took work when its last place was granted."""
         self._queued_at = self.wait.submitted_at
         self._attempt: Attempt | None = None
-        """The attempt, or the last one; None before the first."""
 
     def _goes(self, event: ChoiceEvent) -> bool:
         """Change the state as the table says; returns whether the event applies."""
@@ -171,14 +169,14 @@ class Choice:
             start.resume.CopyFrom(self.output.history.record(origin.model_digest))
         # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
         start.alone = self._suspect
-        attempt.start(self, self.entry.request_id, grant.attempt, start)
+        attempt.start(self, self.entry.request_id, start)
         if self._on_start is not None:
             self._on_start(place.link.replica_id)
 
     def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""
         self.output.tokens = offset
-        self._take_place(attempt, place, granted=False).attach(self, self.entry.request_id, attempt, self._deadline)
+        self._take_place(attempt, place, granted=False).attach(self, self.entry.request_id, self._deadline)
 
     def inherit(self, old: Choice) -> None:
         """Take over the output of another call's choice that waits to go on; `go_on_from` delivers it."""
@@ -200,7 +198,7 @@ class Choice:
     def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Attempt:
         self._goes(ChoiceEvent.PLACE)
         self.attempt, self.link = attempt, place.link
-        self._attempt = Attempt(place, self._queued_at, self.tokens, granted=granted)
+        self._attempt = Attempt(attempt, place, self._queued_at, self.tokens, granted=granted)
         self.announced = False
         self._wake()
         return self._attempt
@@ -278,16 +276,18 @@ class Choice:
             # Its replica had given it up when this router attached.
             self._lose(Failure.LINK, end)
             return
-        self._note_attempt(end)
         if unasked:
+            self._note_attempt(end, AttemptOutcome.DRAINED if end.draining else AttemptOutcome.PREEMPTED)
             self._go_on(acknowledge=True)
             return
+        stopped = end.finish_reason in (types.FINISH_REASON_CANCELLED, types.FINISH_REASON_DEADLINE)
+        self._note_attempt(end, AttemptOutcome.CANCELLED if stopped else AttemptOutcome.COMPLETED)
         self._finish(end)
         self._pool.release(self)
 
     def _failed(self, end: pb.AttemptEnd) -> None:
         if end.invalid_request and not self.tokens:
-            self._note_attempt(end)
+            self._note_attempt(end, AttemptOutcome.REFUSED)
             self._fail(refused_by_engine(end.error))
             self._pool.release(self)
             return
@@ -363,7 +363,7 @@ class Choice:
         self._lost += 1
         replica = self._attempt.place.link.replica_id if self._attempt is not None else ""
         self._pool.note_loss(failure, replica)
-        self._note_attempt(end)
+        self._note_attempt(end, AttemptOutcome.LOST, failure)
         following = after_failure(
             self._pool.recovery,
             lost=self._lost,
@@ -418,11 +418,16 @@ class Choice:
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
 
-    def _note_attempt(self, end: pb.AttemptEnd | None) -> None:
-        if self._attempt is not None:
+    def _note_attempt(self, end: pb.AttemptEnd | None, outcome: AttemptOutcome, failure: str = "") -> None:
+        if (attempt := self._attempt) is not None:
             if end is not None and end.vectors:
-                self._begin(self._attempt)
-            self.metering.add(self._attempt.lost(self.tokens) if end is None else self._attempt.over(end))
+                self._begin(attempt)
+            self.metering.add(attempt.over(end, self.tokens, outcome, failure))
+
+    @property
+    def last_attempt(self) -> Attempt | None:
+        """The attempt, or the last one; None before the first."""
+        return self._attempt
 
     @property
     def queue_s(self) -> float:
@@ -441,12 +446,7 @@ class Choice:
 
     def content(self) -> bytes:
         """Return a digest of what is generated, the same for all tenants."""
-        start = pb.Start()
-        start.CopyFrom(self._start)
-        start.ClearField("cache_salt")
-        # Routers of the last release leave it out, and have the same marks.
-        start.ClearField("tokenizer_digest")
-        return hashlib.blake2b(start.SerializeToString(deterministic=True), digest_size=16).digest()
+        return content_digest(self._start)
 
     def _clear(self) -> None:
         if self._suspect:

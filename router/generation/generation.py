@@ -14,6 +14,7 @@ from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
+from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.unread import delta_event
@@ -59,10 +60,11 @@ class Generation:
         self.choices = tuple(choices)
         self._ticket = ticket
         self._secret = secret
-        self._router_id = router_id
+        self.router_id = router_id
+        self.arrived_at = arrived_at
+        self.admitted_at = admitted_at
+        self.origin = call_origin()
         self._wait_s = wait_s
-        self._arrived_at = arrived_at
-        self._admitted_at = admitted_at
         self._news = asyncio.Event()
         self._news.set()
         self._queued_at = float("-inf")
@@ -352,29 +354,34 @@ class Generation:
                 for index, end in enumerate(ends)
                 if end is not None
             ],
-            usage=types.Usage(
-                prompt_tokens=self._ticket.prompt_tokens,
-                output_tokens=sum(choice.tokens for choice in self.choices),
-                cached_tokens=sum(choice.metering.cached_tokens for choice in self.choices),
-                reasoning_tokens=sum(choice.metering.reasoning_tokens for choice in self.choices),
-            ),
-            receipt=self._receipt(),
+            usage=self.usage(),
+            receipt=self.receipt(),
         )
 
-    def _receipt(self) -> types.Receipt:
+    def usage(self) -> types.Usage:
+        """Count the tokens so far."""
+        return types.Usage(
+            prompt_tokens=self._ticket.prompt_tokens,
+            output_tokens=sum(choice.tokens for choice in self.choices),
+            cached_tokens=sum(choice.metering.cached_tokens for choice in self.choices),
+            reasoning_tokens=sum(choice.metering.reasoning_tokens for choice in self.choices),
+        )
+
+    def receipt(self) -> types.Receipt:
+        """Explain times and cost so far."""
         attempts = [attempt for choice in self.choices for attempt in choice.metering.receipts()]
         # A call that took it over is the last of several.
-        first_arrived_at = min(self._arrived_at, *(choice.wait.first_arrived_at for choice in self.choices))
+        first_arrived_at = min(self.arrived_at, *(choice.wait.first_arrived_at for choice in self.choices))
         receipt = types.Receipt(
             attempts=attempts,
             total_time=duration_to_wire(time.monotonic() - first_arrived_at),
-            admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
+            admission_time=duration_to_wire(self.admitted_at - self.arrived_at),
             gpu_seconds=sum(choice.metering.gpu_seconds for choice in self.choices),
             cost=sum(choice.metering.cost(choice.tokens) for choice in self.choices),
             exact=all(choice.resume_state.exact for choice in self.choices),
-            router_id=self._router_id,
+            router_id=self.router_id,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]
         if firsts:
-            receipt.time_to_first_token.CopyFrom(duration_to_wire(min(firsts) - self._arrived_at))
+            receipt.time_to_first_token.CopyFrom(duration_to_wire(min(firsts) - self.arrived_at))
         return receipt

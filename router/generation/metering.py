@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import PoolSettings
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
@@ -36,6 +38,31 @@ class Prices:
         return (prompt - cached) * self.prompt + cached * self.cached + output * self.output
 
 
+class AttemptOutcome(enum.StrEnum):
+    """End of an attempt."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    LOST = "lost"
+    REFUSED = "refused"
+    TAKEN_OVER = "taken_over"
+    """Another call has it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Moments of an attempt, of the monotonic clock; 0 for what did not happen here."""
+
+    queued_at: float
+    """Since when its choice waited for the place."""
+    granted_at: float
+    began_at: float
+    """First token."""
+    ended_at: float
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedAttempt:
     """One attempt that is over. Times are seconds; the end has the replica's own."""
@@ -48,6 +75,13 @@ class FinishedAttempt:
     price_per_s: float
     lost_s: float = 0.0
     """From the last that was heard of it to when it was known to be lost."""
+    name: str = ""
+    outcome: AttemptOutcome = AttemptOutcome.COMPLETED
+    failure: str = ""
+    """Kind of failure of a lost attempt."""
+    times: AttemptTimes | None = None
+    record: ReplicaRecord | None = None
+    """Record of its replica at the grant."""
 
 
 class AttemptMetering:

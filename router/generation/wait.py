@@ -17,6 +17,7 @@ class Wait:
         "adopted",
         "arrived_at",
         "first_arrived_at",
+        "first_position",
         "position",
         "predicted_s",
         "submitted_at",
@@ -34,6 +35,8 @@ class Wait:
         """When the first call for it came, as far as the queue knows."""
         self.position = 0
         """Waiting entries ahead, as last heard."""
+        self.first_position = 0
+        """Waiting entries ahead when it was put in line."""
         self.watched = False
         """Whether its client is told its position."""
         self.adopted = False

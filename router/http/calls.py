@@ -15,6 +15,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
 from penstock.values.results import Receipt
 from router.call_context import CallContext, ClientGoneError
+from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call
 from router.http.bodies import Asked, read_json
 from router.http.context import HttpContext
 from router.http.errors import HttpError, http_error
@@ -112,6 +113,7 @@ class Calls:
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer every error in the form of its API, and count the call."""
+        enter_call(_origin(request.path))
         try:
             response = await handler(request)
         except asyncio.CancelledError:
@@ -221,3 +223,9 @@ def _name(request: web.Request) -> str:
     """Return the name of a route for metrics; the same for all paths that nobody serves."""
     resource = request.match_info.route.resource
     return f"http {resource.canonical}" if resource is not None else "http"
+
+
+def _origin(path: str) -> CallOrigin:
+    if path.startswith("/v1/messages"):
+        return ANTHROPIC
+    return RESPONSES if path.startswith("/v1/responses") else OPENAI

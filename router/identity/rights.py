@@ -13,6 +13,8 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "GetClusterStatus": Role.OPERATOR,
     "GetUsage": Role.USER,
     "ListDecisions": Role.OPERATOR,
+    "Explain": Role.USER,
+    "ListRequests": Role.USER,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from cluster.errors import PenstockError, ShuttingDownError, TakenOverError
@@ -83,14 +83,24 @@ class KeyedGeneration:
 class OpenGenerations:
     """Generations of a router process that clients read, and those that go on for a while without a client."""
 
-    def __init__(self, admission: Admission, pools: Mapping[str, Pool], metrics: RouterMetrics, grace_s: float) -> None:
-        """`grace_s`: how long a request with a key outlives its client, in seconds."""
+    def __init__(
+        self,
+        admission: Admission,
+        pools: Mapping[str, Pool],
+        metrics: RouterMetrics,
+        grace_s: float,
+        closed: Callable[[Generation], None],
+    ) -> None:
+        """`grace_s`: how long a request with a key outlives its client, in seconds; `closed` is told every generation
+        at its end.
+        """
         self.metrics = metrics
         self.grace_s = grace_s
         self.draining = False
         """Whether the router stops. Then nothing outlives its call any more."""
         self._admission = admission
         self._pools = pools
+        self._closed = closed
         self._owner = TaskOwner("inference")
         self._open: set[Generation] = set()
 
@@ -141,6 +151,7 @@ class OpenGenerations:
         """Close a generation. Its last step."""
         self._open.discard(generation)
         generation.close()
+        self._closed(generation)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do work that outlives the call."""

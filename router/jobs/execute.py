@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from penstock.v1 import embeddings_pb2 as embeddings
 from penstock.v1 import inference_pb2 as api
+from router.call_origin import JOB, enter_call
 from router.embeddings.admit import PoolingAdmission
 from router.generation.generation import Generation
 from router.identity import Caller
@@ -27,14 +28,22 @@ class Executor:
     """`Execute` on this router's own pools. Cancelling it cancels the generation."""
 
     def __init__(
-        self, admission: Admission, pooling: PoolingAdmission, limits: RequestLimits, metrics: RouterMetrics
+        self,
+        admission: Admission,
+        pooling: PoolingAdmission,
+        limits: RequestLimits,
+        metrics: RouterMetrics,
+        closed: Callable[[Generation], None],
     ) -> None:
+        """`closed` is told every generation at its end."""
         self._admission = admission
         self._pooling = pooling
         self._limits = limits
         self._metrics = metrics
+        self._closed = closed
 
     async def __call__(self, tenant: str, request: Asked) -> Answer:
+        enter_call(JOB)
         if isinstance(request, embeddings.EmbedRequest):
             return await self._embed(tenant, request)
         checked = check_request(request, self._limits)
@@ -59,6 +68,7 @@ class Executor:
         finally:
             self._metrics.left(generation)
             generation.close()
+            self._closed(generation)
         self._metrics.finished(generation, collector.finished)
         raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
         return collector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster.queue.heartbeats import ReplicaRecord
 from router.links.link import ReplicaLink
 
 
@@ -27,6 +28,8 @@ class Placement:
     model_digest: str
     tokenizer_digest: str = ""
     """Digest of the tokenizer whose ids its engine reads; empty where it is unknown."""
+    record: ReplicaRecord | None = None
+    """Last record of the replica in the registry."""
 
     @property
     def group(self) -> Group:

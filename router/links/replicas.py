@@ -153,7 +153,8 @@ class ReplicaSet:
             return Placement(link, "", 0.0, "")
         model = known.model
         price_per_s = known.price_per_gpu_hour / 3600
-        return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest)
+        record = self.records.get(link.replica_id)
+        return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest, record)
 
     async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
         """Return a link that is up; None when that takes longer than `seconds`. An address that the registry does not

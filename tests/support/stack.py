@@ -25,6 +25,9 @@ from cluster.queue.contract import Bell, Queue
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.records.contract import RecordStore
+from cluster.records.redis.store import RedisRecordStore
+from cluster.records.settings import record_limits_from
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
@@ -119,11 +122,16 @@ class Stack:
             job_pools=self.job_pools,
             control=self.control,
             responses=self.responses,
+            records=self.records,
         )
 
     def responses(self) -> ResponseStore:
         """Open the store of responses."""
         return RedisResponseStore(self.target, response_limits_from(self.settings))
+
+    def records(self, pool: str) -> RecordStore:
+        """Open the records of a pool's requests."""
+        return RedisRecordStore(self.target, pool, record_limits_from(self.settings))
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""

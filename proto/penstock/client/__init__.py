@@ -27,6 +27,14 @@ from penstock.models import (
     ToolChoice,
     ToolMode,
 )
+from penstock.values.admin.records import (
+    AttemptRecord,
+    ChoiceRecord,
+    Explanation,
+    LineAhead,
+    ReplicaLoad,
+    RequestRecord,
+)
 from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.embeddings import Classifications, Embeddings, PoolingOptions, Ranked, Scores
@@ -97,6 +105,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "AttemptReceipt",
+    "AttemptRecord",
     "Batch",
     "BatchFileError",
     "BatchLine",
@@ -107,6 +116,7 @@ __all__ = [
     "ChatOptions",
     "Choice",
     "ChoiceEnd",
+    "ChoiceRecord",
     "ClassCounters",
     "ClassDemand",
     "ClassSlo",
@@ -124,6 +134,7 @@ __all__ = [
     "Embeddings",
     "ErrorDetails",
     "Event",
+    "Explanation",
     "FieldViolation",
     "FinishReason",
     "Finished",
@@ -140,6 +151,7 @@ __all__ = [
     "JobState",
     "JobTotals",
     "JobUpdate",
+    "LineAhead",
     "Message",
     "ModelDescription",
     "ModelTask",
@@ -158,9 +170,11 @@ __all__ = [
     "Ranked",
     "Receipt",
     "Relief",
+    "ReplicaLoad",
     "ReplicaState",
     "ReplicaStatus",
     "RequestClass",
+    "RequestRecord",
     "ResumePoint",
     "Resumed",
     "RetryPolicy",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from penstock.client import calls
+from penstock.client.admin.aio import AsyncAdminCaller
 from penstock.client.aio_stream import AsyncStream
 from penstock.client.calls import Asked
 from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Tls
@@ -18,17 +18,14 @@ from penstock.client.retry import RetryPolicy
 from penstock.client.watching import WatchState
 from penstock.models import RequestClass
 from penstock.values.chat import ChatFields
-from penstock.values.decisions import DecisionList
 from penstock.values.errors import BrokenCallError, PenstockClientError
 from penstock.values.jobs import EmbedItem, Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
 from penstock.values.requests import GenerateFields, GenerateOptions, Prompt, ResumePoint
-from penstock.values.results import Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.results import Completion, ModelDescription, TokenCount
 from penstock.values.sampling import Sampling
-from penstock.values.slo import OperatingPoint
-from penstock.values.status.pool import ClusterStatus
 
 
-class AsyncClient(AsyncEmbeddingCaller):
+class AsyncClient(AsyncAdminCaller, AsyncEmbeddingCaller):
     """Client for one event loop. Connects at the first call; end with `close` or `async with`.
 
     Every method raises PenstockClientError or a subclass, whose `reason` is a stable word such as QUEUE_FULL. Calls are
@@ -210,60 +207,6 @@ class AsyncClient(AsyncEmbeddingCaller):
             InvalidArgumentError: an id is outside the vocabulary (INVALID_REQUEST).
         """
         return await self._run(calls.detokenize(model, token_ids), timeout)
-
-    # --- operation ----------------------------------------------------------------------------------------------------
-
-    async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Return the state of the cluster as one router sees it. For operators; `timeout` is in seconds."""
-        return await self._run(calls.cluster_status(), timeout)
-
-    async def usage(
-        self,
-        *,
-        tenant: str = "",
-        all_tenants: bool = False,
-        pool: str = "",
-        first_day: datetime.date | None = None,
-        last_day: datetime.date | None = None,
-        timeout: float | None = None,
-    ) -> UsageReport:
-        """Return the usage of the caller's tenant. Operators may ask for another tenant or all of them.
-
-        Args:
-            tenant: default: the caller's own.
-            all_tenants: whether to return all tenants.
-            pool: default: all.
-            first_day: UTC; default: as far back as the ledger is kept.
-            last_day: UTC, itself included; default: today.
-            timeout: seconds; default: the client's.
-
-        Raises:
-            PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
-            ValueError: both a tenant and all tenants are asked for.
-        """
-        return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
-
-    async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
-        """Return the autoscaler's last decisions and their reasons, newest first. For operators.
-
-        Args:
-            pool: default: the only one.
-            limit: 1 to 1000.
-            timeout: seconds; default: the client's.
-        """
-        return await self._run(calls.list_decisions(pool, limit), timeout)
-
-    async def set_operating_point(
-        self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
-    ) -> OperatingPoint:
-        """Change a pool's operating point and return the one in force. For admins.
-
-        Args:
-            pool: name of the pool; empty: the only one.
-            point: the whole new operating point; None returns to the settings.
-            timeout: seconds; default: the client's.
-        """
-        return await self._run(calls.set_operating_point(pool, point), timeout)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 from penstock.client.connection import Stubs
-from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
+from penstock.v1 import inference_pb2, jobs_pb2
 from penstock.values.chat import CHAT_NAMES, ChatOptions
-from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.fields import build, duration_field, unfit
 from penstock.values.jobs import Job, JobPage, Upload
 from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, count_to_proto, request_to_proto
-from penstock.values.results import Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.results import Completion, ModelDescription, TokenCount
 from penstock.values.sampling import Sampling, sampling_of
-from penstock.values.slo import OperatingPoint
-from penstock.values.status.pool import ClusterStatus
 
 Result = TypeVar("Result")
 
@@ -129,50 +125,6 @@ def count_tokens(model: str, prompt: Prompt, options: Mapping[str, Any]) -> Unar
 def detokenize(model: str, token_ids: Sequence[int]) -> UnaryCall[str]:
     request = build(inference_pb2.DetokenizeRequest, model=model, token_ids=token_ids)
     return UnaryCall(lambda stubs: stubs.inference.Detokenize, request, lambda answer: str(answer.text))
-
-
-def cluster_status() -> UnaryCall[ClusterStatus]:
-    return UnaryCall(
-        lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
-    )
-
-
-def usage(
-    tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
-) -> UnaryCall[UsageReport]:
-    """Return the GetUsage call; days are in UTC.
-
-    Raises:
-        ValueError: both a tenant and all tenants are asked for.
-    """
-    if tenant and all_tenants:
-        raise ValueError("give one of tenant and all_tenants")
-    days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
-    scope: dict[str, Any] = {"all_tenants": True} if all_tenants else {"tenant": tenant or None}
-    request = build(admin_pb2.GetUsageRequest, pool=pool, **days, **scope)
-    return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
-
-
-def _day(name: str, day: datetime.date | None) -> str | None:
-    if day is None:
-        return None
-    if not isinstance(day, datetime.date):
-        raise unfit(name, "a datetime.date", day)
-    return day.isoformat()
-
-
-def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
-    request = build(admin_pb2.ListDecisionsRequest, pool=pool, limit=limit)
-    return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
-
-
-def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
-    request = build(admin_pb2.SetOperatingPointRequest, pool=pool)
-    if point is not None:
-        request.operating_point.CopyFrom(point_to_proto(point))
-    return UnaryCall(
-        lambda stubs: stubs.admin.SetOperatingPoint, request, lambda reply: point_from_proto(reply.operating_point)
-    )
 
 
 def stream_request(

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from penstock.v1 import records_pb2 as penstock_dot_v1_dot_records__pb2
 from penstock.v1 import types_pb2 as penstock_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17penstock/v1/types.proto\"3\n\x14ListDecisionsRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\x94\x01\n\x15ListDecisionsResponse\x12(\n\tdecisions\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Decision\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x1b\n\x13operating_point_set\x18\x03 \x01(\x08\"\xfd\x02\n\x08\x44\x65\x63ision\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.penstock.v1.ControlMode\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\x17\n\x0freplicas_before\x18\x06 \x01(\r\x12\x10\n\x08replicas\x18\x07 \x01(\r\x12\x0e\n\x06needed\x18\x08 \x01(\r\x12#\n\x06relief\x18\t \x01(\x0e\x32\x13.penstock.v1.Relief\x12\x0e\n\x06reason\x18\n \x01(\t\x12(\n\x05steps\x18\x0b \x03(\x0b\x32\x19.penstock.v1.DecisionStep\x12\x34\n\x0f\x63ounterfactuals\x18\x0c \x03(\x0b\x32\x1b.penstock.v1.Counterfactual\x12\x0e\n\x06\x61larms\x18\r \x03(\t\x12+\n\x04seen\x18\x0e \x01(\x0b\x32\x1d.penstock.v1.DecisionSnapshot\";\n\x0c\x44\x65\x63isionStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x0e\x43ounterfactual\x12\x0f\n\x07without\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\r\"\xba\x02\n\x10\x44\x65\x63isionSnapshot\x12\r\n\x05ready\x18\x01 \x01(\r\x12\x10\n\x08starting\x18\x02 \x01(\r\x12\x10\n\x08\x64raining\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\x01\x12\x0f\n\x07waiting\x18\x05 \x01(\x01\x12\x10\n\x08kv_usage\x18\x06 \x01(\x01\x12&\n\x03\x61ge\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rfailed_starts\x18\t \x01(\r\x12\x17\n\nattainment\x18\n \x01(\x01H\x00\x88\x01\x01\x12)\n\x07\x64\x65mands\x18\x0b \x03(\x0b\x32\x18.penstock.v1.ClassDemandB\r\n\x0b_attainment\"\xff\x01\n\x0b\x43lassDemand\x12\x30\n\rrequest_class\x18\x01 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\x01\x12\x15\n\routput_tokens\x18\x05 \x01(\x01\x12\x0e\n\x06queued\x18\x06 \x01(\r\x12.\n\x0boldest_wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x08\x43lassSlo\x12+\n\x08ttft_p99\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07itl_p95\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0eOperatingPoint\x12*\n\x0binteractive\x18\x01 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\'\n\x08standard\x18\x02 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12$\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\x17\n\nattainment\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12price_per_gpu_hour\x18\x05 \x01(\x01\x12\x1c\n\x0f\x62udget_per_hour\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_attainmentB\x12\n\x10_budget_per_hour\"^\n\x18SetOperatingPointRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\"b\n\x19SetOperatingPointResponse\x12\x34\n\x0foperating_point\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x0f\n\x07version\x18\x02 \x01(\x04\"v\n\x0fGetUsageRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x11\n\tfirst_day\x18\x04 \x01(\t\x12\x10\n\x08last_day\x18\x05 \x01(\tB\x07\n\x05whose\"L\n\x10GetUsageResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.penstock.v1.UsageLine\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"\xb0\x01\n\tUsageLine\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x08 \x01(\x01\x12\x0c\n\x04\x63ost\x18\t \x01(\x01\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\xcf\x03\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\x12\x34\n\x0foperating_point\x18\x08 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12+\n\x07\x63lasses\x18\t \x03(\x0b\x32\x1a.penstock.v1.ClassCounters\x12-\n\x0b\x61utoscaling\x18\n \x01(\x0e\x32\x18.penstock.v1.ControlMode\x12\x17\n\x0fwanted_replicas\x18\x0b \x01(\r\x12\x10\n\x08starting\x18\x0c \x01(\r\x12,\n\rlast_decision\x18\r \x01(\x0b\x32\x15.penstock.v1.Decision\x12#\n\x06relief\x18\x0e \x01(\x0e\x32\x13.penstock.v1.Relief\x12\x15\n\rcost_per_hour\x18\x0f \x01(\x01\x12\x15\n\rstart_failure\x18\x10 \x01(\t\"p\n\rClassCounters\x12\x30\n\rrequest_class\x18\x01 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x10\n\x08requests\x18\x02 \x01(\x04\x12\x0e\n\x06judged\x18\x03 \x01(\x04\x12\x0b\n\x03met\x18\x04 \x01(\x04\"\xbb\x06\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04\x12\x11\n\tkv_tokens\x18\r \x01(\x04\x12\x1d\n\x15prefill_window_tokens\x18\x0e \x01(\x04\x12,\n\tstep_time\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08itl_mean\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07itl_p95\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\noverloaded\x18\x12 \x01(\x08\x12\x16\n\x0e\x65ngine_waiting\x18\x13 \x01(\r\x12*\n\x07up_time\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nstart_time\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0c\x64rain_reason\x18\x16 \x01(\x0e\x32\x18.penstock.v1.DrainReason\x12/\n\x0c\x64raining_for\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x18 \x01(\t\x12\x10\n\x08hardware\x18\x19 \x01(\t\x12\x0c\n\x04gpus\x18\x1a \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x1b \x01(\r\x12\x15\n\rcost_per_hour\x18\x1c \x01(\x01*u\n\x0b\x43ontrolMode\x12\x1c\n\x18\x43ONTROL_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43ONTROL_MODE_OFF\x10\x01\x12\x19\n\x15\x43ONTROL_MODE_ADVISORY\x10\x02\x12\x17\n\x13\x43ONTROL_MODE_ACTIVE\x10\x03*p\n\x06Relief\x12\x16\n\x12RELIEF_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRELIEF_NONE\x10\x01\x12\x12\n\x0eRELIEF_LATENCY\x10\x02\x12\x18\n\x14RELIEF_PREEMPT_BATCH\x10\x03\x12\x0f\n\x0bRELIEF_SHED\x10\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03*c\n\x0b\x44rainReason\x12\x1c\n\x18\x44RAIN_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_REASON_STOPPED\x10\x01\x12\x1c\n\x18\x44RAIN_REASON_ENGINE_LOST\x10\x02\x32\xf4\x02\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponse\x12G\n\x08GetUsage\x12\x1c.penstock.v1.GetUsageRequest\x1a\x1d.penstock.v1.GetUsageResponse\x12V\n\rListDecisions\x12!.penstock.v1.ListDecisionsRequest\x1a\".penstock.v1.ListDecisionsResponse\x12\x62\n\x11SetOperatingPoint\x12%.penstock.v1.SetOperatingPointRequest\x1a&.penstock.v1.SetOperatingPointResponseBM\n\x0f\x64\x65v.penstock.v1B\nAdminProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19penstock/v1/records.proto\x1a\x17penstock/v1/types.proto\"$\n\x0e\x45xplainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"A\n\x08TimePart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xac\x01\n\x0f\x45xplainResponse\x12)\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.RequestRecord\x12$\n\x05parts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.TimePart\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x0f\n\x07summary\x18\x04 \x01(\t\x12(\n\tdecisions\x18\x05 \x03(\x0b\x32\x15.penstock.v1.Decision\"t\n\x13ListRequestsRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x0e\n\x06missed\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\rB\x07\n\x05whose\"D\n\x14ListRequestsResponse\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.RequestRecord\"3\n\x14ListDecisionsRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\x94\x01\n\x15ListDecisionsResponse\x12(\n\tdecisions\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Decision\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x1b\n\x13operating_point_set\x18\x03 \x01(\x08\"\xfd\x02\n\x08\x44\x65\x63ision\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.penstock.v1.ControlMode\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\x17\n\x0freplicas_before\x18\x06 \x01(\r\x12\x10\n\x08replicas\x18\x07 \x01(\r\x12\x0e\n\x06needed\x18\x08 \x01(\r\x12#\n\x06relief\x18\t \x01(\x0e\x32\x13.penstock.v1.Relief\x12\x0e\n\x06reason\x18\n \x01(\t\x12(\n\x05steps\x18\x0b \x03(\x0b\x32\x19.penstock.v1.DecisionStep\x12\x34\n\x0f\x63ounterfactuals\x18\x0c \x03(\x0b\x32\x1b.penstock.v1.Counterfactual\x12\x0e\n\x06\x61larms\x18\r \x03(\t\x12+\n\x04seen\x18\x0e \x01(\x0b\x32\x1d.penstock.v1.DecisionSnapshot\";\n\x0c\x44\x65\x63isionStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x0e\x43ounterfactual\x12\x0f\n\x07without\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\r\"\xba\x02\n\x10\x44\x65\x63isionSnapshot\x12\r\n\x05ready\x18\x01 \x01(\r\x12\x10\n\x08starting\x18\x02 \x01(\r\x12\x10\n\x08\x64raining\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\x01\x12\x0f\n\x07waiting\x18\x05 \x01(\x01\x12\x10\n\x08kv_usage\x18\x06 \x01(\x01\x12&\n\x03\x61ge\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rfailed_starts\x18\t \x01(\r\x12\x17\n\nattainment\x18\n \x01(\x01H\x00\x88\x01\x01\x12)\n\x07\x64\x65mands\x18\x0b \x03(\x0b\x32\x18.penstock.v1.ClassDemandB\r\n\x0b_attainment\"\xff\x01\n\x0b\x43lassDemand\x12\x30\n\rrequest_class\x18\x01 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\x01\x12\x15\n\routput_tokens\x18\x05 \x01(\x01\x12\x0e\n\x06queued\x18\x06 \x01(\r\x12.\n\x0boldest_wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x08\x43lassSlo\x12+\n\x08ttft_p99\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07itl_p95\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0eOperatingPoint\x12*\n\x0binteractive\x18\x01 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\'\n\x08standard\x18\x02 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12$\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\x17\n\nattainment\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12price_per_gpu_hour\x18\x05 \x01(\x01\x12\x1c\n\x0f\x62udget_per_hour\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_attainmentB\x12\n\x10_budget_per_hour\"^\n\x18SetOperatingPointRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\"b\n\x19SetOperatingPointResponse\x12\x34\n\x0foperating_point\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x0f\n\x07version\x18\x02 \x01(\x04\"v\n\x0fGetUsageRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x11\n\tfirst_day\x18\x04 \x01(\t\x12\x10\n\x08last_day\x18\x05 \x01(\tB\x07\n\x05whose\"L\n\x10GetUsageResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.penstock.v1.UsageLine\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"\xb0\x01\n\tUsageLine\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x08 \x01(\x01\x12\x0c\n\x04\x63ost\x18\t \x01(\x01\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\xcf\x03\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\x12\x34\n\x0foperating_point\x18\x08 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12+\n\x07\x63lasses\x18\t \x03(\x0b\x32\x1a.penstock.v1.ClassCounters\x12-\n\x0b\x61utoscaling\x18\n \x01(\x0e\x32\x18.penstock.v1.ControlMode\x12\x17\n\x0fwanted_replicas\x18\x0b \x01(\r\x12\x10\n\x08starting\x18\x0c \x01(\r\x12,\n\rlast_decision\x18\r \x01(\x0b\x32\x15.penstock.v1.Decision\x12#\n\x06relief\x18\x0e \x01(\x0e\x32\x13.penstock.v1.Relief\x12\x15\n\rcost_per_hour\x18\x0f \x01(\x01\x12\x15\n\rstart_failure\x18\x10 \x01(\t\"p\n\rClassCounters\x12\x30\n\rrequest_class\x18\x01 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x10\n\x08requests\x18\x02 \x01(\x04\x12\x0e\n\x06judged\x18\x03 \x01(\x04\x12\x0b\n\x03met\x18\x04 \x01(\x04\"\xbb\x06\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04\x12\x11\n\tkv_tokens\x18\r \x01(\x04\x12\x1d\n\x15prefill_window_tokens\x18\x0e \x01(\x04\x12,\n\tstep_time\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08itl_mean\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07itl_p95\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\noverloaded\x18\x12 \x01(\x08\x12\x16\n\x0e\x65ngine_waiting\x18\x13 \x01(\r\x12*\n\x07up_time\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nstart_time\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0c\x64rain_reason\x18\x16 \x01(\x0e\x32\x18.penstock.v1.DrainReason\x12/\n\x0c\x64raining_for\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x18 \x01(\t\x12\x10\n\x08hardware\x18\x19 \x01(\t\x12\x0c\n\x04gpus\x18\x1a \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x1b \x01(\r\x12\x15\n\rcost_per_hour\x18\x1c \x01(\x01*u\n\x0b\x43ontrolMode\x12\x1c\n\x18\x43ONTROL_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43ONTROL_MODE_OFF\x10\x01\x12\x19\n\x15\x43ONTROL_MODE_ADVISORY\x10\x02\x12\x17\n\x13\x43ONTROL_MODE_ACTIVE\x10\x03*p\n\x06Relief\x12\x16\n\x12RELIEF_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRELIEF_NONE\x10\x01\x12\x12\n\x0eRELIEF_LATENCY\x10\x02\x12\x18\n\x14RELIEF_PREEMPT_BATCH\x10\x03\x12\x0f\n\x0bRELIEF_SHED\x10\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03*c\n\x0b\x44rainReason\x12\x1c\n\x18\x44RAIN_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_REASON_STOPPED\x10\x01\x12\x1c\n\x18\x44RAIN_REASON_ENGINE_LOST\x10\x02\x32\x8f\x04\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponse\x12G\n\x08GetUsage\x12\x1c.penstock.v1.GetUsageRequest\x1a\x1d.penstock.v1.GetUsageResponse\x12V\n\rListDecisions\x12!.penstock.v1.ListDecisionsRequest\x1a\".penstock.v1.ListDecisionsResponse\x12\x62\n\x11SetOperatingPoint\x12%.penstock.v1.SetOperatingPointRequest\x1a&.penstock.v1.SetOperatingPointResponse\x12\x44\n\x07\x45xplain\x12\x1b.penstock.v1.ExplainRequest\x1a\x1c.penstock.v1.ExplainResponse\x12S\n\x0cListRequests\x12 .penstock.v1.ListRequestsRequest\x1a!.penstock.v1.ListRequestsResponseBM\n\x0f\x64\x65v.penstock.v1B\nAdminProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,52 +35,62 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.penstock.v1B\nAdminProtoP\001Z&penstock.dev/go/penstock/v1;penstockv1\242\002\003PSK'
-  _globals['_CONTROLMODE']._serialized_start=3849
-  _globals['_CONTROLMODE']._serialized_end=3966
-  _globals['_RELIEF']._serialized_start=3968
-  _globals['_RELIEF']._serialized_end=4080
-  _globals['_REPLICASTATE']._serialized_start=4082
-  _globals['_REPLICASTATE']._serialized_end=4208
-  _globals['_DRAINREASON']._serialized_start=4210
-  _globals['_DRAINREASON']._serialized_end=4309
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=97
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=148
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=151
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=299
-  _globals['_DECISION']._serialized_start=302
-  _globals['_DECISION']._serialized_end=683
-  _globals['_DECISIONSTEP']._serialized_start=685
-  _globals['_DECISIONSTEP']._serialized_end=744
-  _globals['_COUNTERFACTUAL']._serialized_start=746
-  _globals['_COUNTERFACTUAL']._serialized_end=797
-  _globals['_DECISIONSNAPSHOT']._serialized_start=800
-  _globals['_DECISIONSNAPSHOT']._serialized_end=1114
-  _globals['_CLASSDEMAND']._serialized_start=1117
-  _globals['_CLASSDEMAND']._serialized_end=1372
-  _globals['_CLASSSLO']._serialized_start=1374
-  _globals['_CLASSSLO']._serialized_end=1473
-  _globals['_OPERATINGPOINT']._serialized_start=1476
-  _globals['_OPERATINGPOINT']._serialized_end=1733
-  _globals['_SETOPERATINGPOINTREQUEST']._serialized_start=1735
-  _globals['_SETOPERATINGPOINTREQUEST']._serialized_end=1829
-  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_start=1831
-  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_end=1929
-  _globals['_GETUSAGEREQUEST']._serialized_start=1931
-  _globals['_GETUSAGEREQUEST']._serialized_end=2049
-  _globals['_GETUSAGERESPONSE']._serialized_start=2051
-  _globals['_GETUSAGERESPONSE']._serialized_end=2127
-  _globals['_USAGELINE']._serialized_start=2130
-  _globals['_USAGELINE']._serialized_end=2306
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=2308
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=2333
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=2335
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=2437
-  _globals['_POOLSTATUS']._serialized_start=2440
-  _globals['_POOLSTATUS']._serialized_end=2903
-  _globals['_CLASSCOUNTERS']._serialized_start=2905
-  _globals['_CLASSCOUNTERS']._serialized_end=3017
-  _globals['_REPLICASTATUS']._serialized_start=3020
-  _globals['_REPLICASTATUS']._serialized_end=3847
-  _globals['_ADMINSERVICE']._serialized_start=4312
-  _globals['_ADMINSERVICE']._serialized_end=4684
+  _globals['_CONTROLMODE']._serialized_start=4344
+  _globals['_CONTROLMODE']._serialized_end=4461
+  _globals['_RELIEF']._serialized_start=4463
+  _globals['_RELIEF']._serialized_end=4575
+  _globals['_REPLICASTATE']._serialized_start=4577
+  _globals['_REPLICASTATE']._serialized_end=4703
+  _globals['_DRAINREASON']._serialized_start=4705
+  _globals['_DRAINREASON']._serialized_end=4804
+  _globals['_EXPLAINREQUEST']._serialized_start=124
+  _globals['_EXPLAINREQUEST']._serialized_end=160
+  _globals['_TIMEPART']._serialized_start=162
+  _globals['_TIMEPART']._serialized_end=227
+  _globals['_EXPLAINRESPONSE']._serialized_start=230
+  _globals['_EXPLAINRESPONSE']._serialized_end=402
+  _globals['_LISTREQUESTSREQUEST']._serialized_start=404
+  _globals['_LISTREQUESTSREQUEST']._serialized_end=520
+  _globals['_LISTREQUESTSRESPONSE']._serialized_start=522
+  _globals['_LISTREQUESTSRESPONSE']._serialized_end=590
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=592
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=643
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=646
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=794
+  _globals['_DECISION']._serialized_start=797
+  _globals['_DECISION']._serialized_end=1178
+  _globals['_DECISIONSTEP']._serialized_start=1180
+  _globals['_DECISIONSTEP']._serialized_end=1239
+  _globals['_COUNTERFACTUAL']._serialized_start=1241
+  _globals['_COUNTERFACTUAL']._serialized_end=1292
+  _globals['_DECISIONSNAPSHOT']._serialized_start=1295
+  _globals['_DECISIONSNAPSHOT']._serialized_end=1609
+  _globals['_CLASSDEMAND']._serialized_start=1612
+  _globals['_CLASSDEMAND']._serialized_end=1867
+  _globals['_CLASSSLO']._serialized_start=1869
+  _globals['_CLASSSLO']._serialized_end=1968
+  _globals['_OPERATINGPOINT']._serialized_start=1971
+  _globals['_OPERATINGPOINT']._serialized_end=2228
+  _globals['_SETOPERATINGPOINTREQUEST']._serialized_start=2230
+  _globals['_SETOPERATINGPOINTREQUEST']._serialized_end=2324
+  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_start=2326
+  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_end=2424
+  _globals['_GETUSAGEREQUEST']._serialized_start=2426
+  _globals['_GETUSAGEREQUEST']._serialized_end=2544
+  _globals['_GETUSAGERESPONSE']._serialized_start=2546
+  _globals['_GETUSAGERESPONSE']._serialized_end=2622
+  _globals['_USAGELINE']._serialized_start=2625
+  _globals['_USAGELINE']._serialized_end=2801
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=2803
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=2828
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=2830
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=2932
+  _globals['_POOLSTATUS']._serialized_start=2935
+  _globals['_POOLSTATUS']._serialized_end=3398
+  _globals['_CLASSCOUNTERS']._serialized_start=3400
+  _globals['_CLASSCOUNTERS']._serialized_end=3512
+  _globals['_REPLICASTATUS']._serialized_start=3515
+  _globals['_REPLICASTATUS']._serialized_end=4342
+  _globals['_ADMINSERVICE']._serialized_start=4807
+  _globals['_ADMINSERVICE']._serialized_end=5334
 # @@protoc_insertion_point(module_scope)

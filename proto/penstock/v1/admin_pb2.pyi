@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from penstock.v1 import records_pb2 as _records_pb2
 from penstock.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -132,6 +133,168 @@ DRAIN_REASON_STOPPED: DrainReason.ValueType  # 1
 DRAIN_REASON_ENGINE_LOST: DrainReason.ValueType  # 2
 """Its engine is dead; the host replaces the replica."""
 Global___DrainReason: _TypeAlias = DrainReason  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """Request for an explanation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Id of the request, as the cluster named it. The id of a chat completion, a message or a response over HTTP is
+    accepted as well. Required.
+    """
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class TimePart(_message.Message):
+    """Part of a request's time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the part: "admission", "queue", "prefill", "decode", "lost" or "delivery"."""
+    @_builtins.property
+    def time(self) -> _duration_pb2.Duration:
+        """Time of the part, of the choice that took longest."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimePart: _TypeAlias = TimePart  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """Explanation of one request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    cause: _builtins.str
+    """Cause of most of the time above what the request needed, such as "quota" or "replica_lost"; "none" where it was as
+    fast as it could be.
+    """
+    summary: _builtins.str
+    """One sentence that says where the time went."""
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.RequestRecord]:
+        """Records of its calls, in order of arrival."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimePart]:
+        """Parts of its time in order; they add up to the total time."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """Decisions of the autoscaler from one minute before its arrival to its end, oldest first. For operators."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[_records_pb2.RequestRecord] | None = ...,
+        parts: _abc.Iterable[Global___TimePart] | None = ...,
+        cause: _builtins.str = ...,
+        summary: _builtins.str = ...,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "cause", b"cause", "decisions", b"decisions", "parts", b"parts", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class ListRequestsRequest(_message.Message):
+    """Request for a list of requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    ALL_TENANTS_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of a tenant. Absent: the caller's own. Another tenant's: PERMISSION_DENIED below operator."""
+    all_tenants: _builtins.bool
+    """True: every tenant. PERMISSION_DENIED below operator. False is the same as absent."""
+    pool: _builtins.str
+    """Name of the pool. Empty: every pool."""
+    missed: _builtins.bool
+    """Whether to list only requests that missed their SLO or failed."""
+    limit: _builtins.int
+    """Most requests to return, 1 to 1000. 0: 50."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        all_tenants: _builtins.bool = ...,
+        pool: _builtins.str = ...,
+        missed: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "limit", b"limit", "missed", b"missed", "pool", b"pool", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_whose: _TypeAlias = _typing.Literal["tenant", "all_tenants"]  # noqa: Y015
+    _WhichOneofArgType_whose: _TypeAlias = _typing.Literal["whose", b"whose"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_whose) -> _WhichOneofReturnType_whose | None: ...
+
+Global___ListRequestsRequest: _TypeAlias = ListRequestsRequest  # noqa: Y015
+
+@_typing.final
+class ListRequestsResponse(_message.Message):
+    """Requests that ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.RequestRecord]:
+        """Records of their last calls, newest first."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[_records_pb2.RequestRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestsResponse: _TypeAlias = ListRequestsResponse  # noqa: Y015
 
 @_typing.final
 class ListDecisionsRequest(_message.Message):

@@ -55,6 +55,16 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/penstock.v1.AdminService/Explain',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/penstock.v1.AdminService/ListRequests',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -94,6 +104,22 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Explain where the time of one request went. Any role may ask about its own tenant's requests; operators about all.
+        NOT_FOUND where no record is kept. UNAVAILABLE while the records cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRequests(self, request, context):
+        """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
+        records cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -116,6 +142,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetOperatingPoint,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.ExplainRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -227,6 +263,60 @@ class AdminService:
             '/penstock.v1.AdminService/SetOperatingPoint',
             penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/Explain',
+            penstock_dot_v1_dot_admin__pb2.ExplainRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ListRequests',
+            penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,14 @@ class AdminServiceStub:
     by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
     wrong fields.
     """
+    Explain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]
+    """Explain where the time of one request went. Any role may ask about its own tenant's requests; operators about all.
+    NOT_FOUND where no record is kept. UNAVAILABLE while the records cannot be read.
+    """
+    ListRequests: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequestsRequest, _admin_pb2.ListRequestsResponse]
+    """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
+    records cannot be read.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -70,6 +78,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
     by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
     wrong fields.
+    """
+    Explain: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequest, _admin_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Explain where the time of one request went. Any role may ask about its own tenant's requests; operators about all.
+    NOT_FOUND where no record is kept. UNAVAILABLE while the records cannot be read.
+    """
+    ListRequests: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequestsRequest, _admin_pb2.ListRequestsResponse]  # type: ignore[assignment]
+    """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
+    records cannot be read.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -113,6 +129,26 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
         by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
         wrong fields.
+        """
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _admin_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainResponse, _abc.Awaitable[_admin_pb2.ExplainResponse]]:
+        """Explain where the time of one request went. Any role may ask about its own tenant's requests; operators about all.
+        NOT_FOUND where no record is kept. UNAVAILABLE while the records cannot be read.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRequests(
+        self,
+        request: _admin_pb2.ListRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRequestsResponse, _abc.Awaitable[_admin_pb2.ListRequestsResponse]]:
+        """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
+        records cannot be read.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

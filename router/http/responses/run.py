@@ -22,6 +22,7 @@ from cluster.errors import (
 from cluster.lifecycle import TaskOwner
 from cluster.responses.contract import ResponseClaim, ResponseRecord, ResponseStore
 from penstock.v1 import inference_pb2 as api
+from router.call_origin import RESPONSES, enter_call
 from router.http.errors import HttpError, http_error
 from router.http.responses.answer import broken, collected, ended, stopped
 from router.http.responses.events import Events
@@ -196,6 +197,7 @@ class ResponseRun:
     async def _generate(self) -> None:
         checked = check_request(self.stored.request(), self._tools.limits)
         resume = ResumePoint(self._place, ()) if self._place else None
+        enter_call(RESPONSES)
         opened = await self._tools.generations.open(checked, self._caller, None, resume)
         if not self.opened.done():
             self.opened.set_result(None)

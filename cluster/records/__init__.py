@@ -1,0 +1,1 @@
+"""Records of requests that have ended. `contract` lists what their store promises."""

@@ -1,0 +1,1 @@
+"""The store of request records in Redis, for production."""

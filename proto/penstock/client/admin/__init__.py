@@ -1,0 +1,1 @@
+"""Calls of operators: status, usage, decisions, and records of requests."""

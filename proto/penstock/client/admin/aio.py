@@ -1,0 +1,107 @@
+"""Calls of operators for asyncio."""
+
+from __future__ import annotations
+
+import datetime
+
+from penstock.client.admin import calls
+from penstock.client.aio_calls import AsyncCaller
+from penstock.values.admin.records import Explanation, RequestRecord
+from penstock.values.decisions import DecisionList
+from penstock.values.results import UsageReport
+from penstock.values.slo import OperatingPoint
+from penstock.values.status.pool import ClusterStatus
+
+
+class AsyncAdminCaller(AsyncCaller):
+    """Calls of operators."""
+
+    async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Return the state of the cluster as one router sees it. For operators; `timeout` is in seconds."""
+        return await self._run(calls.cluster_status(), timeout)
+
+    async def usage(
+        self,
+        *,
+        tenant: str = "",
+        all_tenants: bool = False,
+        pool: str = "",
+        first_day: datetime.date | None = None,
+        last_day: datetime.date | None = None,
+        timeout: float | None = None,
+    ) -> UsageReport:
+        """Return the usage of the caller's tenant. Operators may ask for another tenant or all of them.
+
+        Args:
+            tenant: default: the caller's own.
+            all_tenants: whether to return all tenants.
+            pool: default: all.
+            first_day: UTC; default: as far back as the ledger is kept.
+            last_day: UTC, itself included; default: today.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
+            ValueError: both a tenant and all tenants are asked for.
+        """
+        return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
+
+    async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
+        """Return the autoscaler's last decisions and their reasons, newest first. For operators.
+
+        Args:
+            pool: default: the only one.
+            limit: 1 to 1000.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.list_decisions(pool, limit), timeout)
+
+    async def set_operating_point(
+        self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
+    ) -> OperatingPoint:
+        """Change a pool's operating point and return the one in force. For admins.
+
+        Args:
+            pool: name of the pool; empty: the only one.
+            point: the whole new operating point; None returns to the settings.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.set_operating_point(pool, point), timeout)
+
+    async def explain(self, request_id: str, *, timeout: float | None = None) -> Explanation:
+        """Explain where the time of a request that ended went. Operators may ask about every tenant's.
+
+        Args:
+            request_id: as the cluster named it, or as an HTTP API did.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: no record of it is kept (REQUEST_NOT_FOUND).
+        """
+        return await self._run(calls.explain(request_id), timeout)
+
+    async def requests(
+        self,
+        *,
+        tenant: str = "",
+        all_tenants: bool = False,
+        pool: str = "",
+        missed: bool = False,
+        limit: int = 50,
+        timeout: float | None = None,
+    ) -> tuple[RequestRecord, ...]:
+        """Return records of requests that ended, newest first. Operators may ask for another tenant or all of them.
+
+        Args:
+            tenant: default: the caller's own.
+            all_tenants: whether to return all tenants'.
+            pool: default: all.
+            missed: whether to return only those that missed their SLO or failed.
+            limit: 1 to 1000.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
+            ValueError: both a tenant and all tenants are asked for.
+        """
+        return await self._run(calls.list_requests(tenant, all_tenants, pool, missed, limit), timeout)

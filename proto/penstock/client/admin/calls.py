@@ -1,0 +1,74 @@
+"""Requests and results of operators' calls."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from penstock.client.calls import UnaryCall
+from penstock.v1 import admin_pb2
+from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
+from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
+from penstock.values.fields import build, unfit
+from penstock.values.results import UsageReport
+from penstock.values.slo import OperatingPoint
+from penstock.values.status.pool import ClusterStatus
+
+
+def cluster_status() -> UnaryCall[ClusterStatus]:
+    return UnaryCall(
+        lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
+    )
+
+
+def usage(
+    tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
+) -> UnaryCall[UsageReport]:
+    """Return the GetUsage call; days are in UTC.
+
+    Raises:
+        ValueError: both a tenant and all tenants are asked for.
+    """
+    days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
+    request = build(admin_pb2.GetUsageRequest, pool=pool, **days, **_whose(tenant, all_tenants))
+    return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
+
+
+def _day(name: str, day: datetime.date | None) -> str | None:
+    if day is None:
+        return None
+    if not isinstance(day, datetime.date):
+        raise unfit(name, "a datetime.date", day)
+    return day.isoformat()
+
+
+def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
+    request = build(admin_pb2.ListDecisionsRequest, pool=pool, limit=limit)
+    return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
+
+
+def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
+    request = build(admin_pb2.SetOperatingPointRequest, pool=pool)
+    if point is not None:
+        request.operating_point.CopyFrom(point_to_proto(point))
+    return UnaryCall(
+        lambda stubs: stubs.admin.SetOperatingPoint, request, lambda reply: point_from_proto(reply.operating_point)
+    )
+
+
+def explain(request_id: str) -> UnaryCall[Explanation]:
+    request = build(admin_pb2.ExplainRequest, request_id=request_id)
+    return UnaryCall(lambda stubs: stubs.admin.Explain, request, Explanation.from_proto)
+
+
+def list_requests(
+    tenant: str, all_tenants: bool, pool: str, missed: bool, limit: int
+) -> UnaryCall[tuple[RequestRecord, ...]]:
+    request = build(admin_pb2.ListRequestsRequest, pool=pool, missed=missed, limit=limit, **_whose(tenant, all_tenants))
+    return UnaryCall(lambda stubs: stubs.admin.ListRequests, request, requests_from_proto)
+
+
+def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:
+    if tenant and all_tenants:
+        raise ValueError("give one of tenant and all_tenants")
+    return {"all_tenants": True} if all_tenants else {"tenant": tenant or None}

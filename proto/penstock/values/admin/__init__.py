@@ -1,0 +1,1 @@
+"""What operators see: values of AdminService."""

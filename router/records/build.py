@@ -1,0 +1,172 @@
+"""From a generation that is over to its record. Pure: it reads what its choices know, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from cluster.queue.heartbeats import ReplicaRecord
+from penstock.models import ReplicaState
+from penstock.v1 import records_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.values.slo import ClassSlo
+from penstock.wire import duration_to_wire, request_class_to_wire
+from router.admission.demand import Verdict, verdict_of
+from router.generation.choice import Choice
+from router.generation.generation import Generation
+from router.generation.metering import AttemptOutcome, FinishedAttempt
+
+_OUTCOMES = {
+    AttemptOutcome.COMPLETED: api.ATTEMPT_OUTCOME_COMPLETED,
+    AttemptOutcome.CANCELLED: api.ATTEMPT_OUTCOME_CANCELLED,
+    AttemptOutcome.PREEMPTED: api.ATTEMPT_OUTCOME_PREEMPTED,
+    AttemptOutcome.DRAINED: api.ATTEMPT_OUTCOME_DRAINED,
+    AttemptOutcome.LOST: api.ATTEMPT_OUTCOME_LOST,
+    AttemptOutcome.REFUSED: api.ATTEMPT_OUTCOME_REFUSED,
+    AttemptOutcome.TAKEN_OVER: api.ATTEMPT_OUTCOME_TAKEN_OVER,
+}
+_WORST = (Verdict.NOT_SERVED, Verdict.BOTH, Verdict.TTFT, Verdict.ITL, Verdict.MET)
+_LONGEST_ERROR = 300
+"""Characters of an error's sentence that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """When a call ended, and what its router knew then."""
+
+    at: float
+    """Monotonic seconds."""
+    wall_ms: int
+    """The same moment, milliseconds since the Unix epoch."""
+    slo: ClassSlo
+    replicas: Mapping[str, ReplicaRecord]
+
+
+def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
+    """Return the record of a call."""
+    first, arrived_at = generation.choices[0], generation.arrived_at
+    receipt = generation.receipt()
+    record = api.RequestRecord(
+        request_id=generation.request_id,
+        pool=generation.pool,
+        tenant=generation.tenant,
+        request_class=request_class_to_wire(first.entry.request_class),
+        arrived_at_ms=closed.wall_ms - round((closed.at - arrived_at) * 1000),
+        router_id=generation.router_id,
+        origin=generation.origin.api,
+        admission_time=receipt.admission_time,
+        total_time=duration_to_wire(closed.at - arrived_at),
+        slo=_slo(generation, closed.slo),
+        usage=generation.usage(),
+        gpu_seconds=receipt.gpu_seconds,
+        cost=receipt.cost,
+        choices=[_choice(choice, arrived_at, closed) for choice in generation.choices],
+        resumed=any(choice.wait.adopted or choice.inherited for choice in generation.choices),
+    )
+    if (error := generation.error) is not None:
+        record.error_reason = error.reason
+        record.error = str(error)[:_LONGEST_ERROR]
+    if receipt.HasField("time_to_first_token"):
+        record.time_to_first_token.CopyFrom(receipt.time_to_first_token)
+    ends = [ran.times.ended_at for choice in generation.choices for ran in choice.metering.attempts if ran.times]
+    if ends and generation.finished:
+        record.delivery_time.CopyFrom(duration_to_wire(max(0.0, closed.at - max(ends))))
+    return record
+
+
+def missed(record: api.RequestRecord) -> bool:
+    """Return whether a request missed its SLO, or failed by no fault of its client."""
+    return record.slo.outcome not in ("", Verdict.MET.value) or _failed(record)
+
+
+def _failed(record: api.RequestRecord) -> bool:
+    return bool(record.error_reason) and any(each.finish_reason == types.FINISH_REASON_ERROR for each in record.choices)
+
+
+def _slo(generation: Generation, slo: ClassSlo) -> api.SloRecord:
+    verdicts = {verdict_of(choice, slo) for choice in generation.choices}
+    worst = next((each.value for each in _WORST if each in verdicts), "")
+    found = api.SloRecord(outcome=worst)
+    if slo.ttft_p99_s is not None:
+        found.ttft.CopyFrom(duration_to_wire(slo.ttft_p99_s))
+    if slo.itl_p95_s is not None:
+        found.itl.CopyFrom(duration_to_wire(slo.itl_p95_s))
+    return found
+
+
+def _choice(choice: Choice, since: float, closed: Closed) -> api.ChoiceRecord:
+    attempts = _attempts(choice)
+    found = api.ChoiceRecord(
+        index=choice.index,
+        finish_reason=types.FINISH_REASON_UNSPECIFIED if choice.end is None else choice.end.finish_reason,
+        output_tokens=choice.tokens,
+        prompt_tokens=choice.entry.prompt_tokens,
+        position=choice.wait.first_position,
+        attempts=[_attempt(ran, choice, since) for ran in attempts],
+    )
+    if choice.wait.predicted_s is not None:
+        found.predicted_wait.CopyFrom(duration_to_wire(choice.wait.predicted_s))
+    if attempts and (load := _load(closed.replicas.get(attempts[-1].replica_id))) is not None:
+        found.attempts[-1].load_at_end.CopyFrom(load)
+    return found
+
+
+def _attempts(choice: Choice) -> list[FinishedAttempt]:
+    """Return a choice's attempts, with one that goes on without it."""
+    found, last = list(choice.metering.attempts), choice.last_attempt
+    if last is not None and choice.link is not None and (not found or found[-1].name != last.name):
+        found.append(last.over(None, choice.tokens, AttemptOutcome.TAKEN_OVER))
+    return found
+
+
+def _attempt(ran: FinishedAttempt, choice: Choice, since: float) -> api.AttemptRecord:
+    found = api.AttemptRecord(
+        replica_id=ran.replica_id,
+        group_id=ran.group_id,
+        attempt=ran.name,
+        outcome=_OUTCOMES[ran.outcome],
+        failure=ran.failure,
+        engine_wait=duration_to_wire(ran.end.engine_wait_s),
+        lost_time=duration_to_wire(ran.lost_s),
+        output_tokens=ran.end.output_tokens,
+        cached_tokens=ran.end.cached_tokens,
+        gpu_seconds=ran.end.gpu_seconds,
+    )
+    if ran.times is not None:
+        moments = (
+            (found.waits_from, ran.times.queued_at),
+            (found.granted_at, ran.times.granted_at),
+            (found.first_token_at, ran.times.began_at),
+            (found.ended_at, ran.times.ended_at),
+        )
+        for field, moment in moments:
+            if moment:
+                _set(field, moment - since)
+    if (load := _load(ran.record)) is not None:
+        found.load_at_grant.CopyFrom(load)
+    if choice.entry.preferred_replicas:
+        found.preferred = ran.replica_id in choice.entry.preferred_replicas
+    return found
+
+
+def _set(field: Duration, seconds: float) -> None:
+    # An attempt that was taken over may have begun before the call came.
+    field.CopyFrom(duration_to_wire(max(0.0, seconds)))
+
+
+def _load(record: ReplicaRecord | None) -> api.ReplicaLoad | None:
+    if record is None:
+        return None
+    stats = record.stats
+    found = api.ReplicaLoad(
+        running=int(stats.get("running", record.sequences)),
+        batch_limit=int(stats.get("batch_limit", record.windows.sequences)),
+        kv_usage=stats.get("kv_usage", 0.0),
+        prefill_tokens=max(0, record.prefill_tokens),
+        draining=record.state is ReplicaState.DRAINING,
+    )
+    if (itl_s := stats.get("itl_p95_s", 0.0)) > 0:
+        found.itl_p95.CopyFrom(duration_to_wire(itl_s))
+    return found
