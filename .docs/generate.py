@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reference import api, bodies, client, commands, engine, errors, metrics, settings
+from reference import alerts, api, bodies, client, commands, engine, errors, metrics, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "cluster/reference/settings.md": settings.render,
     "cluster/reference/metrics.md": metrics.render,
+    "cluster/reference/alerts.md": alerts.render,
     "cluster/reference/cli.md": commands.render,
     "proto/reference/api.md": api.render,
     "proto/reference/client.md": client.render,

@@ -52,6 +52,7 @@ CONTENTS = {
         "Settings": "cluster/reference/settings",
         "Engine arguments": "deployments/reference/engine-arguments",
         "Metrics": "cluster/reference/metrics",
+        "Alerts and runbooks": "cluster/reference/alerts",
         "Commands": "cluster/reference/cli",
     },
     "How it works": {

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from cluster.trust.tls import ROUTER_TLS
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.steps import Relief
@@ -214,6 +215,18 @@ class _Live(Collector):
             for (request_class, verdict), count in pool.admission.demand.verdicts.items():
                 judged.add_metric([name, request_class.name.lower(), verdict.value], count)
         yield judged
+        promised = GaugeMetricFamily(
+            "penstock_router_slo_attainment",
+            "Part of a class' choices that the operating point in force promises to serve within the SLO. A class "
+            "without an SLO has no series.",
+            labels=["pool", "class"],
+        )
+        for name, pool in self._pools.items():
+            point = pool.admission.demand.point
+            for each in RequestClass:
+                if not point.of(each).empty:
+                    promised.add_metric([name, each.name.lower()], point.attainment)
+        yield promised
 
     def _affinity(self) -> Iterable[Metric]:
         affinity = CounterMetricFamily(

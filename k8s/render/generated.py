@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cluster.alerts.rules_file import rules_file
 from k8s.render import dashboards
 from k8s.render.binaries import run
 from k8s.render.overlays import OVERLAYS, overlay_files
@@ -20,6 +21,8 @@ CHART = ROOT / "chart"
 RELEASE = "penstock"
 BASE = ROOT / "kustomize" / "base" / "penstock.yaml"
 OVERLAY = ROOT / "kustomize" / "overlays"
+ALERTS = CHART / "alerts" / "penstock.yaml"
+ALERTS_TEXT = rules_file("Written by `make k8s-render` from cluster/alerts; change those.")
 PINS = ROOT.parent / "requirements" / "router.txt"
 UNDER = {"prod": [CHART / "values-production.yaml"]}
 """Values files below an overlay's own."""
@@ -32,21 +35,21 @@ def template(overlay: str = "") -> str:
     return run("helm", "template", RELEASE, str(CHART), "--namespace", RELEASE, "--no-hooks", *values)
 
 
-def write_schema() -> None:
-    """Write the schema first, because Helm checks values against it."""
+def chart_files() -> dict[Path, str]:
+    """Return the generated files of the chart, with their content. Helm reads them, so they are written first."""
     schema = values_schema((CHART / "values.yaml").read_text(encoding="utf-8"))
-    (CHART / "values.schema.json").write_text(_json(schema), encoding="utf-8")
+    files = {CHART / "values.schema.json": _json(schema), ALERTS: ALERTS_TEXT}
+    for name, board in dashboards.dashboards().items():
+        files[CHART / "dashboards" / f"{name}.json"] = _json(board)
+    return files
 
 
 def wanted() -> dict[Path, str]:
     """Return every generated file with its content."""
-    schema = values_schema((CHART / "values.yaml").read_text(encoding="utf-8"))
     base = template()
-    files = {CHART / "values.schema.json": _json(schema), BASE: base, PINS: router_pins()}
+    files = {**chart_files(), BASE: base, PINS: router_pins()}
     for name, extra in OVERLAYS.items():
         files |= overlay_files(OVERLAY / name, _parse(base), _parse(template(name)), extra)
-    for name, board in dashboards.dashboards().items():
-        files[CHART / "dashboards" / f"{name}.json"] = _json(board)
     return files
 
 
@@ -76,11 +79,15 @@ def main() -> int:
         for name in names:
             print(f"{name} is stale; run make k8s-render")
         return bool(names)
-    write_schema()
+    _write(chart_files())
     files = wanted()
     for path in _left_over(files):
         path.unlink()
+    _write(files)
+    return 0
+
+
+def _write(files: dict[Path, str]) -> None:
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return 0

@@ -1,9 +1,10 @@
-"""`penstock config`: check settings, show where they come from, begin a file."""
+"""`penstock config`: check settings, show where they come from, begin a file, write the alerts for them."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 STARTER = "cluster.toml"
 """Name of the file that `penstock config init` writes."""
 
+ALERTS_HEADER = """\
+Alert rules of Penstock for Prometheus, written by `penstock config alerts`. Name this file in `rule_files`.
+Alerts on burn rates compare with the attainment in force, which routers export. So a change of the operating point
+needs no new rules. By the settings:
+"""
+_LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -33,6 +41,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     show = _action(actions, "show", "show every setting, its value, and where that comes from", run_show)
     show.add_argument("--changed", action="store_true", help="leave out settings that have their default")
     show.add_argument("--json", action="store_true", help="print JSON")
+    alerts = _action(actions, "alerts", "print Prometheus' alert rules, each with its runbook", run_alerts)
+    alerts.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="NAME=VALUE",
+        help="label of this cluster's series, where one Prometheus scrapes several clusters; may be repeated",
+    )
     init = add_action(actions, "init", "write a file to begin with, with the most used settings and what they mean")
     init.add_argument(
         "file",
@@ -49,6 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "penstock config check cluster.toml",
         "penstock config show cluster.toml --changed",
         "PENSTOCK_ROUTER__PORT=6000 penstock config show --replicas 2",
+        "penstock config alerts cluster.toml > penstock-alerts.yaml",
     )
 
 
@@ -128,6 +146,21 @@ def run_show(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_alerts(options: argparse.Namespace) -> int:
+    """Print the rules, with what the settings promise in a comment."""
+    from cluster.alerts.rules_file import promises, rules_file
+    from cluster.control.settings import operating_point
+    from cluster.settings.load import check_sources
+
+    sources = _sources(options)
+    found = check_sources(sources)
+    if isinstance(found, list):
+        raise SettingsError("; ".join(found))
+    points = {name: operating_point(pool) for name, pool in found.pools.items()}
+    sys.stdout.write(rules_file(f"{ALERTS_HEADER}{promises(points)}", dict(options.label)))
+    return 0
+
+
 def run_init(options: argparse.Namespace) -> int:
     """Write the starter file."""
     from cluster.cli.config.starter import TEXT
@@ -152,3 +185,10 @@ def _sources(options: argparse.Namespace) -> Sources:
     from cluster.settings.load import read_sources
 
     return read_sources(*given_in(options))
+
+
+def _label(text: str) -> tuple[str, str]:
+    found = _LABEL.fullmatch(text)
+    if found is None or found[1] == "severity":
+        raise argparse.ArgumentTypeError(f"must be a label's name other than severity, = and its value, got {text!r}")
+    return found[1], found[2]

@@ -199,7 +199,7 @@ async def test_metrics_of_router_and_replica_count_what_happened(tmp_path: Path)
 
 
 async def test_metrics_say_which_promises_were_kept(tmp_path: Path) -> None:
-    slo = {"interactive": {"ttft_p99_s": 60.0}, "standard": {"ttft_p99_s": 0.001}}
+    slo = {"interactive": {"ttft_p99_s": 60.0}, "standard": {"ttft_p99_s": 0.001}, "attainment": 0.95}
     async with running_stack(tmp_path, pools={"demo": {**sim_pool(base_ms=5.0), "slo": slo}}) as stack:
         for request_class in (types.REQUEST_CLASS_INTERACTIVE, types.REQUEST_CLASS_STANDARD, types.REQUEST_CLASS_BATCH):
             asked = request(max_tokens=2, ignore_eos=True)
@@ -211,6 +211,9 @@ async def test_metrics_say_which_promises_were_kept(tmp_path: Path) -> None:
         r'^penstock_router_slo_choices_total\{class="(\w+)",outcome="(\w+)",pool="demo"\} 1', text, re.M
     )
     assert [("interactive", "met"), ("standard", "ttft")] == sorted(counts)
+    # Alerts compare with this; a class without an SLO has none.
+    targets = re.findall(r'^penstock_router_slo_attainment\{class="(\w+)",pool="demo"\} (\S+)', text, re.M)
+    assert [("interactive", "0.95"), ("standard", "0.95")] == sorted(targets)
 
 
 async def test_prompts_and_outputs_never_reach_the_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,1 @@
+"""Prometheus alert rules of a cluster, each with its runbook."""
