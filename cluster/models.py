@@ -14,6 +14,8 @@ from penstock.models import (
     OutputParsing,
     PoolingFeatures,
     SamplingParams,
+    StructuredOutput,
+    Unenforced,
 )
 
 
@@ -166,3 +168,15 @@ class EngineStats:
     preemptions: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Word of an engine's compiler on a constraint."""
+
+    problem: str = ""
+    """Reason why the compiler refuses the constraint, in its own words; empty where it follows it, or `relaxed`."""
+    relaxed: StructuredOutput | None = None
+    """What is left of a constraint at best effort; None where nothing has to be left out."""
+    unenforced: tuple[Unenforced, ...] = ()
+    """Keywords that were left out."""

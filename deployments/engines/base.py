@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from cluster.control.step_model import StepSample
-from cluster.models import EngineStats, GenerationSpec, ModelInfo, PromptLogprobs, SequenceEnd, Windows
+from cluster.models import EngineStats, GenerationSpec, Judgement, ModelInfo, PromptLogprobs, SequenceEnd, Windows
 from penstock.models import ParsedDelta, PositionLogprobs, StructuredOutput
 
 
@@ -105,8 +105,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
-        """Return why the engine's compiler refuses a constraint; None where it follows it.
+    async def judge(self, constraint: StructuredOutput) -> Judgement:
+        """Return what the engine's compiler says of a constraint.
 
         Raises:
             EngineDeadError: the engine is dead.

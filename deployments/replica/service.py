@@ -19,7 +19,7 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
-from penstock.wire import structured_from_wire
+from penstock.wire import structured_from_wire, structured_to_wire, unenforced_to_wire
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,8 +125,12 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "constraint: is required")
             raise AssertionError  # abort always raises
         async with self._compiling:
-            problem = await self._engine.constraint_problem(constraint)
-        return pb.CheckConstraintResponse(problem=problem or "")
+            found = await self._engine.judge(constraint)
+        return pb.CheckConstraintResponse(
+            problem=found.problem,
+            relaxed=None if found.relaxed is None else structured_to_wire(found.relaxed),
+            unenforced=map(unenforced_to_wire, found.unenforced),
+        )
 
     async def _authenticate(self, context: Any) -> tuple[str, bytes]:
         caller = check_caller(self._secret, self._replica_id, context.invocation_metadata())

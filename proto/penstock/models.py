@@ -59,6 +59,19 @@ class StructuredOutput:
     kind: ConstraintKind
     text: str = ""
     choices: tuple[str, ...] = ()
+    best_effort: bool = False
+    """Whether keywords of a JSON Schema that the engine's compiler can't enforce are left out, and named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """Keyword of a JSON Schema that was asked for at best effort, and that the output need not follow."""
+
+    place: str
+    """JSON pointer to the keyword in the schema."""
+    keyword: str
+    reason: str
+    """What the compiler says of it, and what is enforced in its place, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

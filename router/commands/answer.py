@@ -144,6 +144,10 @@ class Shown:
             lines = [call_text(call) for call in self._calls_of(index)]
             sys.stdout.write("\n".join([*([""] if text or not lines else []), *lines, ""]))
             sys.stdout.flush()
+        for each in finished.unenforced:
+            self._others.print(
+                f"[yellow]not enforced:[/] {escape(f'{each.place}: {each.reason}')}", highlight=False, soft_wrap=True
+            )
         if self._is_json:
             self._check_json(finished)
         if self._receipt:

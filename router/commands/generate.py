@@ -50,6 +50,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     constraint.add_argument(
         "--json-schema", metavar="JSON", help="the answer must fit this JSON Schema, or that of @FILE"
     )
+    parser.add_argument(
+        "--best-effort", action="store_true",
+        help="with --json-schema: leave out keywords that the engine can't enforce, and name them, instead of an error",
+    )  # fmt: skip
     constraint.add_argument("--regex", metavar="PATTERN", help="the answer must match this regular expression")
     constraint.add_argument(
         "--choice", action="append", default=[], metavar="TEXT",
@@ -217,7 +221,7 @@ def sampling_from(options: argparse.Namespace) -> Sampling:
     structured = None
     # `penstock chat` has none of these flags.
     if schema := getattr(options, "json_schema", None):
-        structured = json_schema(_schema(schema))
+        structured = json_schema(_schema(schema), best_effort=bool(getattr(options, "best_effort", False)))
     elif pattern := getattr(options, "regex", None):
         structured = regex(pattern)
     elif choices := getattr(options, "choice", None):

@@ -11,9 +11,10 @@ from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from penstock.internal.v1 import replica_pb2 as pb
+from penstock.models import Unenforced
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.wire import duration_to_wire
+from penstock.wire import duration_to_wire, unenforced_to_wire
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
@@ -52,6 +53,7 @@ class Generation:
         *,
         arrived_at: float,
         admitted_at: float,
+        unenforced: Sequence[Unenforced] = (),
     ) -> None:
         """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
         self.request_id = ticket.request_id
@@ -65,6 +67,7 @@ class Generation:
         self.admitted_at = admitted_at
         self.origin = call_origin()
         self._wait_s = wait_s
+        self._unenforced = unenforced
         self._news = asyncio.Event()
         self._news.set()
         self._queued_at = float("-inf")
@@ -356,6 +359,7 @@ class Generation:
             ],
             usage=self.usage(),
             receipt=self.receipt(),
+            unenforced=map(unenforced_to_wire, self._unenforced),
         )
 
     def usage(self) -> types.Usage:

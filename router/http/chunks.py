@@ -9,11 +9,11 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from penstock.batch.logprobs import chat_logprobs
-from penstock.batch.output import usage_object
+from penstock.batch.output import unenforced_fields, usage_object
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Receipt, Usage
-from penstock.wire import duration_from_wire, logprobs_from_wire
+from penstock.wire import duration_from_wire, logprobs_from_wire, unenforced_from_wire
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
@@ -121,10 +121,10 @@ class Chunks:
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
-        lines = []
+        lines, more = [], unenforced_of(finished)
         for choice in finished.choices:
             lines.append(self._greeting(choice.index))
-            lines.append(self._chunk(choice.index, '"delta":{}', reason=_REASONS[choice.finish_reason]))
+            lines.append(self._chunk(choice.index, '"delta":{}', reason=_REASONS[choice.finish_reason], more=more))
         if self._options.usage:
             usage = usage_object(Usage.from_proto(finished.usage))
             if self._options.receipt:
@@ -132,15 +132,23 @@ class Chunks:
             lines.append(f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode())
         return b"".join([*lines, DONE])
 
-    def _chunk(self, index: int, said: str, logprobs: Any = None, reason: str | None = None) -> bytes:
-        """Return a chunk of one choice; `said` is what it adds, as JSON."""
+    def _chunk(
+        self, index: int, said: str, logprobs: Any = None, reason: str | None = None, more: Mapping[str, Any] = {}
+    ) -> bytes:
+        """Return a chunk of one choice; `said` is what it adds, as JSON. `more`: fields beside the choice."""
         choice = f'{{"index":{index},{said},"logprobs":{_json(logprobs)},"finish_reason":{_json(reason)}}}'
         usage = ""
         if self._options.running_usage:
             prompt, output = self._prompt_tokens, self._output_tokens
             counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
             usage = f',"usage":{_json(counts)}'
-        return f'{self._head}"choices":[{choice}]{usage}}}\n\n'.encode()
+        beside = f",{_json(more)[1:-1]}" if more else ""
+        return f'{self._head}"choices":[{choice}]{usage}{beside}}}\n\n'.encode()
+
+
+def unenforced_of(finished: api.Finished | api.GenerateResponse) -> dict[str, Any]:
+    """Return the field that names what of a schema was not enforced; no field where all of it was."""
+    return unenforced_fields(map(unenforced_from_wire, finished.unenforced))
 
 
 def event_id(received: list[int], index: int, tokens: int) -> bytes:

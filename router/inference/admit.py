@@ -89,6 +89,8 @@ class Admission:
         check_generates(self._catalog.known(pool))
         try:
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
+            params, n = resolve(checked, info, len(ids))
+            enforced = await self._constraints.enforced(pool, params.structured)
         except NoReplicaError:
             if counted:
                 # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
@@ -97,8 +99,8 @@ class Admission:
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
                 pool.admission.demand.arrived(checked.request_class, *size)
             raise
-        params, n = resolve(checked, info, len(ids))
-        await self._constraints.check(pool, params.structured)
+        if params.structured != enforced.constraint:
+            params = replace(params, structured=enforced.constraint)
         asked = params.logprobs is not None or params.prompt_logprobs is not None
         names = await self._catalog.token_bytes(pool) if asked else None
         if resume is not None:
@@ -122,6 +124,7 @@ class Admission:
             arrived_at,
             counted,
             token_bytes=names,
+            unenforced=enforced.unenforced,
         )
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
 from cluster.models import ModelInfo, PoolingSpec
-from penstock.models import SamplingParams
+from penstock.models import SamplingParams, Unenforced
 from router.affinity import Trail
 from router.dispatch.pool import Pool
 from router.identity import Caller
@@ -48,6 +48,8 @@ class Admitted:
     """Groups of inputs, one for each choice; empty for a generation, where all choices have the same prompt."""
     token_bytes: Mapping[int, bytes] | None = None
     """Texts of the model's tokens, by id, for log probabilities; None without these, and where they are not known."""
+    unenforced: tuple[Unenforced, ...] = ()
+    """Keywords of the client's schema that the engines can't enforce, and that it asked for at best effort."""
 
     @property
     def choice_tokens(self) -> int:

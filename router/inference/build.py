@@ -46,6 +46,7 @@ class Builder:
             admitted.pool.admission.wait_s,
             arrived_at=admitted.arrived_at,
             admitted_at=time.monotonic(),
+            unenforced=admitted.unenforced,
         )
 
     def _choice(self, admitted: Admitted, request_id: str, index: int) -> Choice:

@@ -62,4 +62,5 @@ class Collector:
             usage=self.finished.usage,
             receipt=self.finished.receipt,
             prompt_logprobs=self._prompt_logprobs,
+            unenforced=self.finished.unenforced,
         )

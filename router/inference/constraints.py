@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass, replace
 
-from cluster.errors import InvalidRequestError, LinkError
-from penstock.models import StructuredOutput
+from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
+from cluster.models import Judgement
+from penstock.models import StructuredOutput, Unenforced
 from router.dispatch.pool import Pool
 
 _LOG = logging.getLogger(__name__)
 
 FIELD = "sampling.structured_output"
+_LATER_S = 1.0
 REMEMBERED = 1_024
 """Judgements that a router remembers. Applications send the same few constraints again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """Constraint that engines follow as a whole."""
+
+    constraint: StructuredOutput | None
+    unenforced: tuple[Unenforced, ...] = ()
+    """Keywords of the client's schema that it leaves out."""
 
 
 class ConstraintChecks:
@@ -21,40 +33,69 @@ class ConstraintChecks:
 
     Only the compiler knows which constraints it follows, and replicas of another group may have another one or another
     version. While no replica can be asked, constraints pass: the engine checks every request itself when it starts.
+    Those at best effort do not, because nobody could say what is left of them.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, StructuredOutput], str] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, StructuredOutput], Judgement] = OrderedDict()
 
-    async def check(self, pool: Pool, constraint: StructuredOutput | None) -> None:
-        """Check the constraint of a request for a pool.
+    async def enforced(self, pool: Pool, constraint: StructuredOutput | None) -> Enforced:
+        """Return what a pool's engines enforce of a request's constraint: all of it, unless it is at best effort.
 
         Raises:
             InvalidRequestError: the engines' compiler refuses it. The error has the compiler's own words.
+            NoReplicaError: it is at best effort, and no replica can be asked.
         """
-        if constraint is not None and (problem := await self.problem(pool, constraint)):
-            raise InvalidRequestError.of(f"{FIELD}.{constraint.kind.value}", refused(problem))
+        if constraint is None:
+            return Enforced(None)
+        found = await self._judged(pool, constraint)
+        if found.problem:
+            raise InvalidRequestError.of(f"{FIELD}.{constraint.kind.value}", refused(found.problem))
+        return Enforced(replace(found.relaxed or constraint, best_effort=False), found.unenforced)
 
     async def problem(self, pool: Pool, constraint: StructuredOutput) -> str:
         """Return why a pool's engines refuse a constraint; empty where they follow it or can't be asked."""
+        try:
+            return (await self._judged(pool, constraint)).problem
+        except NoReplicaError:
+            return ""
+
+    async def _judged(self, pool: Pool, constraint: StructuredOutput) -> Judgement:
+        """Ask a replica of each group. What one group leaves of a constraint is what the next one is asked for."""
+        left, unenforced, asked = constraint, tuple[Unenforced, ...](), set[str]()
         for replica_id in pool.replicas.connected():
-            link, announced = pool.replicas.link(replica_id), pool.replicas.announcements.get(replica_id)
-            if link is None or announced is None:
+            announced = pool.replicas.announcements.get(replica_id)
+            if announced is None or announced.group_id in asked:
                 continue
-            key = pool.name, announced.group_id, constraint
-            if (known := self._known.get(key)) is not None:
-                self._known.move_to_end(key)
-                return known
-            try:
-                problem = await link.check_constraint(constraint)
-            except LinkError as error:
-                _LOG.info("constraint.unchecked", extra={"replica": replica_id, "error": str(error)})
-                return ""
-            self._known[key] = problem
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-            return problem
-        return ""
+            judgement = await self._ask(pool, replica_id, announced.group_id, left)
+            if judgement is None:
+                continue
+            asked.add(announced.group_id)
+            if judgement.problem:
+                return judgement
+            left = replace(judgement.relaxed or left, best_effort=constraint.best_effort)
+            unenforced += judgement.unenforced
+        if constraint.best_effort and not asked:
+            raise NoReplicaError(f"no replica of {pool.name!r} can judge a constraint at best effort now", _LATER_S)
+        return Judgement("", left if unenforced else None, unenforced)
+
+    async def _ask(self, pool: Pool, replica_id: str, group_id: str, constraint: StructuredOutput) -> Judgement | None:
+        key = pool.name, group_id, constraint
+        if (known := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
+            return known
+        link = pool.replicas.link(replica_id)
+        if link is None:
+            return None
+        try:
+            found = await link.judge(constraint)
+        except LinkError as error:
+            _LOG.info("constraint.unchecked", extra={"replica": replica_id, "error": str(error)})
+            return None
+        self._known[key] = found
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return found
 
 
 def refused(problem: str) -> str:

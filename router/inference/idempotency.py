@@ -153,5 +153,6 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
             ],
             usage=response.usage,
             receipt=response.receipt,
+            unenforced=response.unenforced,
         )
     )

@@ -15,6 +15,7 @@ import grpc
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
 from cluster.grpc_options import INNER_CHANNEL_OPTIONS
 from cluster.lifecycle import TaskOwner, slept_awake
+from cluster.models import Judgement
 from cluster.trust.link_proof import Metadata, caller_metadata
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
@@ -24,7 +25,7 @@ from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from penstock.models import StructuredOutput
 from router.links.failure import Failure
 from router.links.outbox import Outbox
-from router.links.questions import FETCH_TIMEOUT_S, check_constraint, fetch_tokenizer
+from router.links.questions import FETCH_TIMEOUT_S, fetch_tokenizer, judge
 from router.links.receiver import Receiver
 from router.links.safeguards import LinkSafeguards
 from router.links.sinks import Sinks
@@ -213,13 +214,13 @@ class ReplicaLink:
         """
         return await fetch_tokenizer(self._stub, self.replica_id, self._metadata(), digest)
 
-    async def check_constraint(self, constraint: StructuredOutput) -> str:
-        """Return why the replica's engine refuses a constraint; empty where it follows it.
+    async def judge(self, constraint: StructuredOutput) -> Judgement:
+        """Return what the replica's compiler says of a constraint.
 
         Raises:
             LinkError: the replica is gone, took too long, or is too old to know the question.
         """
-        return await check_constraint(self._stub, self.replica_id, self._metadata(), constraint)
+        return await judge(self._stub, self.replica_id, self._metadata(), constraint)
 
     def _metadata(self) -> Metadata:
         return caller_metadata(self._secret, self._router_id, self.replica_id)[0]

@@ -8,10 +8,11 @@ from typing import Any
 import grpc
 
 from cluster.errors import LinkLostError
+from cluster.models import Judgement
 from cluster.trust.link_proof import Metadata
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import StructuredOutput
-from penstock.wire import structured_to_wire
+from penstock.wire import structured_from_wire, structured_to_wire, unenforced_from_wire
 
 FETCH_TIMEOUT_S = 60.0
 """Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
@@ -34,8 +35,8 @@ async def fetch_tokenizer(stub: Any, replica_id: str, metadata: Metadata, digest
     return {file.name: file.content for file in reply.files}
 
 
-async def check_constraint(stub: Any, replica_id: str, metadata: Metadata, constraint: StructuredOutput) -> str:
-    """Return why the replica's engine refuses a constraint; empty where it follows it.
+async def judge(stub: Any, replica_id: str, metadata: Metadata, constraint: StructuredOutput) -> Judgement:
+    """Return what the replica's compiler says of a constraint.
 
     Raises:
         LinkLostError: the replica is gone, took too long, or is too old to know the question.
@@ -45,7 +46,11 @@ async def check_constraint(stub: Any, replica_id: str, metadata: Metadata, const
         reply = await stub.CheckConstraint(request, metadata=metadata, timeout=CHECK_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
         raise _lost("constraint", replica_id, error) from error
-    return str(reply.problem)
+    return Judgement(
+        reply.problem,
+        structured_from_wire(reply.relaxed) if reply.HasField("relaxed") else None,
+        tuple(map(unenforced_from_wire, reply.unenforced)),
+    )
 
 
 def _lost(what: str, replica_id: str, error: grpc.aio.AioRpcError) -> LinkLostError:

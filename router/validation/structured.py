@@ -13,6 +13,8 @@ MAX_CHOICE_BYTES = 1_024
 
 def check_structured(found: Violations, field: str, wire: types_pb2.StructuredOutput, limits: LimitSettings) -> None:
     """Check a constraint for what makes compiling long."""
+    if wire.best_effort and wire.WhichOneof("constraint") != "json_schema":
+        found.add(f"{field}.best_effort", "must not be set without json_schema: only keywords can be left out")
     match wire.WhichOneof("constraint"):
         case None:
             found.add(field, "must hold one of json_schema, regex, choice, grammar")

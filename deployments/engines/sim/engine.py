@@ -13,7 +13,7 @@ from cluster.clock import Clock, SystemClock
 from cluster.control.step_model import StepSample
 from cluster.digests import tokenizer_digest
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import EngineStats, GenerationSpec, ModelInfo, Windows
+from cluster.models import EngineStats, GenerationSpec, Judgement, ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings, TaskKind
 from deployments.engines import identity, tokenizer_files
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
@@ -171,9 +171,9 @@ class SimEngine:
         self._core.add(sequence_id, len(prompt), hashes)
         self._work.set()
 
-    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
+    async def judge(self, constraint: StructuredOutput) -> Judgement:
         """Refuse every constraint."""
-        return NO_CONSTRAINTS
+        return Judgement(NO_CONSTRAINTS)
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False

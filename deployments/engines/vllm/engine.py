@@ -13,12 +13,13 @@ import psutil
 
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
-from cluster.models import EngineStats, GenerationSpec
+from cluster.models import EngineStats, GenerationSpec, Judgement
 from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm.compilers.check import silent_gap
+from deployments.engines.vllm.compilers.judge import judge
 from deployments.engines.vllm.parsing.sequence import parse_sequence
 from deployments.engines.vllm.pooling import PooledSequence
 from deployments.engines.vllm.release import SlotRelease
@@ -190,8 +191,11 @@ class VllmEngine:
             sequence.stop_match = ended_by
             sequence.end(FinishReason.STOP)
 
-    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
-        """Return why the engine's compiler refuses a constraint; None where it follows it."""
+    async def judge(self, constraint: StructuredOutput) -> Judgement:
+        """Return what the engine's compiler says of a constraint."""
+        return await judge(self._pool.vllm.structured_output.compiler, constraint, self._problem)
+
+    async def _problem(self, constraint: StructuredOutput) -> str:
         self._raise_if_dead()
         if (ignored := self._gap(constraint)) is not None:
             return ignored
@@ -201,7 +205,7 @@ class VllmEngine:
             await asyncio.to_thread(self._frontend.check_constraint, constraint, params)
         except EngineRequestError as error:
             return str(error)
-        return None
+        return ""
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.models import StructuredOutput, ToolMode
@@ -215,7 +215,10 @@ def _structured(body: Fields) -> StructuredOutput | None:
     ]
     if len(found) > 1:
         raise body.wrong("response_format", "only one constraint on the output can be given")
-    return found[0] if found else None
+    best_effort = body.flag("structured_output_best_effort")
+    if not found:
+        return None
+    return replace(found[0], best_effort=True) if best_effort else found[0]
 
 
 def _guided(

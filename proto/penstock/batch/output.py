@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from penstock.batch.embeddings import embeddings_object
 from penstock.batch.logprobs import TextLogprobs, chat_logprobs, prompt_logprobs
-from penstock.models import ToolCall
+from penstock.models import ToolCall, Unenforced
 from penstock.values.jobs import Job, JobResult
 from penstock.values.results import Choice, Completion, Usage
 
@@ -67,11 +69,18 @@ def completion_object(
         ],
         "usage": usage_object(completion.usage),
     }
+    found |= unenforced_fields(completion.unenforced)
     if completion.prompt_logprobs:
         # vLLM's server has them in an answer of a chat, and in each choice of a completion.
         for place in [found] if chat else found["choices"]:
             place["prompt_logprobs"] = prompt_logprobs(completion.prompt_logprobs)
     return found
+
+
+def unenforced_fields(unenforced: Iterable[Unenforced]) -> dict[str, Any]:
+    """Return the field of an answer that names what of its schema was not enforced; no field where all of it was."""
+    found = [asdict(each) for each in unenforced]
+    return {"unenforced": found} if found else {}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from penstock.models import (
     ToolCallDelta,
     ToolChoice,
     ToolMode,
+    Unenforced,
 )
 from penstock.values.admin.records import (
     AttemptRecord,
@@ -196,6 +197,7 @@ __all__ = [
     "ToolMode",
     "UnauthenticatedError",
     "UnavailableError",
+    "Unenforced",
     "Usage",
     "UsageLine",
     "UsageReport",

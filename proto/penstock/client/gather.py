@@ -67,7 +67,14 @@ class Gathering:
                 "the request was cancelled", grpc.StatusCode.CANCELLED, ErrorDetails(reason="CANCELLED")
             )
         choices = tuple(self._choice(end) for end in finished.choices)
-        return Completion(finished.request_id, choices, finished.usage, finished.receipt, self._prompt_logprobs)
+        return Completion(
+            finished.request_id,
+            choices,
+            finished.usage,
+            finished.receipt,
+            self._prompt_logprobs,
+            unenforced=finished.unenforced,
+        )
 
     def _choice(self, end: ChoiceEnd) -> Choice:
         parts = self._parts.get(end.index) or _Parts()

@@ -117,6 +117,7 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    UNENFORCED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     @_builtins.property
@@ -137,6 +138,10 @@ class GenerateResponse(_message.Message):
         token without alternatives and with -9999.
         """
 
+    @_builtins.property
+    def unenforced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.UnenforcedKeyword]:
+        """Keywords of the schema that were not enforced. Empty where all are, and without best_effort."""
+
     def __init__(
         self,
         *,
@@ -145,10 +150,11 @@ class GenerateResponse(_message.Message):
         usage: _types_pb2.Usage | None = ...,
         receipt: _types_pb2.Receipt | None = ...,
         prompt_logprobs: _abc.Iterable[_types_pb2.PositionLogprobs] | None = ...,
+        unenforced: _abc.Iterable[_types_pb2.UnenforcedKeyword] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt_logprobs", b"prompt_logprobs", "receipt", b"receipt", "request_id", b"request_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt_logprobs", b"prompt_logprobs", "receipt", b"receipt", "request_id", b"request_id", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +533,7 @@ class Finished(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    UNENFORCED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     @_builtins.property
@@ -541,6 +548,10 @@ class Finished(_message.Message):
     def receipt(self) -> _types_pb2.Receipt:
         """Latency and cost."""
 
+    @_builtins.property
+    def unenforced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.UnenforcedKeyword]:
+        """Keywords of the schema that were not enforced. Empty where all are, and without best_effort."""
+
     def __init__(
         self,
         *,
@@ -548,10 +559,11 @@ class Finished(_message.Message):
         usage: _types_pb2.Usage | None = ...,
         receipt: _types_pb2.Receipt | None = ...,
         request_id: _builtins.str = ...,
+        unenforced: _abc.Iterable[_types_pb2.UnenforcedKeyword] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "receipt", b"receipt", "request_id", b"request_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "receipt", b"receipt", "request_id", b"request_id", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

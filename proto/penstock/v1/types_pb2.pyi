@@ -543,10 +543,11 @@ class StructuredOutput(_message.Message):
     REGEX_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    BEST_EFFORT_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must point into the
     document; recursion is allowed. The engine's compiler follows the whole schema or refuses it, with the keyword and
-    its place; the manual of deployments lists what it refuses. Unless the pool is set otherwise, the output is compact
+    its place, unless best_effort is set; the manual of deployments lists what it refuses. Unless the pool is set otherwise, the output is compact
     JSON, without white space between its parts.
     """
     regex: _builtins.str
@@ -555,6 +556,11 @@ class StructuredOutput(_message.Message):
     """
     grammar: _builtins.str
     """A context-free grammar, in Lark or GBNF. 1 to 65,536 bytes; nesting and repetitions as for regex."""
+    best_effort: _builtins.bool
+    """Whether keywords of json_schema that the engine's compiler can't enforce are left out instead of refused. The result
+    names each of them. What is no valid schema is still refused. While no replica is there to judge the schema, such a
+    request gets NO_REPLICA. Only with json_schema. Default false.
+    """
     @_builtins.property
     def choice(self) -> Global___ChoiceConstraint:
         """Allowed answers."""
@@ -566,16 +572,47 @@ class StructuredOutput(_message.Message):
         regex: _builtins.str = ...,
         choice: Global___ChoiceConstraint | None = ...,
         grammar: _builtins.str = ...,
+        best_effort: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_constraint: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "grammar"]  # noqa: Y015
     _WhichOneofArgType_constraint: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_constraint) -> _WhichOneofReturnType_constraint | None: ...
 
 Global___StructuredOutput: _TypeAlias = StructuredOutput  # noqa: Y015
+
+@_typing.final
+class UnenforcedKeyword(_message.Message):
+    """Keyword of a JSON Schema that was asked for at best effort, and that the output need not follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    KEYWORD_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    """JSON pointer to the keyword in the schema, such as #/properties/tags/uniqueItems."""
+    keyword: _builtins.str
+    """Name of the keyword, such as uniqueItems."""
+    reason: _builtins.str
+    """What the compiler says of it, and what is enforced in its place, if anything."""
+    def __init__(
+        self,
+        *,
+        place: _builtins.str = ...,
+        keyword: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyword", b"keyword", "place", b"place", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnenforcedKeyword: _TypeAlias = UnenforcedKeyword  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):

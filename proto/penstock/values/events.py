@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.models import FinishReason, PositionLogprobs, ToolCallDelta
+from penstock.models import FinishReason, PositionLogprobs, ToolCallDelta, Unenforced
 from penstock.v1 import inference_pb2
 from penstock.values.results import Receipt, Usage
-from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_from_wire
+from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_from_wire, unenforced_from_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,8 @@ class Finished:
     usage: Usage
     receipt: Receipt
     request_id: str
+    unenforced: tuple[Unenforced, ...] = ()
+    """Keywords of a schema at best effort that were not enforced."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Finished) -> Finished:
@@ -128,6 +130,7 @@ class Finished:
             usage=Usage.from_proto(wire.usage),
             receipt=Receipt.from_proto(wire.receipt),
             request_id=wire.request_id,
+            unenforced=tuple(map(unenforced_from_wire, wire.unenforced)),
         )
 
 

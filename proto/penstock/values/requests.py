@@ -54,8 +54,13 @@ class ResumePoint:
     received_tokens: tuple[int, ...] = ()
 
 
-def json_schema(schema: str | Mapping[str, Any]) -> StructuredOutput:
+def json_schema(schema: str | Mapping[str, Any], *, best_effort: bool = False) -> StructuredOutput:
     """Constrain output to JSON that a schema describes.
+
+    Args:
+        schema: the schema.
+        best_effort: whether keywords that the engine's compiler can't enforce are left out, and named in the result's
+            `unenforced`, instead of refused.
 
     Raises:
         ValueError: the schema is no JSON.
@@ -66,7 +71,7 @@ def json_schema(schema: str | Mapping[str, Any]) -> StructuredOutput:
         raise ValueError("json_schema: is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"json_schema: must be JSON, as text or as a mapping: {error}") from None
-    return StructuredOutput(ConstraintKind.JSON_SCHEMA, text)
+    return StructuredOutput(ConstraintKind.JSON_SCHEMA, text, best_effort=best_effort)
 
 
 def regex(pattern: str) -> StructuredOutput:

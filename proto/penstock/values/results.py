@@ -13,6 +13,7 @@ from penstock.models import (
     PoolingFeatures,
     PositionLogprobs,
     ToolCall,
+    Unenforced,
 )
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
 from penstock.wire import (
@@ -22,6 +23,7 @@ from penstock.wire import (
     logprobs_from_wire,
     model_task_from_wire,
     pooling_from_wire,
+    unenforced_from_wire,
 )
 
 
@@ -153,6 +155,8 @@ class Completion:
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     """One entry per prompt token, when asked for. The first token has no probability: its entry has -9999 and no
     alternatives."""
+    unenforced: tuple[Unenforced, ...] = ()
+    """Keywords of a schema at best effort that were not enforced."""
 
     @property
     def text(self) -> str:
@@ -167,6 +171,7 @@ class Completion:
             usage=Usage.from_proto(wire.usage),
             receipt=Receipt.from_proto(wire.receipt),
             prompt_logprobs=tuple(map(logprobs_from_wire, wire.prompt_logprobs)),
+            unenforced=tuple(map(unenforced_from_wire, wire.unenforced)),
         )
 
 

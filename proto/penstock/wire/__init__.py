@@ -24,6 +24,8 @@ from penstock.wire.sampling import (
     sampling_to_wire,
     structured_from_wire,
     structured_to_wire,
+    unenforced_from_wire,
+    unenforced_to_wire,
 )
 from penstock.wire.tools import (
     tool_call_from_wire,
@@ -69,4 +71,6 @@ __all__ = [
     "tool_mode_from_wire",
     "tool_mode_to_wire",
     "tool_to_wire",
+    "unenforced_from_wire",
+    "unenforced_to_wire",
 ]

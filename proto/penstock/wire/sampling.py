@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import lru_cache
 
-from penstock.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput
+from penstock.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput, Unenforced
 from penstock.v1 import inference_pb2, types_pb2
 
 _SCALARS = (
@@ -101,7 +101,7 @@ def clear_defaults(wire: types_pb2.SamplingParams) -> None:
 def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutput:
     match structured.kind:
         case ConstraintKind.JSON_SCHEMA:
-            return types_pb2.StructuredOutput(json_schema=structured.text)
+            return types_pb2.StructuredOutput(json_schema=structured.text, best_effort=structured.best_effort)
         case ConstraintKind.REGEX:
             return types_pb2.StructuredOutput(regex=structured.text)
         case ConstraintKind.GRAMMAR:
@@ -117,7 +117,15 @@ def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput |
         return None
     if kind == "choice":
         return StructuredOutput(ConstraintKind.CHOICE, choices=tuple(wire.choice.values))
-    return StructuredOutput(ConstraintKind(kind), text=getattr(wire, kind))
+    return StructuredOutput(ConstraintKind(kind), text=getattr(wire, kind), best_effort=wire.best_effort)
+
+
+def unenforced_to_wire(unenforced: Unenforced) -> types_pb2.UnenforcedKeyword:
+    return types_pb2.UnenforcedKeyword(place=unenforced.place, keyword=unenforced.keyword, reason=unenforced.reason)
+
+
+def unenforced_from_wire(wire: types_pb2.UnenforcedKeyword) -> Unenforced:
+    return Unenforced(wire.place, wire.keyword, wire.reason)
 
 
 def capabilities_to_wire(capabilities: Capabilities, *, chat: bool) -> inference_pb2.Capabilities:

@@ -123,17 +123,17 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> bool:
     thinks = kind != "disabled"
     # Names of several families' templates; those without reasoning ignore them.
     variables: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
-    output = fields.object("output_config")
+    best_effort, output = fields.flag("structured_output_best_effort"), fields.object("output_config")
     if output is not None:
         if effort := output.text("effort"):
             variables["reasoning_effort"] = effort
-        _format(output, generate.sampling)
+        _format(output, generate.sampling, best_effort=best_effort)
         fields.also_ignored(output.leftovers())
     generate.prompt.chat.template_kwargs = json.dumps(variables)
     return thinks
 
 
-def _format(output: Fields, sampling: types.SamplingParams) -> None:
+def _format(output: Fields, sampling: types.SamplingParams, *, best_effort: bool) -> None:
     wanted = output.object("format")
     if wanted is None:
         return
@@ -143,7 +143,7 @@ def _format(output: Fields, sampling: types.SamplingParams) -> None:
     if not isinstance(schema, dict):
         raise wanted.wrong("schema", f"must be a JSON Schema, got {shown(schema)}")
     try:
-        sampling.structured_output.CopyFrom(structured_to_wire(json_schema(schema)))
+        sampling.structured_output.CopyFrom(structured_to_wire(json_schema(schema, best_effort=best_effort)))
     except ValueError as error:
         raise wanted.wrong("schema", str(error)) from None
     output.also_ignored(wanted.leftovers())

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.http.anthropic.errors import error_object
-from router.http.chunks import queue_place
+from router.http.chunks import queue_place, unenforced_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
@@ -123,6 +123,7 @@ class MessageEvents:
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
             "usage": _usage(finished.usage),
+            **unenforced_of(finished),
         }
         lines = [self._start(finished.usage.prompt_tokens), self._close(), _event("message_delta", delta)]
         return b"".join([*lines, _event("message_stop", {"type": "message_stop"})])
@@ -149,7 +150,8 @@ def message_object(reply: api.GenerateResponse, model: str) -> dict[str, Any]:
         for call in choice.tool_calls
     ]
     reason, sequence = _stop(choice.finish_reason, choice.stop_match)
-    return {**_message(reply.request_id, model, content, reason, sequence), "usage": _usage(reply.usage)}
+    message = _message(reply.request_id, model, content, reason, sequence)
+    return {**message, "usage": _usage(reply.usage), **unenforced_of(reply)}
 
 
 def _message(

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from penstock.batch.logprobs import TextLogprobs, prompt_logprobs
-from penstock.batch.output import usage_object
+from penstock.batch.output import unenforced_fields, usage_object
 from penstock.models import PositionLogprobs
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -158,6 +158,8 @@ def answer(asked: AskedTexts, echoes: Sequence[str], replies: Sequence[api.Gener
         "object": "text_completion",
         "choices": choices,
         "usage": usage,
+        # All prompts have the same schema.
+        **unenforced_fields(completions[0].unenforced),
     }
 
 

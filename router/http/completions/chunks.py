@@ -13,7 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Usage
 from penstock.wire import finish_reason_from_wire, logprobs_from_wire
-from router.http.chunks import DONE, event_id, queue_place
+from router.http.chunks import DONE, event_id, queue_place, unenforced_of
 from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
@@ -59,15 +59,16 @@ class TextChunks:
         choice = f'{{"index":{index},"text":{shown},"logprobs":null,"finish_reason":null}}'
         return f'{self._head}"choices":[{choice}]}}\n\n'.encode()
 
-    def chunk(self, index: int, text: str, **more: Any) -> bytes:
-        """Return a chunk of one choice."""
+    def chunk(self, index: int, text: str, beside: Mapping[str, Any] | None = None, /, **more: Any) -> bytes:
+        """Return a chunk of one choice. `beside`: fields beside the choice."""
         choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
         usage = ""
         if self.asked.asked.running_usage:
             prompt, output = self.prompt_tokens, self.output_tokens
             counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
             usage = f',"usage":{_json(counts)}'
-        return f'{self._head}"choices":[{_json(choice)}]{usage}}}\n\n'.encode()
+        others = f",{_json(beside)[1:-1]}" if beside else ""
+        return f'{self._head}"choices":[{_json(choice)}]{usage}{others}}}\n\n'.encode()
 
     def ended(self, finished: api.Finished) -> bytes:
         """Return what follows the last chunk of a prompt: the end of the stream after the last prompt."""
@@ -187,11 +188,11 @@ class TextPart:
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
-        lines = []
+        lines, beside = [], unenforced_of(finished)
         for choice in finished.choices:
             lines.append(self._echo_of(choice.index))
             reason = "length" if self._asked.echo_only else finish_reason_from_wire(choice.finish_reason).value
-            lines.append(self._whole.chunk(self._first + choice.index, "", finish_reason=reason))
+            lines.append(self._whole.chunk(self._first + choice.index, "", beside, finish_reason=reason))
         return b"".join([*lines, self._whole.ended(finished)])
 
 

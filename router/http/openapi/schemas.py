@@ -70,7 +70,9 @@ _SAMPLING = optional(
     service_tier={"enum": ["auto", "default", "priority", "flex"]},
     return_token_ids=FLAG,
     response_format=fields("type", type={"enum": ["text", "json_object", "json_schema"]}),
+    structured_output_best_effort=FLAG,
 )
+_UNENFORCED = listed(fields("place keyword reason", place=TEXT, keyword=TEXT, reason=TEXT))
 _MESSAGE = fields(
     "role",
     role=TEXT,
@@ -134,6 +136,7 @@ SCHEMAS: Mapping[str, Schema] = {
             )
         ),
         usage=ref("Usage"),
+        unenforced=_UNENFORCED,
     ),
     "CompletionRequest": fields(
         "model prompt",
@@ -153,6 +156,7 @@ SCHEMAS: Mapping[str, Schema] = {
             fields("index text finish_reason", index=_COUNT, text=TEXT, finish_reason={"enum": ["stop", "length"]})
         ),
         usage=ref("Usage"),
+        unenforced=_UNENFORCED,
     ),
     "Model": fields("id object created owned_by", id=TEXT, object={"const": "model"}, created=_COUNT, owned_by=TEXT),
     "Models": fields("object data", object={"const": "list"}, data=listed(ref("Model"))),
@@ -173,6 +177,7 @@ SCHEMAS: Mapping[str, Schema] = {
         background=maybe(FLAG),
         store=maybe(FLAG),
         stream=maybe(FLAG),
+        structured_output_best_effort=maybe(FLAG),
     ),
     "MessagesRequest": fields(
         "model messages max_tokens",
@@ -181,6 +186,7 @@ SCHEMAS: Mapping[str, Schema] = {
         messages=listed(fields("role content", role=TEXT, content={"anyOf": [TEXT, listed(OBJECT)]}), minItems=1),
         system=maybe({"anyOf": [TEXT, listed(OBJECT)]}),
         stream=maybe(FLAG),
+        structured_output_best_effort=maybe(FLAG),
     ),
     "CountRequest": fields("model messages", model=TEXT, messages=listed(OBJECT, minItems=1)),
     "TokenizeRequest": fields("model", model=TEXT, prompt=TEXT, messages=listed(_MESSAGE)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.http.chunks import unenforced_of
 from router.http.errors import HttpError
 from router.http.responses.events import Events
 from router.http.responses.pieces import Piece
@@ -43,6 +44,7 @@ def ended(events: Events, finished: api.Finished, now_s: int) -> tuple[str, dict
     status = status_of(finished)
     lines = events.end(complete=status == "completed")
     more: dict[str, Any] = {"output": events.output, "usage": usage_of(finished.usage), "completed_at": now_s}
+    more |= unenforced_of(finished)
     if status == "incomplete":
         more["incomplete_details"] = {"reason": "max_output_tokens"}
     if status == "failed":

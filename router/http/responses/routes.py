@@ -152,7 +152,9 @@ class ResponseRoutes:
         for piece in pieces_of_choice(reply.choices[0], reply.usage.reasoning_tokens):
             events.add(piece)
         end = api.ChoiceEnd(finish_reason=reply.choices[0].finish_reason)
-        response = ended(events, api.Finished(choices=[end], usage=reply.usage), int(time.time()))[1]
+        response = ended(
+            events, api.Finished(choices=[end], usage=reply.usage, unenforced=reply.unenforced), int(time.time())
+        )[1]
         if ready.asked.store:
             response = await self._keep(ready, ResponseClaim(ready.name, secrets.token_hex(12)), response, new=True)
         return self._json(request, response, reply.request_id, ready.ignored)

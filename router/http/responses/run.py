@@ -224,7 +224,7 @@ class ResponseRun:
         """Take the stored result of a request that has ended."""
         self._take(list(pieces_of_choice(response.choices[0], response.usage.reasoning_tokens)))
         end = api.ChoiceEnd(finish_reason=response.choices[0].finish_reason)
-        self._finished = api.Finished(choices=[end], usage=response.usage)
+        self._finished = api.Finished(choices=[end], usage=response.usage, unenforced=response.unenforced)
         await self._end()
 
     async def _end(self) -> None:

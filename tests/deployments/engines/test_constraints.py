@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,12 +62,24 @@ async def test_a_constraint_gets_the_same_answer_whatever_came_before(started: S
 
 async def test_the_engine_tells_beforehand_what_its_compiler_follows(started: Started) -> None:
     for each in SERVED:
-        assert await started.engine.constraint_problem(schema(each)) is None
+        assert not (await started.engine.judge(schema(each))).problem
     for each, words in REFUSED:
-        assert words in await started.engine.constraint_problem(schema(each))
+        assert words in (await started.engine.judge(schema(each))).problem
     nested = schema({"type": "object", "properties": {"secret": {"type": "string", "format": "password"}}})
-    assert await started.engine.constraint_problem(nested) == "Unknown format: password (at #/properties/secret)"
-    assert await started.engine.constraint_problem(StructuredOutput(ConstraintKind.REGEX, "[a-")) is not None
+    assert (await started.engine.judge(nested)).problem == "Unknown format: password (at #/properties/secret)"
+    assert (await started.engine.judge(StructuredOutput(ConstraintKind.REGEX, "[a-"))).problem
+
+
+async def test_what_is_left_of_a_schema_at_best_effort_is_followed(started: Started) -> None:
+    parts = {"level": {"enum": ["low", "high"]}, "tags": {"type": "array", "uniqueItems": True, "maxItems": 0}}
+    record = {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
+    asked = replace(schema(record), best_effort=True)
+    found = await started.engine.judge(asked)
+    assert [each.place for each in found.unenforced] == ["#/properties/tags/uniqueItems"]
+    assert found.relaxed is not None
+    text, end = await answer(started, found.relaxed)
+    assert end.reason is FinishReason.STOP
+    assert json.loads(text)["level"] in ("low", "high")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

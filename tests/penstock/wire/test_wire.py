@@ -28,6 +28,7 @@ ids = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 floats = st.floats(-2, 2, width=32)
 structured = st.one_of(
+    st.builds(StructuredOutput, kind=st.just(ConstraintKind.JSON_SCHEMA), text=texts, best_effort=st.booleans()),
     st.builds(
         StructuredOutput,
         kind=st.sampled_from([kind for kind in ConstraintKind if kind is not ConstraintKind.CHOICE]),

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from cluster.models import GenerationSpec
-from cluster.settings import PoolSettings
-from deployments.demo_model import MODEL_DIR
-from deployments.engines.base import EngineIdentity, TokenSink
-from deployments.engines.sim.engine import SimEngine
-from penstock.models import Capabilities, StructuredOutput
+from penstock.models import ConstraintKind, StructuredOutput
+from penstock.v1 import inference_pb2 as api
 from penstock.v1 import jobs_pb2 as jobs
+from penstock.v1 import types_pb2 as types
 from tests.router.inference.test_bad_input import failure
-from tests.support.stack import request, running_stack, sim_pool
-
-WORDS = 'Unimplemented keys: ["not"]'
-
-
-class PickyEngine(SimEngine):
-    """Simulated engine with a compiler that knows no "not"."""
-
-    def __init__(self) -> None:
-        super().__init__(PoolSettings(**sim_pool()), MODEL_DIR)
-        self.asked: list[str] = []
-        self.begun = 0
-
-    async def start(self) -> EngineIdentity:
-        found = await super().start()
-        return replace(found, model=replace(found.model, capabilities=Capabilities()))
-
-    async def constraint_problem(self, constraint: StructuredOutput) -> str | None:
-        self.asked.append(constraint.text)
-        return WORDS if '"not"' in constraint.text else None
-
-    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
-        self.begun += spec.sampling.structured is not None
-        await super().submit(sequence_id, replace(spec, sampling=replace(spec.sampling, structured=None)), sink)
+from tests.support.picky_engine import WORDS, PickyEngine
+from tests.support.stack import request, running_stack
+from tests.support.waiting import until
 
 
-def constrained(schema: dict[str, Any], **more: Any) -> Any:
-    return request(structured_output={"json_schema": json.dumps(schema)}, max_tokens=2, **more)
+def constrained(schema: dict[str, Any], *, best_effort: bool = False, **more: Any) -> Any:
+    asked = {"json_schema": json.dumps(schema), "best_effort": best_effort}
+    return request(structured_output=asked, max_tokens=2, **more)
 
 
 async def test_a_refused_constraint_is_named_with_the_compilers_words_and_starts_nothing(tmp_path: Path) -> None:
@@ -62,7 +38,7 @@ async def test_a_refused_constraint_is_named_with_the_compilers_words_and_starts
                 )
             ]
         await stack.inference().Generate(constrained({"type": "string"}))
-    assert engine.begun == 2
+    assert len(engine.begun) == 2
     # Applications repeat their constraints; each is judged once.
     assert engine.asked == [json.dumps({"type": "string"}), json.dumps({"not": {}})]
 
@@ -83,10 +59,57 @@ async def test_a_job_with_a_refused_constraint_is_refused_whole_and_names_the_it
         assert [field for field, _ in violations] == ["items[1].request.sampling.structured_output.json_schema"]
         assert "custom_id 'q1'" in violations[0][1]
         assert not (await stack.jobs().ListJobs(jobs.ListJobsRequest())).jobs
-    assert engine.begun == 0
+    assert not engine.begun
 
 
 async def test_engines_that_follow_no_constraints_are_not_asked(tmp_path: Path) -> None:
     async with running_stack(tmp_path) as stack:
         _, _, violations = await failure(stack.inference().Generate(constrained({"type": "string"})))
         assert violations == [("sampling.structured_output", "is not supported by this model")]
+
+
+async def test_at_best_effort_the_rest_is_enforced_and_what_is_not_is_told(tmp_path: Path) -> None:
+    engine = PickyEngine()
+    told = [types.UnenforcedKeyword(place="#/not", keyword="not", reason=WORDS)]
+    async with running_stack(tmp_path, engine=lambda: engine) as stack:
+        asked = constrained({"type": "string", "not": {}}, best_effort=True)
+        asked.idempotency_key = "once"
+        whole = await stack.inference().Generate(asked)
+        assert list(whole.unenforced) == told
+        events = [event async for event in stack.inference().StreamGenerate(api.StreamGenerateRequest(generate=asked))]
+        assert list(events[-1].finished.unenforced) == told
+        followed = await stack.inference().Generate(constrained({"type": "string"}, best_effort=True))
+        assert not followed.unenforced
+    # The second call got the stored result of the first.
+    strict = StructuredOutput(ConstraintKind.JSON_SCHEMA, '{"type": "string"}')
+    assert engine.begun == [strict, strict]
+
+
+async def test_nothing_is_left_to_chance_while_no_replica_can_judge_a_schema_at_best_effort(tmp_path: Path) -> None:
+    engine = PickyEngine()
+    async with running_stack(tmp_path, engine=lambda: engine) as stack:
+        await stack.inference().Generate(constrained({"type": "string"}))
+        await stack.kill_replica()
+        await until(lambda: not stack.routers[0].pools["demo"].replicas.connected())
+        code, reason, _ = await failure(stack.inference().Generate(constrained({"not": {}}, best_effort=True)))
+        assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "NO_REPLICA")
+
+
+async def test_best_effort_is_for_schemas_only(tmp_path: Path) -> None:
+    asked = request(structured_output={"regex": "a", "best_effort": True})
+    async with running_stack(tmp_path, engine=PickyEngine) as stack:
+        _, _, violations = await failure(stack.inference().Generate(asked))
+    assert [field for field, _ in violations] == ["sampling.structured_output.best_effort"]
+
+
+async def test_a_job_takes_a_schema_at_best_effort_and_its_result_tells_what_was_not_enforced(tmp_path: Path) -> None:
+    async def parts() -> AsyncIterator[jobs.SubmitJobRequest]:
+        yield jobs.SubmitJobRequest(header=jobs.JobHeader(model="demo"))
+        item = jobs.JobItem(custom_id="q", request=constrained({"not": {}}, best_effort=True))
+        yield jobs.SubmitJobRequest(items=jobs.JobItems(items=[item]))
+
+    async with running_stack(tmp_path, engine=PickyEngine) as stack:
+        job = await stack.jobs().SubmitJob(parts())
+        watched = stack.jobs().WatchJob(jobs.WatchJobRequest(job_id=job.job.job_id))
+        results = [result async for update in watched for result in update.results]
+    assert [each.keyword for result in results for each in result.response.unenforced] == ["not"]

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from deployments.engines.vllm.compilers.pointer import step
+
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are data, not schemas."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -20,7 +22,7 @@ def with_place(schema: object, words: str) -> str:
     wanted = _wanted(words)
     if wanted is None:
         return words
-    where = next((where for where, part in _parts("#", schema) if wanted(part)), None)
+    where = next((where for where, part in parts("#", schema) if wanted(part)), None)
     return words if where is None else f"{words} (at {where if len(where) <= _SHOWN else where[:_SHOWN] + '...'})"
 
 
@@ -36,7 +38,8 @@ def _wanted(words: str) -> Callable[[Mapping[str, object]], bool] | None:
     return None
 
 
-def _parts(where: str, schema: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+def parts(where: str, schema: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield every object of a document that is a schema or might be one, with its JSON pointer."""
     todo = [(where, schema, False)]
     while todo:
         where, value, names = todo.pop()
@@ -46,12 +49,8 @@ def _parts(where: str, schema: object) -> Iterator[tuple[str, Mapping[str, objec
             if not names:
                 yield where, value
             inside = [
-                (f"{where}/{_escaped(key)}", child, not names and key in _NAMED)
+                (f"{where}/{step(key)}", child, not names and key in _NAMED)
                 for key, child in value.items()
                 if names or key not in _DATA
             ]
             todo += reversed(inside)
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

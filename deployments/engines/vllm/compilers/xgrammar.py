@@ -7,12 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from urllib.parse import unquote
+from functools import partial
 
+from deployments.engines.vllm.compilers.edits import (
+    Edit,
+    Gap,
+    any_of_branches,
+    first_of_all,
+    known_names_required,
+    without,
+    without_pattern_properties,
+    without_patterns,
+)
 from deployments.engines.vllm.compilers.overlap import Overlaps, kind_of, kinds_of_type
+from deployments.engines.vllm.compilers.pointer import step, target
+
+Problem = tuple[str, Edit]
+"""What xgrammar ignores, in words, and the change that takes it out."""
 
 _LEADING = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 """Keywords of which the compiler follows the first that a schema has; it ignores what else the schema demands."""
+_BRANCHES = ("anyOf", "oneOf", "allOf")
+_CONTENTS = ("properties", "items", "prefixItems", "patternProperties")
 _OF_ARRAYS = ("items", "prefixItems", "unevaluatedItems")
 _OF_OBJECTS = ("properties", "additionalProperties", "unevaluatedProperties")
 """Keywords that, like those above, imply a type where `type` is missing."""
@@ -61,15 +77,27 @@ def gap(schema: Mapping[str, object]) -> str | None:
     """Return which part of a schema xgrammar would ignore, and where; None where it follows all of it. No reference of
     the schema may lead nowhere.
     """
+    found = next(gaps(schema), None)
+    if found is None:
+        return None
+    where = found.where if len(found.where) <= _SHOWN else f"{found.where[:_SHOWN]}..."
+    return f"{found.words} (at {where})"
 
-    def resolve(ref: str) -> object:
-        return _target(schema, ref)
 
+def gaps(schema: Mapping[str, object]) -> Iterator[Gap]:
+    """Yield the first part of each schema in a document that xgrammar would ignore."""
+    resolve = partial(target, schema)
     overlaps = Overlaps(resolve)
     for where, part in _schemas(schema, resolve):
         if (problem := next(_problems(part, overlaps), None)) is not None:
-            return f"{problem} (at {where})"
-    return None
+            yield Gap(problem[0], where, problem[1])
+
+
+def inside(where: str, part: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the schemas in a schema, with their places."""
+    for steps, child in _children(part):
+        if isinstance(child, dict):
+            yield _at(where, *steps), child
 
 
 def _schemas(schema: Mapping[str, object], resolve: Callable[[str], object]) -> Iterator[tuple[str, dict[str, object]]]:
@@ -84,7 +112,7 @@ def _schemas(schema: Mapping[str, object], resolve: Callable[[str], object]) -> 
         yield where, part
         children = [(_at(where, *steps), child) for steps, child in _children(part)]
         if isinstance(ref := part.get("$ref"), str):
-            children.append((_at(ref), resolve(ref)))
+            children.append((ref, resolve(ref)))
         todo += reversed(children)
 
 
@@ -104,25 +132,32 @@ def _children(part: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 
 
 def _at(where: str, *steps: str) -> str:
-    path = "/".join((where, *steps))
-    return path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+    return "/".join((where, *map(step, steps)))
 
 
-def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
+def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[Problem]:
     if (ignored := _ignored_keyword(part)) is not None:
-        yield f"must be without {ignored!r}, which xgrammar ignores"
+        taken = ("if", "then", "else") if ignored == "if" else (ignored,)
+        yield f"must be without {ignored!r}, which xgrammar ignores", without(*taken)
     named = part.get("patternProperties")
-    for pattern in (part.get("pattern"), *(named if isinstance(named, dict) else ())):
+    for pattern in named if isinstance(named, dict) else ():
         if isinstance(pattern, str) and looks_around(pattern):
-            yield f"must have patterns that do not look ahead or behind, got {pattern[:_SHOWN]!r}"
+            yield _looking(pattern), without_patterns(pattern)
+    if isinstance(pattern := part.get("pattern"), str) and looks_around(pattern):
+        yield _looking(pattern), without("pattern")
     properties = part.get("properties")
     counts = part.get("minProperties") or part.get("maxProperties") is not None
     if counts and isinstance(properties, dict) and len(properties) > _MOST_COUNTED:
         yield (
             f"must have objects with minProperties or maxProperties of at most {_MOST_COUNTED} properties, "
-            f"got {len(properties)}"
+            f"got {len(properties)}",
+            without("minProperties", "maxProperties"),
         )
     yield from _ignored_beside(part, overlaps)
+
+
+def _looking(pattern: str) -> str:
+    return f"must have patterns that do not look ahead or behind, got {pattern[:_SHOWN]!r}"
 
 
 def _ignored_keyword(part: Mapping[str, object]) -> str | None:
@@ -140,7 +175,7 @@ def looks_around(pattern: str) -> bool:
     return any(found["around"] for found in _LOOKS.finditer(pattern))
 
 
-def _ignored_beside(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
+def _ignored_beside(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[Problem]:
     demands = [keyword for keyword in _DEMANDS if keyword in part and not _idle(keyword, part[keyword])]
     leading = next((keyword for keyword in _LEADING if keyword in part), None)
     if leading is not None:
@@ -149,14 +184,16 @@ def _ignored_beside(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[
             if (pair := overlaps.pair(branches)) is not None:
                 yield (
                     f"must have 'oneOf' whose branches exclude each other by type, value or a required property, "
-                    f"got {pair[0]} and {pair[1]}, which may not; 'anyOf' lets both match"
+                    f"got {pair[0]} and {pair[1]}, which may not; 'anyOf' lets both match",
+                    any_of_branches(),
                 )
         elif leading == "allOf" and isinstance(parts := part["allOf"], list) and len(parts) != 1:
-            yield f"must have 'allOf' of one schema, which is all that xgrammar follows, got {len(parts)}"
+            words = f"must have 'allOf' of one schema, which is all that xgrammar follows, got {len(parts)}"
+            yield words, first_of_all() if parts else without("allOf")
         return
     if "type" not in part and not any(keyword in part for keyword in (*_OF_ARRAYS, *_OF_OBJECTS)):
         if demands:
-            yield f"must have 'type' beside {demands[0]!r}, which xgrammar ignores without"
+            yield f"must have 'type' beside {demands[0]!r}, which xgrammar ignores without", without(*demands)
         return
     kinds = kinds_of_type(part.get("type"))
     if "string" in kinds:
@@ -164,16 +201,22 @@ def _ignored_beside(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[
     if "integer" in kinds:
         yield from _of_numbers(part, demands, whole="fraction" not in kinds)
     if "array" in kinds:
-        yield from (f"must be without {key!r}, which xgrammar ignores" for key in _NO_ARRAY_FOLLOWS if key in demands)
+        yield from (_ignored(key) for key in _NO_ARRAY_FOLLOWS if key in demands)
     if "object" in kinds:
         yield from _of_objects(part, demands)
 
 
-def _beside(part: Mapping[str, object], leading: str, demands: list[str], overlaps: Overlaps) -> Iterator[str]:
+def _ignored(keyword: str) -> Problem:
+    return f"must be without {keyword!r}, which xgrammar ignores", without(keyword)
+
+
+def _beside(part: Mapping[str, object], leading: str, demands: list[str], overlaps: Overlaps) -> Iterator[Problem]:
     for keyword in demands:
         # The format of listed values is only a remark.
         if keyword != leading and not (keyword == "format" and leading in ("const", "enum")):
-            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it"
+            # Of an object with alternatives, the properties say more.
+            lost = leading if leading in _BRANCHES and any(key in part for key in _CONTENTS) else keyword
+            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it", without(lost)
     if "type" not in part:
         return
     allowed = kinds_of_type(part["type"])
@@ -183,43 +226,61 @@ def _beside(part: Mapping[str, object], leading: str, demands: list[str], overla
     else:
         fits = overlaps.kinds_behind(part, leading) <= allowed
     if not fits:
-        yield f"must have a 'type' that allows everything that {leading!r} does: xgrammar ignores it there"
+        yield (
+            f"must have a 'type' that allows everything that {leading!r} does: xgrammar ignores it there",
+            without("type"),
+        )
 
 
-def _of_strings(demands: list[str]) -> Iterator[str]:
+def _of_strings(demands: list[str]) -> Iterator[Problem]:
     if "format" in demands and "pattern" in demands:
-        yield "must be without 'pattern' beside 'format', where xgrammar ignores it"
+        yield "must be without 'pattern' beside 'format', where xgrammar ignores it", without("pattern")
     leading = next((keyword for keyword in ("format", "pattern") if keyword in demands), None)
     for keyword in _LENGTHS:
         if leading and keyword in demands:
-            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it"
+            yield f"must be without {keyword!r} beside {leading!r}, where xgrammar ignores it", without(keyword)
 
 
-def _of_numbers(part: Mapping[str, object], demands: list[str], *, whole: bool) -> Iterator[str]:
+def _of_numbers(part: Mapping[str, object], demands: list[str], *, whole: bool) -> Iterator[Problem]:
     if "multipleOf" not in demands:
         return
     if not whole or not isinstance(part["multipleOf"], int):
-        yield f"must have 'multipleOf' with integers only, and a whole one, got {part['multipleOf']!r:.40}"
+        yield (
+            f"must have 'multipleOf' with integers only, and a whole one, got {part['multipleOf']!r:.40}",
+            without("multipleOf"),
+        )
     for keyword in _BOUNDS:
         if keyword in demands:
-            yield f"must be without 'multipleOf' beside {keyword!r}, where xgrammar ignores it"
+            yield f"must be without 'multipleOf' beside {keyword!r}, where xgrammar ignores it", without("multipleOf")
 
 
-def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[str]:
+def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[Problem]:
     properties, required = part.get("properties"), part.get("required")
     known = properties if isinstance(properties, dict) else {}
     for name in required if isinstance(required, list) else ():
         if isinstance(name, str) and name not in known:
-            yield f"must have what is 'required' in 'properties', which is all that xgrammar follows, got {name!r:.40}"
+            yield (
+                f"must have what is 'required' in 'properties', which is all that xgrammar follows, got {name!r:.40}",
+                known_names_required(),
+            )
     if "propertyNames" in demands:
         for keyword in ("properties", "patternProperties", "unevaluatedProperties"):
             if keyword in demands:
-                yield f"must be without 'propertyNames' beside {keyword!r}, where xgrammar ignores it"
+                yield (
+                    f"must be without 'propertyNames' beside {keyword!r}, where xgrammar ignores it",
+                    without("propertyNames"),
+                )
     patterns = part.get("patternProperties")
     if isinstance(patterns, dict) and len(patterns) > 1:
-        yield f"must have 'patternProperties' with one pattern: xgrammar follows one for each name, got {len(patterns)}"
+        yield (
+            f"must have 'patternProperties' with one pattern: xgrammar follows one for each name, got {len(patterns)}",
+            without_patterns(*list(patterns)[1:]),
+        )
     if patterns and known and part.get("additionalProperties", False) is not False:
-        yield "must be without 'patternProperties' beside 'additionalProperties' and 'properties': xgrammar ignores it"
+        yield (
+            "must be without 'patternProperties' beside 'additionalProperties' and 'properties': xgrammar ignores it",
+            without_pattern_properties(),
+        )
 
 
 def _idle(keyword: str, value: object) -> bool:
@@ -229,16 +290,3 @@ def _idle(keyword: str, value: object) -> bool:
     if keyword == "uniqueItems" or isinstance(value, dict | list):
         return not value
     return value is True or (value == 0 and value is not False and keyword in _LEAST)
-
-
-def _target(schema: object, ref: str) -> object:
-    value = schema
-    for part in ref.split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
-            value = value[int(name[:9])]
-        else:
-            return None
-    return value

@@ -1150,16 +1150,28 @@ class CheckConstraintResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROBLEM_FIELD_NUMBER: _builtins.int
+    RELAXED_FIELD_NUMBER: _builtins.int
+    UNENFORCED_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
-    """Reason why the compiler refuses the constraint, in its own words; empty where it follows it."""
+    """Reason why the compiler refuses the constraint, in its own words; empty where it follows it, or what is left of it."""
+    @_builtins.property
+    def relaxed(self) -> _types_pb2.StructuredOutput:
+        """What is left of a constraint at best effort; unset where nothing has to be left out."""
+
+    @_builtins.property
+    def unenforced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.UnenforcedKeyword]:
+        """Keywords that were left out."""
+
     def __init__(
         self,
         *,
         problem: _builtins.str = ...,
+        relaxed: _types_pb2.StructuredOutput | None = ...,
+        unenforced: _abc.Iterable[_types_pb2.UnenforcedKeyword] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["relaxed", b"relaxed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem", "relaxed", b"relaxed", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
