@@ -37,6 +37,7 @@ CONTENTS = {
         "API and client": "proto/README",
         "Using a cluster": "router/README",
         "Examples": "proto/examples/README",
+        "Console": "router/console/README",
         "Running a cluster": "cluster/README",
         "Engines and models": "deployments/README",
         "Kubernetes": "k8s/README",

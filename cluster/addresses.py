@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
 EVERY_ADDRESS = "::"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:\d+)?")
 
 
 def bare_host(host: str) -> str:
@@ -55,3 +57,21 @@ def free_port(host: str) -> int:
     with socket.socket(family_of(host)) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def name_of(host: str) -> str:
+    """Return the name or the bare address of a Host header, lower case; empty where the header is none."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").lower() if found is not None else ""
+
+
+def is_own_name(host: str) -> bool:
+    """Return whether a Host header is an address, or a name that leads to this machine only."""
+    name = name_of(host)
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

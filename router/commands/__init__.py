@@ -16,6 +16,13 @@ COMMANDS = (
         "router.commands.usage",
         Purpose.LOOK_AFTER,
     ),
+    Command(
+        "console",
+        "serve a web page that shows what the cluster does",
+        "router.console.command",
+        Purpose.LOOK_AFTER,
+        Extra.ROUTER,
+    ),
     Command("keys", "make, list and check API keys", "router.commands.keys", Purpose.LOOK_AFTER, Extra.ROUTER),
     Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions", Purpose.LOOK_AFTER),
     Command(

@@ -17,7 +17,15 @@ from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import print_problem, print_wait
 
 if TYPE_CHECKING:
-    from penstock.client import Client, DeadlineExceededError, NotFoundError, PenstockClientError, Tls
+    from penstock.client import (
+        AsyncClient,
+        Client,
+        DeadlineExceededError,
+        NotFoundError,
+        PenstockClientError,
+        Tls,
+    )
+    from penstock.client.connection import MetadataHook
 
 _FLAGS = {
     "allow_plaintext_key=True": "--allow-plaintext-key",
@@ -138,7 +146,9 @@ def _near_model(error: NotFoundError) -> str:
     return did_you_mean(error.details.metadata.get("model", ""), known.split(", ")) if found else ""
 
 
-def add_target_flags(parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, text: str = "") -> None:
+def add_target_flags(
+    parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, text: str = "", *, key: bool = True
+) -> None:
     """Add the flags for the router to call and the credentials. They are a group of their own: the last one in the help
     where this is called last.
 
@@ -146,15 +156,19 @@ def add_target_flags(parser: argparse.ArgumentParser, default: str | None = DEFA
         parser: parser of the command.
         default: router that is called without --target; None where the command then calls none.
         text: what --target says in the help, where it differs.
+        key: whether the command has a key of its own.
     """
     group = parser.add_argument_group("cluster, key and TLS")
     group.add_argument(
         "--target", metavar="HOST:PORT", default=default, help=text or "a router of the cluster (default %(default)s)"
     )
+    if key:
+        group.add_argument(
+            "--api-key-file", metavar="FILE", help=f"file with the API key (default: the variable {KEY_VARIABLE})"
+        )
     group.add_argument(
-        "--api-key-file", metavar="FILE", help=f"file with the API key (default: the variable {KEY_VARIABLE})"
+        "--allow-plaintext-key", action="store_true", help="send the API key without TLS to another machine"
     )
-    group.add_argument("--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine")
     group.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
     group.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
     group.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
@@ -169,12 +183,11 @@ def open_client(options: argparse.Namespace) -> Client:
         SettingsError: the flags contradict each other, or a file can't be read.
     """
     from penstock.client import Client, RetryPolicy
-    from penstock.values.fields import NotUnicodeError
 
     key = os.environ.get(KEY_VARIABLE) or None
     if options.api_key_file:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
-    try:
+    with _named_as_flags():
         return Client(
             options.target,
             tls=_tls(options),
@@ -182,6 +195,40 @@ def open_client(options: argparse.Namespace) -> Client:
             allow_plaintext_key=options.allow_plaintext_key,
             retry=RetryPolicy(on_wait=_Waits()),
         )
+
+
+def open_async_client(options: argparse.Namespace, metadata: MetadataHook) -> AsyncClient:
+    """Build the client that the flags describe, for a command without a key of its own. Call it in an event loop.
+
+    Args:
+        options: with the flags of `add_target_flags`.
+        metadata: function that returns what is sent with each call.
+
+    Raises:
+        SettingsError: the flags contradict each other, or a file can't be read.
+    """
+    from penstock.client import AsyncClient
+
+    with _named_as_flags():
+        return AsyncClient(options.target, tls=_tls(options), metadata=metadata)
+
+
+def sends_keys(options: argparse.Namespace) -> bool:
+    """Return whether API keys may travel to the routers: by TLS, on this machine, or because the user says so."""
+    from penstock.client.credentials import is_local
+
+    if options.allow_plaintext_key or _tls(options) is not None:
+        return True
+    return all(map(is_local, options.target.split(",")))
+
+
+@contextmanager
+def _named_as_flags() -> Iterator[None]:
+    """Turn an error of the client's arguments into one that names flags."""
+    from penstock.values.fields import NotUnicodeError
+
+    try:
+        yield
     except NotUnicodeError:
         raise
     except ValueError as error:

@@ -23,6 +23,7 @@ def test_proto_is_never_a_package() -> None:
     [
         ("router.__main__", ("ray", "torch", "vllm", "transformers")),
         ("penstock.client", ("ray", "torch", "vllm", "redis", "pydantic", "tokenizers", "prometheus_client")),
+        ("router.console.server", ("ray", "torch", "vllm", "redis", "tokenizers", "numpy", "locust")),
         ("cluster.cli.main", ("ray", "torch", "vllm", "redis", "grpc")),
         ("cluster.bootstrap.local", ("ray", "torch", "vllm")),
         ("deployments.replica.replica", ("ray", "torch", "vllm")),

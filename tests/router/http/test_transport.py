@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from cluster.addresses import is_own_name
 from router.http import calls, event_stream
-from router.http.hosts import is_own
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.router.server.test_tls import dialer, shown_by, tls
 from tests.support.certificates import LOOPBACK, Authority
@@ -126,14 +126,14 @@ async def test_a_client_that_reads_late_gets_everything_and_others_go_on(stack: 
 async def test_a_router_without_keys_answers_to_no_foreign_name(stack: Stack, host: str) -> None:
     status, body, _headers = await post(stack, "/v1/chat/completions", data=BODY, headers={"Host": host, **JSON})
     assert (421, "invalid_request_error") == (status, body["error"]["type"])
-    assert not is_own(host)
+    assert not is_own_name(host)
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "127.0.0.1:80", "[::1]:8000", "10.1.2.3", "a.localhost"]
 )
 async def test_addresses_and_localhost_are_its_own_names(host: str) -> None:
-    assert is_own(host)
+    assert is_own_name(host)
 
 
 async def test_the_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:

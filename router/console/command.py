@@ -1,0 +1,84 @@
+"""`penstock console`: the page that shows what a cluster does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from cluster.terminal.command import show_examples
+from cluster.terminal.console import screen
+from cluster.terminal.values import whole
+from router.commands.target import add_target_flags, open_async_client, sends_keys
+
+DEFAULT_PORT = 8080
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve a web page that shows what a cluster does: its replicas, the line, the autoscaler's decisions, "
+        "requests, jobs and costs, with a playground. It calls the routers as any client does. Where they need API "
+        "keys, the page asks for one, which stays in the browser."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument(
+        "--port",
+        type=whole(0, 65535),
+        default=DEFAULT_PORT,
+        metavar="N",
+        help="port of the page (default %(default)s); 0 takes a free one",
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name under which browsers call the page, beside addresses and localhost; may be given again",
+    )
+    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it serves")
+    add_target_flags(parser, key=False)
+    show_examples(
+        parser,
+        "penstock console",
+        "penstock console --target router.example.com:50051 --tls --port 8081",
+        "penstock console --host 0.0.0.0 --name console.example.com",
+    )
+    parser.set_defaults(run=run_console)
+
+
+def run_console(options: argparse.Namespace) -> int:
+    """Serve the page until SIGTERM or Ctrl-C."""
+    asyncio.run(_run(options))
+    return 0
+
+
+async def _run(options: argparse.Namespace) -> None:
+    from cluster.addresses import host_port
+    from cluster.lifecycle import stop_signals
+    from router.console.caller import key_metadata
+    from router.console.server import ConsoleFacts, ConsoleServer
+
+    stop = asyncio.Event()
+    async with open_async_client(options, key_metadata) as client:
+        server = ConsoleServer(
+            client, ConsoleFacts(options.target), keys_allowed=sends_keys(options), names=options.name
+        )
+        with stop_signals(stop.set):
+            await server.start(options.host, options.port)
+            try:
+                address = host_port(options.host, server.port)
+                screen().print(f"console of {options.target}: http://{address}", highlight=False, soft_wrap=True)
+                if options.ready_file is not None:
+                    _write_ready(options.ready_file, server.port)
+                await stop.wait()
+            finally:
+                await server.stop()
+
+
+def _write_ready(path: Path, port: int) -> None:
+    """Write the file that tells a starting process where the page is. It appears whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
+    partial.replace(path)

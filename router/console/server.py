@@ -1,0 +1,86 @@
+"""The server of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from aiohttp import web
+
+from cluster.addresses import host_port, listening_host
+from cluster.errors import BootstrapError
+from penstock.client import AsyncClient
+from router.console.bodies import MOST_BYTES
+from router.console.caller import CLIENT, carry_keys
+from router.console.changes import ChangeRoutes
+from router.console.chat import ChatRoutes
+from router.console.errors import show_errors
+from router.console.guard import add_headers, own_page_only
+from router.console.reads import ReadRoutes
+
+_END_S = 0.5
+"""Seconds that open answers may take to end when the console stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFacts:
+    """What the page says of its console."""
+
+    target: str
+    """Address of the routers."""
+    planner: bool = False
+    """Whether plans can be made here."""
+
+
+class ConsoleServer:
+    """HTTP server of the console."""
+
+    def __init__(
+        self, client: AsyncClient, facts: ConsoleFacts, *, keys_allowed: bool = True, names: Collection[str] = ()
+    ) -> None:
+        """Prepare a server.
+
+        Args:
+            client: client of the routers, which sends what `key_metadata` returns.
+            facts: what the page says of its console.
+            keys_allowed: whether keys may travel to the routers.
+            names: names under which it is called, beside addresses and localhost.
+        """
+        self.port = 0
+        """After `start`: the port that was bound."""
+        own = frozenset(name.lower() for name in names)
+        middlewares = (own_page_only(own), carry_keys(allowed=keys_allowed))
+        app = web.Application(client_max_size=MOST_BYTES, middlewares=(show_errors, *middlewares))
+        app[CLIENT] = client
+        app.on_response_prepare.append(add_headers)
+        ReadRoutes(facts.target, planner=facts.planner).add_to(app)
+        ChatRoutes().add_to(app)
+        ChangeRoutes().add_to(app)
+        self._static = Path(str(files("router.console") / "static"))
+        app.router.add_get("/", self._page)
+        app.router.add_static("/static", self._static)
+        # A page that leaves ends its calls.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind a port; 0 takes a free one.
+
+        Raises:
+            BootstrapError: it can't be bound.
+        """
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, listening_host(host), port).start()
+        except OSError as error:
+            why = f"port {host_port(host, port)} can't be bound: {error.strerror}"
+            raise BootstrapError("console", why) from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close the port and all connections. May be called twice."""
+        await self._runner.cleanup()
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        return web.FileResponse(self._static / "index.html")

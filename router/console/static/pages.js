@@ -1,0 +1,18 @@
+// The pages, in the order of the navigation.
+
+import { autoscaler } from "./views/autoscaler.js";
+import { jobs } from "./views/jobs.js";
+import { line } from "./views/line.js";
+import { models } from "./views/models.js";
+import { overview } from "./views/overview.js";
+import { playground } from "./views/playground.js";
+import { replicas } from "./views/replicas.js";
+import { request } from "./views/request.js";
+import { requests } from "./views/requests.js";
+import { usage } from "./views/usage.js";
+
+export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, playground];
+
+export function pageOf(name, rest) {
+  return PAGES.find((page) => page.name === name && Boolean(page.hidden) === rest.length > 0) ?? PAGES[0];
+}

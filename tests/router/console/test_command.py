@@ -1,0 +1,79 @@
+"""`penstock console` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.router.console.conftest import Console
+from tests.support.terminal import PENSTOCK
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+OWN = {"X-Penstock-Console": "1"}
+
+
+@asynccontextmanager
+async def started(folder: Path, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    ready = folder / "ready.json"
+    command = [*PENSTOCK, "console", "--port", "0", "--ready-file", str(ready), *flags]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        await until(ready.exists)
+        yield process, f"http://127.0.0.1:{json.loads(ready.read_text())['port']}"
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_it_serves_a_cluster_says_where_and_ends_by_sigterm(console: Console, tmp_path: Path) -> None:
+    target = f"127.0.0.1:{console.stack.routers[0].port}"
+    async with started(tmp_path, "--target", target) as (process, url):
+        async with aiohttp.ClientSession(headers=OWN) as session:
+            async with session.get(f"{url}/api/status") as answer:
+                assert ["demo", "other"] == [pool["name"] for pool in (await answer.json())["status"]["pools"]]
+            async with session.get(f"{url}/api/about") as answer:
+                assert target == (await answer.json())["target"]
+        process.send_signal(signal.SIGTERM)
+        assert 0 == await process.wait()
+        assert process.stdout is not None
+        assert f"console of {target}: {url}" in (await process.stdout.read()).decode()
+
+
+async def test_it_waits_for_routers_that_are_away(tmp_path: Path) -> None:
+    async with (
+        started(tmp_path, "--target", "127.0.0.1:1") as (_process, url),
+        aiohttp.ClientSession(headers=OWN) as session,
+        session.get(f"{url}/api/models") as answer,
+    ):
+        assert answer.status in (503, 504)
+        assert "127.0.0.1:1" in (await answer.json())["error"]
+
+
+async def test_a_key_never_crosses_a_network_in_the_clear(tmp_path: Path) -> None:
+    key = {**OWN, "X-Penstock-Key": "psk-any"}
+    for flags, expected in (((), 403), (("--allow-plaintext-key",), 200), (("--tls",), 200)):
+        (tmp_path / "ready.json").unlink(missing_ok=True)
+        async with (
+            started(tmp_path, "--target", "router.invalid:50051", *flags) as (_process, url),
+            aiohttp.ClientSession(headers=key) as session,
+            session.get(f"{url}/api/about") as answer,
+        ):
+            assert expected == answer.status
+
+
+async def test_a_port_that_is_taken_is_named(console: Console) -> None:
+    command = [*PENSTOCK, "console", "--port", str(console.port)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert 1 == done.returncode
+    assert f"port 127.0.0.1:{console.port} can't be bound" in done.stderr
