@@ -55,7 +55,7 @@ from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
-from router.records.keeper import RecordKeeper
+from router.records.keeper import RecordKeeper, open_keeper
 from router.stores import QueueFactory
 from router.validation import RequestLimits
 
@@ -140,7 +140,7 @@ def build_router(
         catalog, secret, router_id, policies, own.expected_output_tokens, salts, constraints=constraints
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
-    records = RecordKeeper(pools, queues.records)
+    records = open_keeper(pools, queues.records, metrics.registry)
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s, records.closed)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
     pooling = PoolingAdmission(catalog, admission, policies, salts)

@@ -16,6 +16,7 @@ from deployments.replica.metrics import ReplicaMetrics
 from penstock.models import RequestClass
 from reference.markdown import code, page, prose, table
 from router.metrics import RouterMetrics
+from router.records.genai_metrics import GenAiMetrics
 
 INTRO = """Each process serves its metrics at `/metrics` in Prometheus' format:
 see [Read metrics](../README.md#read-metrics). A histogram also has the series `_bucket`, `_sum` and `_count`.
@@ -53,6 +54,7 @@ def _families(registry: CollectorRegistry) -> Iterator[tuple[str, str, tuple[str
 def _router() -> CollectorRegistry:
     metrics = RouterMetrics()
     metrics.watch({}, lambda: 0)
+    GenAiMetrics(metrics.registry)
     return metrics.registry
 
 

@@ -66,6 +66,15 @@ def _expr(rate: BurnRate) -> str:
 
 STEPS = (
     Step(
+        "penstock explain --missed --all-tenants --pool {{ $labels.pool }}",
+        (
+            ("the outcome is an error", "they were not served: go on with `penstock status`"),
+            ("queue is most of total", "there is too little room: go on with `penstock decisions`"),
+            ("queue is a small part of total", "type `penstock explain` and an id: it shows replica and time"),
+            ("nothing", "routers keep no records (router.records.most), or these are too old"),
+        ),
+    ),
+    Step(
         "penstock status",
         (
             ("a replica is missing, or its state is not ready", "find out why it does not start, with the logs"),

@@ -32,6 +32,13 @@ ALERTS = (
                     ("another reason why an engine ended", "correct it; the record before the end has it"),
                 ),
             ),
+            Step(
+                "penstock explain --missed --all-tenants --pool {{ $labels.pool }}",
+                (
+                    ("one tenant's requests end with QUARANTINED", "ask that tenant what its prompts have in common"),
+                    ("requests of all tenants", "the replica is at fault, not its requests"),
+                ),
+            ),
         ),
     ),
     Alert(

@@ -105,6 +105,13 @@ ALERTS = (
                     ("lost attempts", "follow the runbook of PenstockLostAttempts"),
                 ),
             ),
+            Step(
+                "penstock explain --missed --all-tenants",
+                (
+                    ("one pool", "its replicas are at fault: look at their logs"),
+                    ("all pools", "Redis or the network is at fault"),
+                ),
+            ),
         ),
     ),
     Alert(
