@@ -65,6 +65,8 @@ class GenerationSpec:
     parsing: OutputParsing | None = None
     """How the output is parsed; None for output that is only text."""
     pooling: PoolingSpec | None = None
+    trace_parent: str = ""
+    """Header `traceparent` of the attempt's span; empty without traces."""
 
 
 @dataclass(frozen=True, slots=True)

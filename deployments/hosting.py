@@ -50,6 +50,7 @@ def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Re
         pool_settings=settings.pools[pool],
         queue_settings=settings.queue,
         settings=settings.replica,
+        telemetry=settings.telemetry,
     )
     secret_file = settings.cluster.secret_file
     if secret_file is None:

@@ -1,9 +1,12 @@
-"""Origin of a call: the API that it came by, for records and traces. It goes along with the call's task."""
+"""Origin of a call: the API that it came by and its caller's span. It goes along with the call's task."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from cluster.telemetry.tracing.context import TRACE_PARENT, TRACE_STATE, TraceContext, read_trace_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,8 @@ class CallOrigin:
 
     api: str
     """"grpc", "openai", "anthropic", "responses" or "job"."""
+    parent: TraceContext | None = None
+    """Span of the caller; None where it sent none."""
 
 
 GRPC = CallOrigin("grpc")
@@ -30,3 +35,15 @@ def call_origin() -> CallOrigin:
 def enter_call(origin: CallOrigin) -> None:
     """Set the origin of what this task does from now on."""
     _ORIGIN.set(origin)
+
+
+def with_parent(origin: CallOrigin, headers: Iterable[tuple[str, str | bytes]] | None) -> CallOrigin:
+    """Return an origin with the span that a caller's headers name. Names of headers are in lower case."""
+    parent = state = ""
+    for name, value in headers or ():
+        if name == TRACE_PARENT:
+            parent = str(value)
+        elif name == TRACE_STATE:
+            state = str(value)
+    found = read_trace_parent(parent, state) if parent else None
+    return origin if found is None else replace(origin, parent=found)

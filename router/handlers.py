@@ -16,6 +16,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed m
 
 from cluster.errors import CancelledError, InvalidRequestError, PenstockError
 from router.call_context import CallContext, ClientGoneError
+from router.call_origin import GRPC, enter_call, with_parent
 from router.grpc_server import call_context
 from router.identity import Caller, Role, minimum_role, require_role
 from router.metrics import RouterMetrics
@@ -84,7 +85,7 @@ def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: Rou
     async def handle(request: Message | Malformed, context: Any) -> Message:
         began = time.monotonic()
         try:
-            call = call_context(context)
+            call = _entered(context)
             caller = admit(call)
             reply = await behaviour(_checked(request), call, caller)
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
@@ -101,7 +102,7 @@ def _stream(
     async def handle(request: Message | Malformed, context: Any) -> None:
         began = time.monotonic()
         try:
-            call = call_context(context)
+            call = _entered(context)
             caller = admit(call)
             await behaviour(_checked(request), call, caller)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
@@ -121,7 +122,7 @@ def _upload(
     async def handle(requests: AsyncIterator[Message | Malformed], context: Any) -> Message:
         began = time.monotonic()
         try:
-            call = call_context(context)
+            call = _entered(context)
             reply = await behaviour(checked(requests), call, admit(call))
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
@@ -129,6 +130,12 @@ def _upload(
         return reply
 
     return handle
+
+
+def _entered(context: Any) -> CallContext:
+    call = call_context(context)
+    enter_call(with_parent(GRPC, call.invocation_metadata()))
+    return call
 
 
 def _checked(request: Message | Malformed) -> Message:

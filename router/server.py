@@ -14,18 +14,15 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health, health_pb2
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
-from cluster.grpc_options import SERVER_OPTIONS
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Bell
 from cluster.settings import RouterSettings, Settings
@@ -41,7 +38,8 @@ from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.embeddings.admit import PoolingAdmission
 from router.embeddings.servicer import EmbeddingServicer
-from router.grpc_server import CallServer, open_server, reflection_handlers
+from router.grpc_server import CallServer
+from router.grpc_server.public import public_server
 from router.handlers import service_handler
 from router.http.calls import Calls
 from router.http.files.results import line_bytes
@@ -56,6 +54,7 @@ from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
 from router.records.keeper import RecordKeeper, open_keeper
+from router.records.tracing import Tracing, open_tracing
 from router.stores import QueueFactory
 from router.validation import RequestLimits
 
@@ -96,6 +95,8 @@ class RouterParts:
     feeder: JobFeeder
     control_api: ControlApi
     records: RecordKeeper
+    tracing: Tracing | None
+    """Export of traces; None where it is off."""
     health: Any
     """gRPC's health service; its class is missing in the stubs."""
     server: CallServer
@@ -136,11 +137,22 @@ def build_router(
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
     constraints, policies = ConstraintChecks(), TenantPolicies(settings)
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
+    tracing = open_tracing(settings, router_id)
     admission = Admission(
-        catalog, secret, router_id, policies, own.expected_output_tokens, salts, constraints=constraints
+        catalog,
+        secret,
+        router_id,
+        policies,
+        own.expected_output_tokens,
+        salts,
+        constraints=constraints,
+        tracing=tracing.sampling if tracing is not None else None,
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
     records = open_keeper(pools, queues.records, metrics.registry)
+    if tracing is not None:
+        records.listeners.append(tracing.take)
+        admission.refused = tracing.refused
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s, records.closed)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
     pooling = PoolingAdmission(catalog, admission, policies, salts)
@@ -166,6 +178,7 @@ def build_router(
     calls = Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+    names = [service.full_name for service in _SERVICES]
     parts = RouterParts(
         pools=pools,
         bell=queues.bell(router_id),
@@ -178,8 +191,9 @@ def build_router(
         feeder=feeder,
         control_api=control_api,
         records=records,
+        tracing=tracing,
         health=health_service,
-        server=_build_server(own, handlers, health_service, shared_port=shared_port),
+        server=public_server(own, handlers, health_service, names, shared_port=shared_port),
         tls=tls,
         http=build_http(own, HttpServices(calls, embeddings, job_tools, responses), tls, shared_port=shared_port),
     )
@@ -212,29 +226,6 @@ def _build_feeder(
     for name, pool in pools.items():
         pool.job_work = partial(feeder.work, name)
     return feeder
-
-
-def _build_server(
-    settings: RouterSettings,
-    handlers: Sequence[grpc.GenericRpcHandler[Any, Any]],
-    health_service: Any,
-    *,
-    shared_port: bool,
-) -> CallServer:
-    server = open_server(
-        settings.grpc_server,
-        [
-            *SERVER_OPTIONS,
-            ("grpc.max_receive_message_length", settings.max_message_bytes),
-            ("grpc.so_reuseport", int(shared_port)),
-        ],
-    )
-    server.add_generic_rpc_handlers(tuple(handlers))
-    add_HealthServicer_to_server(health_service, server)
-    if settings.reflection:
-        names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health")
-        server.add_generic_rpc_handlers(reflection_handlers(names))
-    return server
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
@@ -370,6 +361,8 @@ class Router:
         await self._inference.close()
         await self._jobs.close()
         await parts.records.close()
+        if parts.tracing is not None:
+            await asyncio.to_thread(parts.tracing.close)
         await parts.control_api.close()
         await parts.job_stores.close()
         await parts.bell.close()

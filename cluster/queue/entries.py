@@ -105,6 +105,8 @@ class QueueEntry:
     digest: str = ""
     """Identity of what the client asked for: one digest, or two as "exact/plain". Exact is of the bytes received, plain
     leaves defaults out. A client key matches if either matches."""
+    trace: str = ""
+    """Span of its request, ids of trace and span with a hyphen between them; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ class Adopted:
     """Whether the attempt of `grant` is known to run."""
     age_ms: int = 0
     """Pool time since it was submitted; since it was submitted again, if the store had forgotten it."""
+    trace: str = ""
+    """As in the entry."""
 
 
 class Where(enum.Enum):

@@ -27,6 +27,7 @@ from cluster.settings.router import (
     RouterSettings,
     RouterTlsSettings,
 )
+from cluster.settings.telemetry import TelemetrySettings
 from cluster.settings.tree import AutoscalerSettings, ClusterSettings, RedisSettings, Settings
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "SpeculativeSettings",
     "StructuredOutputSettings",
     "TaskKind",
+    "TelemetrySettings",
     "TenantSettings",
     "VllmSettings",
     "access_of",

@@ -15,6 +15,7 @@ from cluster.settings.queue import QueueSettings, TenantSettings
 from cluster.settings.replica import ReplicaSettings
 from cluster.settings.router import AuthSettings, JobsSettings, RouterSettings
 from cluster.settings.section import FilePath, Host, PoolName, Section, TenantName
+from cluster.settings.telemetry import TelemetrySettings
 
 
 class RedisSettings(Section):
@@ -110,6 +111,7 @@ class Settings(Section):
     router: RouterSettings = RouterSettings()
     replica: ReplicaSettings = ReplicaSettings()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
     """Pools by name; a pool's name is the model's name in requests."""
     tenants: dict[TenantName, TenantSettings] = {}  # noqa: RUF012 - pydantic copies it

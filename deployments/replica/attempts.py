@@ -70,7 +70,7 @@ class AttemptTable:
         *,
         attach_grace_s: float,
         retained_bytes: int,
-        on_end: Callable[[SequenceEnd], None],
+        on_end: Callable[[OutputLog], None],
         on_prefilled: Callable[[], None] | None = None,
         resumes_penalties: bool = True,
     ) -> None:
@@ -359,7 +359,7 @@ class AttemptTable:
             # and a router that takes over meanwhile has to find this log too.
             self._retained += log.size_bytes()
             if log.end is not None:
-                self._on_end(log.end)
+                self._on_end(log)
             self._bound_retained()
 
     def _leave_alone(self, key: tuple[str, str]) -> None:

@@ -196,4 +196,5 @@ def spec_from_wire(start: pb.Start) -> GenerationSpec:
         resume=resume_record_from_wire(start.resume) if start.HasField("resume") else None,
         parsing=parsing_from_wire(start.parsing) if start.HasField("parsing") else None,
         pooling=pooling_from_start(start.pooling) if start.HasField("pooling") else None,
+        trace_parent=start.trace_parent,
     )

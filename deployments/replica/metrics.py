@@ -8,11 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.models import EngineStats, SequenceEnd
+from cluster.models import EngineStats
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.control_metrics import ControlMetrics
 from deployments.replica.governor import Governor
+from deployments.replica.output_log import OutputLog
 
 
 class ReplicaMetrics:
@@ -56,8 +57,10 @@ class ReplicaMetrics:
         self.registry.register(_Live(self._labels, self._stats, table))
         self.registry.register(ControlMetrics(self._labels, governor))
 
-    def ended(self, end: SequenceEnd) -> None:
+    def ended(self, log: OutputLog) -> None:
         """Count a sequence that ended."""
+        if (end := log.end) is None:
+            return
         self._ended.labels(*self._labels.values(), end.reason.value).inc()
         self._gpu.inc(end.gpu_seconds)
         if end.prefill_s > 0:

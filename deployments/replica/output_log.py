@@ -60,6 +60,7 @@ class OutputLog:
         "request_id",
         "sink",
         "tokens",
+        "trace_parent",
     )
 
     def __init__(
@@ -80,6 +81,8 @@ class OutputLog:
         """
         self.request_id = request_id
         self.attempt = attempt
+        self.trace_parent = ""
+        """As in `GenerationSpec`."""
         self.entries: list[Entry] = []
         self.tokens = 0
         self.begun = False
@@ -255,7 +258,7 @@ def log_of(
     request_id: str, attempt: str, spec: GenerationSpec, on_change: Callable[[OutputLog, bool], None]
 ) -> OutputLog:
     """Make the log of a sequence; `on_change` as for `OutputLog`."""
-    return OutputLog(
+    log = OutputLog(
         request_id,
         attempt,
         on_change,
@@ -264,6 +267,8 @@ def log_of(
         prompt_logprobs=spec.sampling.prompt_logprobs is not None,
         parsing=spec.parsing,
     )
+    log.trace_parent = spec.trace_parent
+    return log
 
 
 def _merged(entries: Sequence[Entry]) -> Entry:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -27,7 +27,7 @@ from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
-from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
+from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
 from cluster.telemetry import MetricsServer
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
@@ -41,6 +41,7 @@ from deployments.replica.group_fit import GroupFit
 from deployments.replica.life import Life, engine_report
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer, require_tokenizer
+from deployments.replica.spans import open_engine_spans
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from penstock.models import DrainReason, ModelTask, ReplicaState
 from penstock.values.steps import Relief
@@ -57,6 +58,7 @@ class ReplicaPlan:
     pool_settings: PoolSettings
     queue_settings: QueueSettings
     settings: ReplicaSettings
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Replica:
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
         self._queue: Queue | None = None
         self._metrics_server: MetricsServer | None = None
+        self._spans = open_engine_spans(plan.telemetry, plan.pool, plan.replica_id, self._clock)
         self._death: EngineDeadError | None = None
         """Reason why the engine is given up. It takes nothing any more, even if it recovers."""
         self._point: bytes | None = None
@@ -174,7 +177,7 @@ class Replica:
             self._clock,
             attach_grace_s=plan.queue_settings.attach_grace_s,
             retained_bytes=plan.settings.retained_log_mb << 20,
-            on_end=metrics.ended,
+            on_end=self._spans.after(metrics.ended),
             on_prefilled=self._report_now,
             resumes_penalties=identity.resumes_penalties,
         )
@@ -363,6 +366,7 @@ class Replica:
             await self._server.stop(grace=0.5)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
+        await asyncio.to_thread(self._spans.close)
         await self._engine.close()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
 

@@ -32,10 +32,11 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def router_pins() -> str:
-    """Return the pins of penstock-llm[router] and its dependencies."""
+    """Return the pins of penstock-llm[router,otel] and its dependencies."""
     known = pins("cpu.txt")
     server, client = _project(ROOT), _project(ROOT / "proto")
-    needed = [*server["dependencies"], *server["optional-dependencies"]["router"], *client["dependencies"]]
+    extras = server["optional-dependencies"]
+    needed = [*server["dependencies"], *extras["router"], *extras["otel"], *client["dependencies"]]
     # The client is built from this repository, as the server is.
     todo = [each for each in map(Requirement, needed) if each.name != client["name"]]
     found: dict[str, str] = {}

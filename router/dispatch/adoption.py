@@ -62,6 +62,7 @@ class Adoption:
             wait.adopted = True
             wait.first_arrived_at = min(wait.arrived_at, time.monotonic() - adopted.age_ms / 1000)
             wait.position = adopted.position
+            wait.first_span = adopted.trace
             choice.run_id = self._run_id()
         return adopted
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.errors import InvalidRequestError, NoReplicaError
+from cluster.errors import InvalidRequestError, NoReplicaError, PenstockError
 from cluster.models import NOTHING_TO_SAMPLE, ModelInfo, PoolingSpec
 from penstock.models import ModelTask
 from router.affinity import CacheSalts, Trail
@@ -18,6 +18,7 @@ from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
 from router.inference.admit import Admission
 from router.inference.admitted import Admitted, InputGroup
+from router.records.refusal import Refused
 from router.tokens.guess import likely_tokens
 from router.tokens.inputs import EncodedInput
 from router.validation import CheckedRequest, TextPrompt, TokenPrompt
@@ -70,6 +71,16 @@ class PoolingAdmission:
             ModelNotFoundError: the cluster does not serve the model.
             QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: it can't be served now.
         """
+        arrived_at = time.monotonic()
+        try:
+            return await self._open(checked, caller, time_left_s, counted=counted)
+        except PenstockError as error:
+            self._admission.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+            raise
+
+    async def _open(
+        self, checked: CheckedPooling, caller: Caller, time_left_s: float | None, *, counted: bool
+    ) -> OpenPooling:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)

@@ -7,6 +7,7 @@ import math
 import time
 
 from cluster.errors import EngineRequestError, InvalidRequestError
+from cluster.telemetry.tracing.context import attempt_parent
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.metering import AttemptOutcome, AttemptTimes, FinishedAttempt
@@ -36,8 +37,9 @@ class Attempt:
     # --- on the link --------------------------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver, request_id: str, start: pb.Start) -> None:
-        """Start it on the replica."""
+        """Start it on the replica; `start` is changed."""
         self.sink = self.place.link.open_sink(receiver, request_id, self.name, self.tokens_before)
+        start.trace_parent = attempt_parent(start.trace_parent, self.name)
         self.place.link.send_start(self.sink, start)
 
     def attach(self, receiver: Receiver, request_id: str, deadline: float | None) -> None:
@@ -112,4 +114,5 @@ def content_digest(start: pb.Start) -> bytes:
     same.ClearField("cache_salt")
     # Routers of the last release leave it out, and have the same marks.
     same.ClearField("tokenizer_digest")
+    same.ClearField("trace_parent")
     return hashlib.blake2b(same.SerializeToString(deterministic=True), digest_size=16).digest()

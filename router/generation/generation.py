@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
+from cluster.telemetry.tracing.context import RequestTrace
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.models import Unenforced
+from penstock.models import ModelTask, Unenforced
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire, unenforced_to_wire
@@ -54,6 +55,7 @@ class Generation:
         arrived_at: float,
         admitted_at: float,
         unenforced: Sequence[Unenforced] = (),
+        trace: RequestTrace | None = None,
     ) -> None:
         """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
         self.request_id = ticket.request_id
@@ -66,6 +68,9 @@ class Generation:
         self.arrived_at = arrived_at
         self.admitted_at = admitted_at
         self.origin = call_origin()
+        self.task = ModelTask.GENERATE
+        self.trace = trace
+        """Trace of the call; None where traces are off."""
         self._wait_s = wait_s
         self._unenforced = unenforced
         self._news = asyncio.Event()

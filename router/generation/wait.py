@@ -18,6 +18,7 @@ class Wait:
         "arrived_at",
         "first_arrived_at",
         "first_position",
+        "first_span",
         "position",
         "predicted_s",
         "submitted_at",
@@ -33,6 +34,8 @@ class Wait:
         """When its call came."""
         self.first_arrived_at = self.arrived_at
         """When the first call for it came, as far as the queue knows."""
+        self.first_span = ""
+        """Span of its first call, where this one resumes it."""
         self.position = 0
         """Waiting entries ahead, as last heard."""
         self.first_position = 0

@@ -15,7 +15,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
 from penstock.values.results import Receipt
 from router.call_context import CallContext, ClientGoneError
-from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call
+from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_parent
 from router.http.bodies import Asked, read_json
 from router.http.context import HttpContext
 from router.http.errors import HttpError, http_error
@@ -113,7 +113,8 @@ class Calls:
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer every error in the form of its API, and count the call."""
-        enter_call(_origin(request.path))
+        headers = ((name.lower(), value) for name, value in request.headers.items())
+        enter_call(with_parent(_origin(request.path), headers))
         try:
             response = await handler(request)
         except asyncio.CancelledError:

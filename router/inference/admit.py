@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.errors import (
@@ -19,6 +19,7 @@ from cluster.errors import (
 )
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
+from cluster.telemetry.tracing.context import TraceSampling
 from cluster.trust.secret import ClusterSecret
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
@@ -31,6 +32,7 @@ from router.inference.admitted import Admitted
 from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
+from router.records.refusal import Refused
 from router.tokens.guess import likely_tokens
 from router.validation import CheckedRequest, ResumePoint, check_generates, check_received, resolve
 
@@ -55,12 +57,16 @@ class Admission:
         salts: CacheSalts,
         *,
         constraints: ConstraintChecks,
+        tracing: TraceSampling | None = None,
     ) -> None:
+        """Without `tracing`, requests have no traces."""
+        self.refused: Callable[[Refused], None] = lambda _refused: None
+        """Told every request that is refused."""
         self._catalog = catalog
         self._salts = salts
         self._constraints = constraints
         self._expected_output_tokens = expected_output_tokens
-        self._builder = Builder(secret, router_id, policies, expected_output_tokens)
+        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing)
         self._resumed = Resume(self._builder, secret)
 
     async def open(
@@ -83,6 +89,22 @@ class Admission:
             ModelNotFoundError: the cluster does not serve the model.
             QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: it can't be served now.
         """
+        arrived_at = time.monotonic()
+        try:
+            return await self._open(checked, caller, time_left_s, resume, counted=counted)
+        except PenstockError as error:
+            self.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+            raise
+
+    async def _open(
+        self,
+        checked: CheckedRequest,
+        caller: Caller,
+        time_left_s: float | None,
+        resume: ResumePoint | None,
+        *,
+        counted: bool,
+    ) -> Generation | bytes:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)

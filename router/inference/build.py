@@ -7,11 +7,13 @@ import time
 from functools import partial
 
 from cluster.queue.entries import QueueEntry
+from cluster.telemetry.tracing.context import RequestTrace, TraceSampling
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from cluster.wire.pooling import pooling_to_start
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
+from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.generation.metering import AttemptMetering
@@ -26,19 +28,26 @@ class Builder:
     """Builder of generations. It puts nothing in line."""
 
     def __init__(
-        self, secret: ClusterSecret, router_id: str, policies: TenantPolicies, expected_output_tokens: int
+        self,
+        secret: ClusterSecret,
+        router_id: str,
+        policies: TenantPolicies,
+        expected_output_tokens: int,
+        tracing: TraceSampling | None,
     ) -> None:
         """`expected_output_tokens`: output that a request is expected to have, where it may have as much."""
         self._secret = secret
         self._router_id = router_id
         self._policies = policies
+        self._tracing = tracing
         self._expected_output_tokens = expected_output_tokens
 
     def generation(self, admitted: Admitted, request_id: str) -> Generation:
         """Return a request's generation with its choices."""
-        choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
+        trace = self._tracing.begin(call_origin().parent) if self._tracing is not None else None
+        choices = [self._choice(admitted, request_id, index, trace) for index in range(admitted.n)]
         resume_token = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, admitted.prompt_tokens, ())
-        return Generation(
+        generation = Generation(
             resume_token,
             choices,
             self._secret,
@@ -47,9 +56,12 @@ class Builder:
             arrived_at=admitted.arrived_at,
             admitted_at=time.monotonic(),
             unenforced=admitted.unenforced,
+            trace=trace,
         )
+        generation.task = admitted.info.task
+        return generation
 
-    def _choice(self, admitted: Admitted, request_id: str, index: int) -> Choice:
+    def _choice(self, admitted: Admitted, request_id: str, index: int, trace: RequestTrace | None) -> Choice:
         checked, params, pool = admitted.checked, admitted.params, admitted.pool
         prompt_tokens = admitted.choice_tokens
         group = admitted.groups[index] if admitted.groups else None
@@ -72,6 +84,7 @@ class Builder:
             # The first one takes the quota of all choices.
             choices=admitted.n if index == 0 else 0,
             digest=checked.digest,
+            trace="" if trace is None else trace.own.name,
             preferred_replicas=admitted.preferred,
         )
         start = pb.Start(
@@ -82,6 +95,7 @@ class Builder:
             cache_salt=admitted.salt,
             request_class=request_class_to_wire(checked.request_class),
             tokenizer_digest=admitted.info.tokenizer_digest,
+            trace_parent="" if trace is None else trace.own.trace_parent,
             parsing=output_parsing(checked, admitted.info.capabilities),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)

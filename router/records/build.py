@@ -12,7 +12,7 @@ from penstock.models import ReplicaState
 from penstock.v1 import records_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.slo import ClassSlo
-from penstock.wire import duration_to_wire, request_class_to_wire
+from penstock.wire import duration_to_wire, model_task_to_wire, request_class_to_wire
 from router.admission.demand import Verdict, verdict_of
 from router.generation.choice import Choice
 from router.generation.generation import Generation
@@ -56,6 +56,7 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         arrived_at_ms=closed.wall_ms - round((closed.at - arrived_at) * 1000),
         router_id=generation.router_id,
         origin=generation.origin.api,
+        task=model_task_to_wire(generation.task),
         admission_time=receipt.admission_time,
         total_time=duration_to_wire(closed.at - arrived_at),
         slo=_slo(generation, closed.slo),
@@ -65,6 +66,10 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         choices=[_choice(choice, arrived_at, closed) for choice in generation.choices],
         resumed=any(choice.wait.adopted or choice.inherited for choice in generation.choices),
     )
+    if (trace := generation.trace) is not None:
+        record.trace_id, record.span_id, record.sampled = trace.own.trace_id, trace.own.span_id, trace.own.sampled
+        record.parent_span_id = trace.parent.span_id if trace.parent is not None else ""
+        record.first_span, record.trace_state = first.wait.first_span, trace.own.state
     if (error := generation.error) is not None:
         record.error_reason = error.reason
         record.error = str(error)[:_LONGEST_ERROR]

@@ -126,6 +126,7 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
         pool_settings=settings.pools[options.pool],
         queue_settings=settings.queue,
         settings=settings.replica,
+        telemetry=settings.telemetry,
     )
     if settings.cluster.secret_file is None:
         raise SystemExit("cluster.secret_file must be set")

@@ -154,6 +154,7 @@ class Stack:
             pool_settings=self.settings.pools[pool],
             queue_settings=self.settings.queue,
             settings=self.settings.replica,
+            telemetry=self.settings.telemetry,
         )
         engine = engine or build_engine(plan.pool_settings)
         replica = Replica(plan, engine, lambda: self.queue(pool), SECRET, open_control=lambda: self.control(pool))

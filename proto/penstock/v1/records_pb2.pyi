@@ -448,6 +448,11 @@ class RequestRecord(_message.Message):
     TRACE_ID_FIELD_NUMBER: _builtins.int
     SPAN_ID_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
+    PARENT_SPAN_ID_FIELD_NUMBER: _builtins.int
+    FIRST_SPAN_FIELD_NUMBER: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TRACE_STATE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     pool: _builtins.str
@@ -476,6 +481,16 @@ class RequestRecord(_message.Message):
     """Id of the call's span in that trace, 16 hexadecimal digits."""
     resumed: _builtins.bool
     """Whether the call went on with a request that an earlier call had begun."""
+    parent_span_id: _builtins.str
+    """Id of the caller's span, 16 hexadecimal digits; empty where it sent none."""
+    first_span: _builtins.str
+    """Span of the request's first call where this call resumed it: the ids of trace and span, with a hyphen between them."""
+    sampled: _builtins.bool
+    """Whether the trace is sampled. A call that missed its SLO or failed is exported in any case."""
+    task: _types_pb2.ModelTask.ValueType
+    """Task of the model."""
+    trace_state: _builtins.str
+    """Header `tracestate` of the caller."""
     @_builtins.property
     def admission_time(self) -> _duration_pb2.Duration:
         """Time for validation, chat template and tokenization."""
@@ -528,10 +543,15 @@ class RequestRecord(_message.Message):
         trace_id: _builtins.str = ...,
         span_id: _builtins.str = ...,
         resumed: _builtins.bool = ...,
+        parent_span_id: _builtins.str = ...,
+        first_span: _builtins.str = ...,
+        sampled: _builtins.bool = ...,
+        task: _types_pb2.ModelTask.ValueType = ...,
+        trace_state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "delivery_time", b"delivery_time", "slo", b"slo", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "error", b"error", "error_reason", b"error_reason", "gpu_seconds", b"gpu_seconds", "origin", b"origin", "pool", b"pool", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "slo", b"slo", "span_id", b"span_id", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,7 +79,7 @@ class Case:
             self.clock,
             attach_grace_s=5.0,
             retained_bytes=retained,
-            on_end=self.ends.append,
+            on_end=lambda log: self.ends.append(log.end) if log.end is not None else None,
             on_prefilled=lambda: self.reports.append(tuple(self.table.prefilled)),
             resumes_penalties=resumes_penalties,
         )

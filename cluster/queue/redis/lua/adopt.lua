@@ -2,8 +2,9 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id
--- Reply: {0, age, position} waiting; {1, age, attempt, replica, started (0 or 1)} granted; age: ms since it was
---        submitted; nil if the tenant has no such entry, or an order ends it
+-- Reply: {0, age, span, position} waiting; {1, age, span, attempt, replica, started (0 or 1)} granted; age: ms since
+--        it was submitted; span: of the request that submitted it, or ""; nil if the tenant has no such entry, or an
+--        order ends it
 
 Q.pass_when_full()
 Q.open_pool()
@@ -39,8 +40,8 @@ for _, mine in ipairs(Q.caused) do
   if mine[1] ~= id then Q.ring(A[1]) end
 end
 Q.close_pool()
-local age = Q.now - e[SUBMITTED]
+local age, span = Q.now - e[SUBMITTED], e[TRACE] or ''
 if e[STATE] == 'f' then
-  return {1, age, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
+  return {1, age, span, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
 end
-return {0, age, Q.position(id, e, {})}
+return {0, age, span, Q.position(id, e, {})}

@@ -222,6 +222,7 @@ class Start(_message.Message):
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     PARSING_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -245,6 +246,8 @@ class Start(_message.Message):
     """
     tokenizer_digest: _builtins.str
     """Digest of the tokenizer that made the prompt's ids, as in GetTokenizer. Empty, from an older router: not known."""
+    trace_parent: _builtins.str
+    """Header `traceparent` of the attempt's span; empty without traces."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids of the prompt."""
@@ -282,10 +285,11 @@ class Start(_message.Message):
         tokenizer_digest: _builtins.str = ...,
         parsing: Global___OutputParsing | None = ...,
         pooling: Global___Pooling | None = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parsing", b"parsing", "pooling", b"pooling", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "pooling", b"pooling", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "pooling", b"pooling", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

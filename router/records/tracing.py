@@ -1,0 +1,57 @@
+"""Traces of a router: which calls are exported, and the way of their spans to the collector."""
+
+from __future__ import annotations
+
+import time
+
+import cluster
+from cluster.settings import Settings
+from cluster.telemetry.tracing.context import TraceSampling
+from cluster.telemetry.tracing.exporter import OtlpTarget, SpanSink
+from penstock.v1 import records_pb2 as api
+from router.call_origin import call_origin
+from router.records.build import missed
+from router.records.refusal import Refused, span_of_refusal
+from router.records.spans import spans_of
+
+
+class Tracing:
+    """Traces of one router."""
+
+    def __init__(self, sampling: TraceSampling, sink: SpanSink) -> None:
+        self.sampling = sampling
+        self._sink = sink
+
+    def take(self, record: api.RequestRecord) -> None:
+        """Export a call that is sampled, failed or missed its SLO."""
+        if record.trace_id and (record.sampled or missed(record)):
+            self._sink.add(spans_of(record))
+
+    def refused(self, refused: Refused) -> None:
+        """Export a request that was refused, if it is sampled, or its refusal is the cluster's."""
+        trace = self.sampling.begin(call_origin().parent)
+        if trace.own.sampled or refused.of_the_cluster:
+            now_ns, took_s = time.time_ns(), time.monotonic() - refused.arrived_at
+            self._sink.add((span_of_refusal(refused, trace, now_ns - round(took_s * 1e9), now_ns),))
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._sink.close()
+
+
+def open_tracing(settings: Settings, router_id: str) -> Tracing | None:
+    """Return a router's traces; None where no collector is named.
+
+    Raises:
+        SettingsError: the packages of the extra `otel` are missing.
+    """
+    telemetry = settings.telemetry
+    if not telemetry.otlp_endpoint:
+        return None
+    resource = {
+        "service.name": "penstock-router",
+        "service.version": cluster.__version__,
+        "service.instance.id": router_id,
+    }
+    sink = SpanSink(OtlpTarget(telemetry.otlp_endpoint, telemetry.otlp_protocol), resource)
+    return Tracing(TraceSampling(telemetry.trace_ratio), sink)
