@@ -164,6 +164,12 @@ class EngineStats:
     steps: int = 0
     busy_s: float = 0.0
     """Time in seconds of steps with sequences. The sequences' shares of the engine add up to it."""
+    open_s: float = 0.0
+    """Time in seconds since the last step ended, while there is work: the step that runs now. Not in `busy_s` yet."""
+    ended_gpu_s: float = 0.0
+    """GPU-seconds of all sequences that left the engine, for any reason."""
+    live_gpu_s: float = 0.0
+    """GPU-seconds so far of the sequences inside the engine."""
     output_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from cluster.queue.entries import (
     Adopted,
+    CostLine,
     Holdings,
     KnownRequest,
     Mail,
@@ -30,7 +31,14 @@ from cluster.queue.entries import (
     Submitted,
     UsageLine,
 )
-from cluster.queue.heartbeats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
+from cluster.queue.heartbeats import (
+    PoolView,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaTimes,
+    RouterBeat,
+    RouterBeatReply,
+)
 
 
 class Queue(Protocol):
@@ -137,6 +145,16 @@ class Queue(Protocol):
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
+        ...
+
+    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
+        """Report the time of a replica that has no lease: it starts, or has just left. Fields as in `ReplicaBeat`."""
+        ...
+
+    async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
+        """Read the pool's costs by hour of pool time, in hours since 1970, in order. Hours without a replica have no
+        line.
+        """
         ...
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:

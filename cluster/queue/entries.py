@@ -260,3 +260,38 @@ class UsageLine:
     cached_tokens: int
     gpu_seconds: float
     cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTime:
+    """GPU time of one kind, and its price."""
+
+    gpu_seconds: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """GPU time of a pool in one hour of pool time, by kind. The kinds add up to `total`, unless a count is wrong."""
+
+    hour: int
+    """Hours since 1970-01-01."""
+    total: GpuTime
+    """Wall time of the replicas times their GPUs."""
+    requests: GpuTime
+    """Use that routers settled: the GPU-seconds of receipts."""
+    starting: GpuTime
+    idle: GpuTime
+    draining: GpuTime
+    lost: GpuTime
+    """Use by attempts whose end no router settled, and time of dead replicas until their lease ended. Negative where an
+    end that was counted as lost was settled in a later hour."""
+    running: GpuTime
+    """Use by attempts that had not ended, less that of the hours before. Negative where more ended than began."""
+    charged: float
+    """Charges to tenants, by the pool's prices."""
+
+    @property
+    def parts(self) -> tuple[GpuTime, ...]:
+        """Kinds that add up to `total`."""
+        return (self.requests, self.starting, self.idle, self.draining, self.lost, self.running)

@@ -84,6 +84,27 @@ class RouterBeatReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaTimes:
+    """GPU-seconds of a replica by kind, counted since its process began. They only grow, except `running`."""
+
+    gpus: int
+    price_per_gpu_s: float
+    """Price of a GPU-second, in the currency of the settings."""
+    total: float
+    """Wall time on all its GPUs."""
+    starting: float = 0.0
+    """Time before it took work."""
+    idle: float = 0.0
+    """Time without an engine step, while it took work."""
+    draining: float = 0.0
+    """Time without an engine step, after it took no new work any more."""
+    ended: float = 0.0
+    """Use by attempts that have ended, whether or not a router took their end."""
+    running: float = 0.0
+    """Use so far by attempts that run."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaBeat:
     """Report of a replica in each heartbeat."""
 
@@ -104,6 +125,10 @@ class ReplicaBeat:
     as one that has produced nothing."""
     batch_slots: int | None = None
     """Most slots that class BATCH gets here beyond its reserved share; None is no bound."""
+    times: ReplicaTimes | None = None
+    """Account of its time; None from a replica that keeps none, whose time is in no line of costs."""
+    told: ReplicaTimes | None = None
+    """Account in the last heartbeat that was answered. A store that lost its own counts from here."""
 
 
 @dataclass(frozen=True, slots=True)

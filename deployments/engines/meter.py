@@ -26,6 +26,7 @@ class StepMeter:
         self._prefill_tokens = 0
         self._steps = 0
         self._busy_s = 0.0
+        self._ended_gpu_s = 0.0
         self._output_tokens = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
@@ -48,6 +49,13 @@ class StepMeter:
         self.live += 1
         self._prefill_tokens += prompt_tokens
 
+    def scheduled(self, moment: float) -> None:
+        """Note when a step began, where the engine tells it. The first step after an idle time begins then, and not at
+        the arrival: the time between belongs to no sequence.
+        """
+        if self._fresh:
+            self.clock.resume(moment)
+
     def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Count a sequence's first token."""
         self._prefill_tokens -= prompt_tokens
@@ -60,9 +68,10 @@ class StepMeter:
         """
         self._preemptions += 1
 
-    def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int) -> None:
+    def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int, gpu_seconds: float) -> None:
         """Count a sequence that left the engine."""
         self.live -= 1
+        self._ended_gpu_s += gpu_seconds
         self._output_tokens += output_tokens
         if not prefilled:
             self._prefill_tokens -= prompt_tokens
@@ -132,7 +141,9 @@ class StepMeter:
         """Return the seconds without a step while there is work; 0 without work."""
         return now - self._progress_at if self.live else 0.0
 
-    def stats(self, batch_limit: int, token_budget: int, output_tokens_live: int) -> EngineStats:
+    def stats(
+        self, now: float, batch_limit: int, token_budget: int, *, output_tokens_live: int, gpu_s_live: float
+    ) -> EngineStats:
         """Return the state. An empty engine counts as idle: after its last step it may report nothing more."""
         running = min(self._running, self.live)
         return EngineStats(
@@ -144,6 +155,9 @@ class StepMeter:
             token_budget=token_budget,
             steps=self._steps,
             busy_s=self._busy_s,
+            open_s=self.idle_for(now),
+            ended_gpu_s=self._ended_gpu_s,
+            live_gpu_s=gpu_s_live,
             output_tokens=self._output_tokens + output_tokens_live,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,

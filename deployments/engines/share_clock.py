@@ -22,7 +22,8 @@ class ShareClock:
 
     def resume(self, now: float) -> None:
         """Start to count at `now`. The idle time before it is charged to no sequence."""
-        self._append(now)
+        # The times come from two processes, and may arrive out of order.
+        self._append(max(now, self._moments[-1]) if self._moments else now)
 
     def step(self, now: float, sequences: int) -> float:
         """Count the step that ended at `now` with this many sequences. Return its duration, 0 for an unknown start."""

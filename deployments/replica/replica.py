@@ -22,7 +22,6 @@ from cluster.autoscaler.store import ControlStore
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
-from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.queue.contract import Queue
@@ -31,8 +30,6 @@ from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, Telem
 from cluster.telemetry import MetricsServer
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
-from cluster.trust.tls import TlsFiles
-from cluster.wire.former_name import FormerNameServer
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
@@ -40,9 +37,9 @@ from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.life import Life, engine_report
 from deployments.replica.metrics import ReplicaMetrics
-from deployments.replica.service import ReplicaServicer, require_tokenizer
+from deployments.replica.service import ReplicaServicer, open_server, require_tokenizer
 from deployments.replica.spans import open_engine_spans
-from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from deployments.replica.time_account import TimeAccount, TimeReport
 from penstock.models import DrainReason, ModelTask, ReplicaState
 from penstock.values.steps import Relief
 
@@ -94,6 +91,11 @@ class Replica:
         self._clock = clock or SystemClock()
         self._state = ReplicaState.STARTING
         self._life = Life(time.monotonic())
+        price_per_gpu_s = plan.pool_settings.price_per_gpu_hour / 3600
+        self._account = TimeAccount(time.monotonic(), plan.pool_settings.ranks, price_per_gpu_s)
+        self._times = TimeReport(
+            plan.replica_id, open_queue, lambda: self._account.read(time.monotonic(), self._engine.stats())
+        )
         self._owner = TaskOwner("replica")
         self._server: grpc.aio.Server | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
@@ -141,8 +143,9 @@ class Replica:
             EngineStartError: the engine did not come up, or did not produce a token. Nothing is left running.
         """
         plan = self.plan
-        identity = await self._engine.start()
+        self._times.begin()
         try:
+            identity = await self._engine.start()
             require_tokenizer(identity, f"pool {plan.pool!r}, model {plan.pool_settings.model!r}")
             await first_token(self._engine, identity.model.task)
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
@@ -161,8 +164,10 @@ class Replica:
             self._owner.spawn(governor.run(), "governor")
             if self._group_fit is not None:
                 self._owner.spawn(self._group_fit.run(governor), "group_fit")
+            await self._times.end()
             self._state = ReplicaState.READY
             self._life.ready_at = time.monotonic()
+            self._account.ready(self._life.ready_at, self._engine.stats())
             await self._join()
         except BaseException:
             await self.stop(drain_s=0)
@@ -203,20 +208,7 @@ class Replica:
             (self.identity.model.tokenizer_digest, self.identity.tokenizer_files),
             self.plan.queue_settings.attach_grace_s,
         )
-        self._server = grpc.aio.server(
-            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
-        )
-        pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
-        pb_grpc.add_ReplicaServiceServicer_to_server(servicer, FormerNameServer(self._server))  # type: ignore[arg-type]
-        address, tls = host_port(self.plan.settings.host, self.plan.settings.port), self.plan.settings.tls
-        port: int = (
-            self._server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())
-            if tls is not None
-            else self._server.add_insecure_port(address)
-        )
-        if port == 0:
-            raise EngineStartError(f"no port could be bound on {self.plan.settings.host}")
-        await self._server.start()
+        self._server, port = await open_server(servicer, self.plan.settings)
         return port
 
     def _announcement(self, metrics_port: int) -> Announcement:
@@ -270,6 +262,7 @@ class Replica:
         stats = self._engine.stats()
         prefilled = self.table.take_prefilled()
         progress = self.table.progress()
+        times = self._times.read()
         beat = ReplicaBeat(
             replica_id=self.plan.replica_id,
             record=self._record,
@@ -281,13 +274,17 @@ class Replica:
             batch_slots=self.governor.batch_slots,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
             stats={**self._life.report(time.monotonic()), **engine_report(stats), **self.governor.report()},
+            times=times,
+            told=self._times.told,
         )
         try:
-            return await self._queue.heartbeat_replica(beat)
+            reply = await self._queue.heartbeat_replica(beat)
         except QueueUnavailableError:
             # The next heartbeat reports them.
             self.table.prefilled.extend(prefilled)
             raise
+        self._times.told = times
+        return reply
 
     async def _leave(self) -> None:
         if self._queue is None:
@@ -368,11 +365,14 @@ class Replica:
             await asyncio.to_thread(self._metrics_server.close)
         await asyncio.to_thread(self._spans.close)
         await self._engine.close()
+        await self._times.end()
+        await self._times.last()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
 
     def _begin_drain(self, reason: DrainReason) -> None:
         self._state = ReplicaState.DRAINING
         self._life.drain(reason, time.monotonic())
+        self._account.drain(time.monotonic(), self._engine.stats())
 
     async def _drain(self, seconds: float) -> None:
         self._begin_drain(DrainReason.STOPPED)

@@ -9,11 +9,15 @@ from typing import Any
 
 import grpc
 
+from cluster.addresses import host_port
 from cluster.digests import TOKENIZER_FILE
 from cluster.errors import EngineStartError
-from cluster.grpc_options import MAX_INNER_MESSAGE
+from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
+from cluster.settings import ReplicaSettings
 from cluster.trust.link_proof import check_caller
 from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import TlsFiles
+from cluster.wire.former_name import FormerNameServer
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
@@ -38,6 +42,29 @@ def require_tokenizer(identity: EngineIdentity, where: str) -> None:
     size = sum(map(len, identity.tokenizer_files.values()))
     if size > MAX_TOKENIZER:
         raise EngineStartError(f"{where}: the tokenizer's files have {size} bytes, and at most {MAX_TOKENIZER} fit")
+
+
+async def open_server(servicer: ReplicaServicer, settings: ReplicaSettings) -> tuple[grpc.aio.Server, int]:
+    """Start the inner server. Return it and its port.
+
+    Raises:
+        EngineStartError: the port is taken.
+    """
+    server = grpc.aio.server(
+        options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
+    )
+    pb_grpc.add_ReplicaServiceServicer_to_server(servicer, server)
+    pb_grpc.add_ReplicaServiceServicer_to_server(servicer, FormerNameServer(server))  # type: ignore[arg-type]
+    address, tls = host_port(settings.host, settings.port), settings.tls
+    port: int = (
+        server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())
+        if tls is not None
+        else server.add_insecure_port(address)
+    )
+    if port == 0:
+        raise EngineStartError(f"no port could be bound on {settings.host}")
+    await server.start()
+    return server, port
 
 
 class ReplicaServicer(pb_grpc.ReplicaServiceServicer):

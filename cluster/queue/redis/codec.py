@@ -12,6 +12,8 @@ from cluster.models import Windows
 from cluster.queue.entries import (
     RETRY_FULL_S,
     Adopted,
+    CostLine,
+    GpuTime,
     Grant,
     Holding,
     Holdings,
@@ -32,6 +34,7 @@ from cluster.queue.heartbeats import (
     ReplicaBeat,
     ReplicaBeatReply,
     ReplicaRecord,
+    ReplicaTimes,
     RouterBeat,
     RouterBeatReply,
     RouterReport,
@@ -39,6 +42,8 @@ from cluster.queue.heartbeats import (
 from penstock.models import ReplicaState
 
 _ORDER_KINDS = {b"c": "cancel", b"d": "moved", b"e": "expired", b"f": "preempt"}
+_KINDS = 7
+"""Kinds of GPU time in a line of costs."""
 _QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
 
 
@@ -141,6 +146,28 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
         beat.prefilled,
         beat.produced,
         -1 if beat.batch_slots is None else beat.batch_slots,
+        _times(beat.times),
+        _times(beat.told),
+    )
+
+
+def pack_account(replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None) -> bytes:
+    """Pack the arguments of `account`."""
+    return pack(replica_id, _times(times), _times(told))
+
+
+def _times(times: ReplicaTimes | None) -> tuple[float, ...] | str:
+    if times is None:
+        return ""
+    return (
+        times.gpus,
+        times.price_per_gpu_s,
+        times.total,
+        times.starting,
+        times.idle,
+        times.draining,
+        times.ended,
+        times.running,
     )
 
 
@@ -210,6 +237,19 @@ def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
     for field, packed in fields:
         day, tenant = field.decode().split("\0")
         lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
+    return following, lines
+
+
+def read_costs(reply: Sequence[Any]) -> tuple[int, list[CostLine]]:
+    """Read the answer of `read_costs`: the next hour to read (-1 at the end), and lines."""
+    following, found = reply
+    lines = []
+    for hour, packed in found:
+        numbers = msgpack.unpackb(packed)
+        total, *parts = map(GpuTime, numbers[:_KINDS], numbers[_KINDS : 2 * _KINDS])
+        requests, starting, idle, draining, lost, running = parts
+        charged = numbers[2 * _KINDS]
+        lines.append(CostLine(hour, total, requests, starting, idle, draining, lost, running, charged))
     return following, lines
 
 

@@ -42,12 +42,13 @@ POOL_KEYS = (
     "outputs",  # HASH: histograms of tenants' output lengths; as long as `quotas`.
     "open_counts",  # HASH: requests of tenants with a bound on concurrency; a field lives while it is above 0.
     "tenant_due",  # ZSET: tenants in `quotas` and `outputs`, by the time when they are forgotten.
-    "ledger",  # HASH: a line per tenant and day, for the days of `queue.ledger_days`, today included.
+    "ledger",  # HASH: a line per tenant and day, and one of costs per hour, for `queue.ledger_days`, today included.
     "ledger_days",  # ZSET: fields of `ledger`, by day.
     "outstanding",  # HASH: tenants' charges by estimate that are not settled; a field lives while it is above 0.
     "reports",  # HASH: each router's counters of its requests; a field lives as long as the router's lease.
     "control",  # HASH: the autoscaler's lease, state and orders. For ever; a dozen fields, written by its own scripts.
     "quarantined",  # HASH: contents that kill engines; for `router.quarantine_s`, removed when the next one is added.
+    "meters",  # HASH: each replica's account as last heard, until an hour after that.
 )
 
 

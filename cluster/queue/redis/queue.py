@@ -9,6 +9,7 @@ from cluster.clock import Clock
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.entries import (
     Adopted,
+    CostLine,
     Holdings,
     KnownRequest,
     Mail,
@@ -20,7 +21,14 @@ from cluster.queue.entries import (
     Submitted,
     UsageLine,
 )
-from cluster.queue.heartbeats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
+from cluster.queue.heartbeats import (
+    PoolView,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaTimes,
+    RouterBeat,
+    RouterBeatReply,
+)
 from cluster.queue.redis import codec
 from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.scripts import load_scripts
@@ -126,6 +134,18 @@ class RedisQueue:
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         check_id("replica_id", beat.replica_id)
         return codec.read_replica_reply(await self._call("heartbeat_replica", codec.pack_replica_beat(beat)))
+
+    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
+        check_id("replica_id", replica_id)
+        await self._call("account", codec.pack_account(replica_id, times, told))
+
+    async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
+        lines: list[CostLine] = []
+        first_hour = max(0, first_hour)
+        while first_hour >= 0:
+            first_hour, more = codec.read_costs(await self._call("read_costs", codec.pack(first_hour, last_hour)))
+            lines += more
+        return lines
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         return codec.read_holdings(await self._call("holdings", codec.pack(router_id, after, limit)))

@@ -39,8 +39,10 @@ SCRIPTS = (
     "observe",
     "quarantine",
     "holdings",
+    "account",
+    "read_costs",
 )
-SHARED = ("line", "orders", "fill", "preempt", "quota", "keys", "ledger", "leases", "torn")
+SHARED = ("line", "orders", "fill", "preempt", "quota", "keys", "ledger", "costs", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)\(")
@@ -53,7 +55,10 @@ def load_scripts() -> Mapping[str, Script]:
     constants = load_constants()
     preamble, functions = _split(_read("common"))
     for part in SHARED:
-        functions |= _split(_read(part))[1]
+        more = _split(_read(part))[1]
+        if twice := functions.keys() & more.keys():
+            raise ValueError(f"{part}.lua defines again: {', '.join(sorted(twice))}")
+        functions |= more
     return MappingProxyType({name: _assemble(name, preamble, functions, constants) for name in SCRIPTS})
 
 

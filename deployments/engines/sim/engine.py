@@ -202,10 +202,13 @@ class SimEngine:
         return self._core.sequence_limit, self._core.token_budget
 
     def stats(self) -> EngineStats:
+        live, total = self._live.copy().values(), self._meter.clock.total()
         return self._meter.stats(
+            self._clock.monotonic(),
             self._core.sequence_limit,
             self._core.token_budget,
-            sum(sequence.output_tokens for sequence in self._live.copy().values()),
+            output_tokens_live=sum(sequence.output_tokens for sequence in live),
+            gpu_s_live=sum(sequence.share(total) for sequence in live) * self._pool.ranks,
         )
 
     def live_ids(self) -> Collection[str]:
@@ -244,30 +247,33 @@ class SimEngine:
                 continue
             result = self._core.step()
             self._note_scheduled(result)
+            # With those that the budget left out of this step: they hold their place in the batch.
+            in_batch = self._core.running
             # Measured from the planned end of the last step, so that late wake-ups do not add up.
             due += step_seconds(self._settings, result.tokens, result.kv_tokens) * self._settings.time_scale
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
-            self._deliver(result)
+            self._deliver(result, in_batch)
 
     def _note_scheduled(self, result: StepResult) -> None:
         now = self._clock.monotonic()
         for sequence_id in result.admitted:
             sequence = self._live[sequence_id]
+            sequence.enter(self._meter.clock.total())
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = now
-                sequence.clock_at_start = self._meter.clock.total()
                 sequence.cached_tokens = self._core.cached_tokens(sequence_id)
-        for _ in result.preempted:
+        for sequence_id in result.preempted:
+            self._live[sequence_id].pause(self._meter.clock.total())
             self._meter.preempted()
 
-    def _deliver(self, result: StepResult) -> None:
+    def _deliver(self, result: StepResult, in_batch: int) -> None:
         now = self._clock.monotonic()
         ended = [sequence for each in result.produced if (sequence := self._produce(each, now)) is not None]
         for sequence in ended:
             self._core.remove(sequence.sequence_id)
         self._meter.step(
             now,
-            len(result.scheduled),
+            in_batch,
             running=self._core.running,
             kv_usage=self._core.kv_usage,
             tokens=result.tokens,
@@ -302,14 +308,14 @@ class SimEngine:
     def _end(self, sequence: SimSequence, error: str = "", *, crashed: bool = False) -> None:
         if self._live.pop(sequence.sequence_id, None) is None:
             return
+        gpu_seconds = sequence.share(self._meter.clock.total()) * self._pool.ranks
         self._meter.leave(
             prompt_tokens=sequence.prompt_tokens,
             prefilled=sequence.prefilled,
             output_tokens=sequence.output_tokens,
+            gpu_seconds=gpu_seconds,
         )
-        share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
         reason = FinishReason.ERROR if error else sequence.finish_reason or FinishReason.ERROR
-        gpu_seconds = share * self._pool.ranks
         sequence.end(reason, gpu_seconds=gpu_seconds, error=error, engine_died=crashed)
 
     def _die(self, death: str, *, crashed: bool = True) -> None:

@@ -32,7 +32,6 @@ class SimSequence:
         self.prompt_tokens = len(spec.prompt_token_ids) + len(prior)
         self.arrived_at = arrived_at
         self.scheduled_at: float | None = None
-        self.clock_at_start = 0.0
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
         self.cached_tokens = 0
@@ -43,6 +42,10 @@ class SimSequence:
         self._vectors: tuple[bytes, ...] = ()
         self._stop_token = ""
         """Stop token id that ended the sequence."""
+        self._entered: float | None = None
+        """Reading of the share clock when it last entered the batch; None while it is not in it."""
+        self._share = 0.0
+        """Engine time of the times in the batch that are over."""
         self._sink = sink
         self._prior_tokens = len(prior)
         self._prompt = spec.prompt_token_ids
@@ -66,6 +69,18 @@ class SimSequence:
     def prefilled(self) -> bool:
         """Whether its prompt is computed."""
         return self.first_token_at is not None
+
+    def enter(self, reading: float) -> None:
+        """Enter the batch, at a reading of the engine's share clock."""
+        self._entered = reading
+
+    def pause(self, reading: float) -> None:
+        """Leave the batch until it enters again."""
+        self._share, self._entered = self.share(reading), None
+
+    def share(self, reading: float) -> float:
+        """Return the engine time in seconds of all times in the batch, up to a reading."""
+        return self._share + (0.0 if self._entered is None else reading - self._entered)
 
     def pool(self, now: float, pooling: PoolingSpec, features: PoolingFeatures) -> None:
         """Make the vector of the prompt, and end."""

@@ -367,7 +367,7 @@ def _note(sequence: VllmSequence, events: Sequence[Any]) -> None:
             # The engine process's monotonic clock is that of the machine.
             sequence.scheduled(event.timestamp)
         elif event.type == EngineCoreEventType.PREEMPTED:
-            sequence.preempted()
+            sequence.preempted(event.timestamp)
 
 
 class _NoLogger:

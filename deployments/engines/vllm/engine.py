@@ -242,7 +242,13 @@ class VllmEngine:
         return self._limits
 
     def stats(self) -> EngineStats:
-        return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.copy().values()))
+        live = self._live.copy().values()
+        return self._meter.stats(
+            time.monotonic(),
+            *self._limits,
+            output_tokens_live=sum(sequence.output_tokens for sequence in live),
+            gpu_s_live=sum(self._share(sequence) for sequence in live if sequence.scheduled_at) * self._pool.ranks,
+        )
 
     def live_ids(self) -> Collection[str]:
         return tuple(self._live)
@@ -267,6 +273,10 @@ class VllmEngine:
     # --- what vLLM tells ----------------------------------------------------------------------------------------------
 
     def share_at(self, moment: float) -> float:
+        return self._meter.clock.at(moment)
+
+    def on_scheduled(self, moment: float) -> float:
+        self._meter.scheduled(moment)
         return self._meter.clock.at(moment)
 
     def on_first_token(self, sequence: VllmSequence) -> None:
@@ -337,7 +347,8 @@ class VllmEngine:
         return self._release.add(sequences)
 
     def _slot_free(self, sequence: VllmSequence) -> None:
-        if not self._forget(sequence):
+        gpu_seconds = self._gpu_seconds(sequence)
+        if not self._forget(sequence, gpu_seconds):
             return
         reason = sequence.finish_reason or FinishReason.ERROR
         error, invalid = "", False
@@ -348,9 +359,9 @@ class VllmEngine:
             error = "the engine failed on this sequence"
             if invalid:
                 error = sequence.broken or "the constraint does not compile"
-        sequence.end(reason, gpu_seconds=self._gpu_seconds(sequence), error=error, invalid_request=invalid)
+        sequence.end(reason, gpu_seconds=gpu_seconds, error=error, invalid_request=invalid)
 
-    def _forget(self, sequence: VllmSequence) -> bool:
+    def _forget(self, sequence: VllmSequence, gpu_seconds: float = 0.0) -> bool:
         if self._live.get(sequence.sequence_id) is not sequence:
             return False
         del self._live[sequence.sequence_id]
@@ -358,20 +369,24 @@ class VllmEngine:
             prompt_tokens=sequence.prompt_tokens,
             prefilled=bool(sequence.first_token_at),
             output_tokens=sequence.output_tokens,
+            gpu_seconds=gpu_seconds,
         )
         return True
 
     def _end_all(self, error: str) -> None:
         for sequence in list(self._live.values()):
-            self._forget(sequence)
             gpu_seconds = self._gpu_seconds(sequence)
+            self._forget(sequence, gpu_seconds)
             sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         if not sequence.scheduled_at and sequence.finish_reason not in (FinishReason.CANCELLED, FinishReason.DEADLINE):
             return 0.0
         # A sequence that was cancelled in its prefill pays from its arrival: the start of its first step is not known.
-        return (self._meter.clock.total() - sequence.share_at_start) * self._pool.ranks
+        return self._share(sequence) * self._pool.ranks
+
+    def _share(self, sequence: VllmSequence) -> float:
+        return self._meter.clock.total() - sequence.share_at_start
 
     def _lora(self, name: str) -> Any:
         if not name:

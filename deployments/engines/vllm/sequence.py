@@ -22,6 +22,10 @@ class SequenceOwner(Protocol):
         """Return the reading of the engine's share clock at a recent time."""
         ...
 
+    def on_scheduled(self, moment: float) -> float:
+        """Handle a step that a sequence enters the batch with. Return the share clock's reading at its begin."""
+        ...
+
     def on_first_token(self, sequence: VllmSequence) -> None:
         """Handle the end of a sequence's prefill."""
         ...
@@ -54,7 +58,8 @@ class VllmSequence:
     """Receiver of the engine's output for one request."""
 
     __slots__ = (
-        "_owner", "_prompt_rows", "_sink", "arrived_at", "broken", "cached_tokens", "finish_reason", "first_token_at",
+        "_owner", "_prompt_rows", "_share_at_preemption", "_sink", "arrived_at", "broken", "cached_tokens",
+        "finish_reason", "first_token_at",
         "internal_id", "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
         "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text", "vectors",
     )  # fmt: skip
@@ -77,6 +82,8 @@ class VllmSequence:
         self.last_output_at = 0.0
         self.share_at_start = owner.share_at(arrived_at)
         """Share clock at the first step. vLLM reports it with the first output; until then the arrival counts."""
+        self._share_at_preemption: float | None = None
+        """Share clock when it left the batch; None while it is in it. vLLM reports it with the next output."""
         self.left_engine = False
         """Whether the engine itself ended the request. False after a stop string, which only this process sees."""
         self.output_tokens = 0
@@ -93,13 +100,17 @@ class VllmSequence:
         self._owner = owner
 
     def scheduled(self, moment: float) -> None:
-        """Note the first step. After a preemption vLLM reports later first steps too; these are ignored."""
+        """Note the first step, or the first one after a preemption: what is between them is charged to others."""
+        # At once, because the clock remembers only some hundred steps.
+        reading = self._owner.on_scheduled(moment)
         if not self.scheduled_at:
-            self.scheduled_at = moment
-            # At once, because the clock remembers only some hundred steps.
-            self.share_at_start = self._owner.share_at(moment)
+            self.scheduled_at, self.share_at_start = moment, reading
+        elif self._share_at_preemption is not None:
+            self.share_at_start += reading - self._share_at_preemption
+            self._share_at_preemption = None
 
-    def preempted(self) -> None:
+    def preempted(self, moment: float) -> None:
+        self._share_at_preemption = self._owner.share_at(moment)
         self._owner.on_preempted()
 
     def take(self, output: Any, at: float) -> None:

@@ -5,7 +5,7 @@ from deployments.engines.meter import StepMeter
 
 
 def stats(meter: StepMeter) -> EngineStats:
-    return meter.stats(8, 512, 0)
+    return meter.stats(0.0, 8, 512, output_tokens_live=0, gpu_s_live=0.0)
 
 
 def test_sequences_that_are_not_in_the_batch_wait() -> None:
@@ -20,7 +20,7 @@ def test_empty_engine_is_idle_whatever_its_last_step_said() -> None:
     meter = StepMeter()
     meter.arrive(0.0, 10)
     meter.step(1.0, 1, running=1, kv_usage=0.5)
-    meter.leave(prompt_tokens=10, prefilled=False, output_tokens=0)
+    meter.leave(prompt_tokens=10, prefilled=False, output_tokens=0, gpu_seconds=0.5)
     assert (stats(meter).running, stats(meter).kv_usage, stats(meter).prefill_tokens) == (0, 0.0, 0)
     assert meter.idle_for(1000.0) == 0.0
 
@@ -32,7 +32,7 @@ def test_prompt_counts_as_prefill_until_its_first_token() -> None:
     assert stats(meter).prefill_tokens == 130
     meter.prefilled(100, 64)
     assert (stats(meter).prefill_tokens, stats(meter).prompt_tokens, stats(meter).cached_tokens) == (30, 100, 64)
-    meter.leave(prompt_tokens=100, prefilled=True, output_tokens=7)
+    meter.leave(prompt_tokens=100, prefilled=True, output_tokens=7, gpu_seconds=0.5)
     assert (stats(meter).prefill_tokens, stats(meter).output_tokens) == (30, 7)
 
 

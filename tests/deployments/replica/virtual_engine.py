@@ -71,7 +71,7 @@ class VirtualEngine:
             if self._left[name] == 0:
                 del self._left[name]
                 self._core.remove(name)
-                self._meter.leave(prompt_tokens=self.prompt, prefilled=True, output_tokens=1)
+                self._meter.leave(prompt_tokens=self.prompt, prefilled=True, output_tokens=1, gpu_seconds=0.0)
         self.produced.append((seconds, len(result.produced)))
         self._meter.step(
             self.clock.monotonic(),
@@ -104,7 +104,13 @@ class VirtualEngine:
         return self._meter.take_steps()
 
     def stats(self) -> EngineStats:
-        return self._meter.stats(self._core.sequence_limit, self._core.token_budget, 0)
+        return self._meter.stats(
+            self._meter.clock.total(),
+            self._core.sequence_limit,
+            self._core.token_budget,
+            output_tokens_live=0,
+            gpu_s_live=0.0,
+        )
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
         self._core.set_limits(sequences, tokens)

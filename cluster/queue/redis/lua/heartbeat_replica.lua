@@ -3,7 +3,8 @@
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
 --    running, list of request ids that are past their prefill, list of output tokens of those running (-1: must
---    not give way), most slots of class BATCH (-1: any)
+--    not give way), most slots of class BATCH (-1: any), account of its time, account as last told; both as M_* in
+--    names.lua, or "" for none
 -- Reply: {live routers, run id, operating point or nil, relief}
 
 Q.pass_when_full()
@@ -24,7 +25,9 @@ local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
 -- The fields of a load, from W_SEQUENCES to REPORTED in names.lua.
 if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
-l[W_BATCH], l[HELD_BATCH] = A[12], l[HELD_BATCH] or 0
+l[W_BATCH], l[HELD_BATCH], l[WALLED] = A[12], l[HELD_BATCH] or 0, l[WALLED] or 0
+if A[13] ~= '' then Q.enter_times(replica, A[13], A[14], l[SETTLED] or 0, l[SETTLED_COST] or 0) end
+l[SETTLED], l[SETTLED_COST] = 0, 0
 if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
   or l[W_SEQUENCES] ~= A[4] or l[W_KV] ~= A[5] or l[W_PREFILL] ~= A[6] then
   Q.bump_version()

@@ -125,9 +125,11 @@ function Q.drop_links(router)
   for _, member in ipairs(list) do call('ZREM', K[LINKS], member) end
 end
 
--- Remove a replica. Entries of living routers stay: their owners decide. Return how many entries were freed.
-function Q.remove_replica(replica)
+-- Remove a replica. Entries of living routers stay: their owners decide. Return how many entries were freed. `silent`:
+-- for how long nothing was heard of it, in ms.
+function Q.remove_replica(replica, silent)
   local l = Q.get_load(replica)
+  Q.close_account(replica, l, silent)
   if l and l[R_RESERVED] ~= '' then
     local e = Q.get(l[R_RESERVED])
     if e and e[RESERVED] == replica then
@@ -165,7 +167,7 @@ function Q.reap()
     freed = freed + Q.part_router(router, till + tonumber(ARGV[5]))
   end
   for _, replica in ipairs(call('ZRANGEBYSCORE', K[REPLICAS], '-inf', Q.now)) do
-    freed = freed + Q.remove_replica(replica)
+    freed = freed + Q.remove_replica(replica, Q.lease)
   end
   -- Every heartbeat reaps, so the rest waits for some milliseconds only.
   for _, router in ipairs(call('ZRANGE', K[PARTED], 0, -1)) do
@@ -192,6 +194,7 @@ function Q.reap()
   Q.tidy_keys()
   Q.tidy_tenants()
   Q.tidy_ledger()
+  Q.tidy_meters()
   return freed
 end
 

@@ -30,6 +30,8 @@ end
 -- Add use to the tenant's line of today: requests, prompt tokens, output tokens, cached tokens, GPU-seconds, cost.
 function Q.enter_ledger(e, ...)
   if tonumber(ARGV[17]) == 0 then return end
+  local gpu_seconds, cost = select(5, ...)
+  if e[REPLICA] ~= '' then Q.note_settled(e[REPLICA], gpu_seconds, cost) end
   local day = math.floor(Q.now / 86400000)
   local field = string.format('%d', day) .. '\0' .. e[TENANT]
   local packed = call('HGET', K[LEDGER], field)

@@ -32,12 +32,14 @@ QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as
 OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, as in quota.lua
 OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
 TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by the time when they are forgotten (ms)
-LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}
+LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost};
+--             "day\0\0hour" -> packed {GPU-seconds x7, costs x7, charged}, kinds as in costs.lua
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that are charged by estimate and not settled
 REPORTS = 33 -- HASH router -> packed {time (ms), its report about its requests}; while it has its lease
 CONTROL = 34 -- HASH the autoscaler's orders: point, relief, relief_until (ms); and its own fields
 QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, end of the mark (ms)}
+METERS = 36 -- HASH replica -> packed account as last heard, fields M_* below
 
 -- A pool.
 P_TIME = 1 -- ms, the latest pool time that was stored
@@ -109,6 +111,19 @@ REPORTED = 12 -- 1 when USED_KV rests on a report
 W_BATCH = 13 -- most slots of class BATCH, -1 for any
 HELD_BATCH = 14 -- slots of class BATCH; kept correct while W_BATCH is not -1
 WALLED = 15 -- ms, until when no entry at the front of the line is expected to run there; nil before the first time
+SETTLED = 16 -- GPU-seconds that were settled since the last heartbeat
+SETTLED_COST = 17 -- the same, charges
+
+-- An account of a replica's time in GPU-seconds, as in heartbeats.py.
+M_GPUS = 1
+M_PRICE = 2 -- of a GPU-second
+M_TOTAL = 3
+M_STARTING = 4
+M_IDLE = 5
+M_DRAINING = 6
+M_ENDED = 7
+M_RUNNING = 8
+M_HEARD = 9 -- ms
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
@@ -122,6 +137,8 @@ WALLS_PER_CALL = 8 -- replicas for which one call looks beyond the front of the 
 WALL_MS = 1000 -- how long a load remembers that the front of the line can't run there
 KEYS_PER_CALL = 64 -- keys, tenants or ledger lines that one call forgets
 LINES_PER_CALL = 256 -- ledger lines that one call reads, in some 0.6 ms
+HOURS_PER_ACCOUNT = 48 -- hours over which one account is spread; what is older goes to the oldest of them
+METER_MS = 3600000 -- how long the account of a replica without lease is kept
 CHOICES = 16 -- most choices of a request; each is an entry of its own, "id/0" and so on
 PREEMPT_SCAN = 16 -- waiting entries that preemption looks at
 OWED_GRANTS = 16 -- most that a class below its share is owed, in grants of the size of its last one

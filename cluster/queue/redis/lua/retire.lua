@@ -18,7 +18,7 @@ if A[2] == 'router' then
   end
   Q.drop_links(A[1])
 else
-  Q.remove_replica(A[1])
+  Q.remove_replica(A[1], 0)
 end
 Q.want_free(8)
 Q.run_fills()

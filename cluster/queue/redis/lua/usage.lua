@@ -33,6 +33,9 @@ if #fields == 0 then return {'', {}} end
 
 local lines = {}
 for i, packed in ipairs(call('HMGET', K[LEDGER], unpack(fields))) do
-  if packed and #lines < most then lines[#lines + 1] = {fields[i], packed} end
+  -- The others are costs by hour.
+  if packed and #lines < most and not string.find(fields[i], '\0\0', 1, true) then
+    lines[#lines + 1] = {fields[i], packed}
+  end
 end
 return {following, lines}
