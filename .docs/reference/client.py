@@ -29,6 +29,7 @@ GROUPS = {
         "values.slo",
         "values.decisions",
         "values.steps",
+        "values.admin.costs",
         "values.admin.records",
     ),
     "Errors": ("values.errors", "values.objects"),

@@ -41,7 +41,21 @@ from cluster.queue.heartbeats import (
 )
 
 
-class Queue(Protocol):
+class Ledger(Protocol):
+    """Usage of tenants and GPU time of replicas of one pool. Errors as of `Queue`."""
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
+        """Read the ledger, ordered by day and tenant; tenant "" reads all tenants."""
+        ...
+
+    async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
+        """Read the pool's costs by hour of pool time, in hours since 1970, in order. Hours without a replica have no
+        line.
+        """
+        ...
+
+
+class Queue(Ledger, Protocol):
     """Queue, lease table and replica registry of one pool.
 
     Every method raises QueueUnavailableError when the store does not answer in time. Every method is safe to cancel; a
@@ -107,10 +121,6 @@ class Queue(Protocol):
         """
         ...
 
-    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
-        """Read the ledger, ordered by day and tenant; tenant "" reads all tenants."""
-        ...
-
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
         """Give back a grant that could not be started. The entry goes to the head of its tenant's list, and the replica
         takes no more grants until its next heartbeat. An entry with a pending order leaves the line instead; its owner
@@ -149,12 +159,6 @@ class Queue(Protocol):
 
     async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
         """Report the time of a replica that has no lease: it starts, or has just left. Fields as in `ReplicaBeat`."""
-        ...
-
-    async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
-        """Read the pool's costs by hour of pool time, in hours since 1970, in order. Hours without a replica have no
-        line.
-        """
         ...
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:

@@ -10,7 +10,7 @@ from penstock.v1 import admin_pb2 as api
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader
-from router.admin.usage import read_usage
+from router.admin.usage import read_costs, read_usage
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
@@ -41,6 +41,11 @@ class AdminServicer:
         self, request: api.GetUsageRequest, context: CallContext, caller: Caller
     ) -> api.GetUsageResponse:
         return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
+
+    async def GetCosts(  # noqa: N802
+        self, request: api.GetCostsRequest, context: CallContext, caller: Caller
+    ) -> api.GetCostsResponse:
+        return await read_costs(self._pools, request, caller)
 
     async def ListDecisions(  # noqa: N802
         self, request: api.ListDecisionsRequest, context: CallContext, caller: Caller

@@ -1,4 +1,4 @@
-"""Usage of tenants, from the ledgers of the pools."""
+"""Usage of tenants and costs of replicas, from the ledgers of the pools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 
 from cluster.errors import InvalidRequestError
-from cluster.queue.entries import UsageLine
+from cluster.queue.entries import CostLine, GpuTime, UsageLine
 from penstock.v1 import admin_pb2 as api
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, may_use, require_model, require_role
@@ -31,12 +31,9 @@ async def read_usage(
     tenant = "" if request.all_tenants else request.tenant or caller.tenant
     if tenant != caller.tenant:
         require_role(caller, Role.OPERATOR, method)
-    first, last = _day(request.first_day, "first_day", 0), _day(request.last_day, "last_day", _LAST_DAY)
-    if first > last:
-        begins = f"first_day, {request.first_day}" if request.first_day else f"{_EPOCH}, the first day there is"
-        raise InvalidRequestError.of("last_day", f"{request.last_day} must not be before {begins}")
+    first, last = _days(request)
     names = _names(pools, request.pool, caller)
-    found = await asyncio.gather(*(pools[name].usage(tenant, first, last, MAX_LINES + 1) for name in names))
+    found = await asyncio.gather(*(pools[name].ledger.usage(tenant, first, last, MAX_LINES + 1) for name in names))
     lines = sorted(
         (line.day, name, line.tenant, line)
         for name, part in zip(names, found, strict=True)
@@ -46,6 +43,27 @@ async def read_usage(
         lines=[_line(name, line) for _, name, _, line in lines],
         truncated=any(len(part) > MAX_LINES for part in found),
     )
+
+
+async def read_costs(pools: Mapping[str, Pool], request: api.GetCostsRequest, caller: Caller) -> api.GetCostsResponse:
+    """Answer GetCosts.
+
+    Raises:
+        InvalidRequestError, PermissionDeniedError, UnavailableError: as for GetUsage.
+    """
+    first, last = _days(request)
+    names = _names(pools, request.pool, caller)
+    found = await asyncio.gather(*(pools[name].ledger.costs(first * 24, last * 24 + 23) for name in names))
+    lines = sorted((line.hour, name, line) for name, part in zip(names, found, strict=True) for line in part)
+    return api.GetCostsResponse(lines=[_cost_line(name, line) for _, name, line in lines])
+
+
+def _days(request: api.GetUsageRequest | api.GetCostsRequest) -> tuple[int, int]:
+    first, last = _day(request.first_day, "first_day", 0), _day(request.last_day, "last_day", _LAST_DAY)
+    if first > last:
+        begins = f"first_day, {request.first_day}" if request.first_day else f"{_EPOCH}, the first day there is"
+        raise InvalidRequestError.of("last_day", f"{request.last_day} must not be before {begins}")
+    return first, last
 
 
 def _names(pools: Mapping[str, Pool], wanted: str, caller: Caller) -> list[str]:
@@ -80,3 +98,23 @@ def _line(pool: str, line: UsageLine) -> api.UsageLine:
         gpu_seconds=line.gpu_seconds,
         cost=line.cost,
     )
+
+
+def _cost_line(pool: str, line: CostLine) -> api.CostLine:
+    begins = datetime.datetime.fromtimestamp(line.hour * 3600, datetime.UTC)
+    return api.CostLine(
+        hour=f"{begins:%Y-%m-%dT%H:%MZ}",
+        pool=pool,
+        total=_time(line.total),
+        requests=_time(line.requests),
+        starting=_time(line.starting),
+        idle=_time(line.idle),
+        draining=_time(line.draining),
+        lost=_time(line.lost),
+        running=_time(line.running),
+        charged=line.charged,
+    )
+
+
+def _time(time: GpuTime) -> api.GpuTime:
+    return api.GpuTime(gpu_seconds=time.gpu_seconds, cost=time.cost)

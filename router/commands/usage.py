@@ -15,6 +15,7 @@ from rich.text import Text
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
+from router.commands.costs import print_costs
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -31,9 +32,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", default="", help="one pool (default: all)")
     for flag, default in (("--first-day", "as far back as it is kept"), ("--last-day", "today")):
         parser.add_argument(flag, type=_day, metavar="DAY", help=f"such as 2026-01-31 (default: {default})")
+    parser.add_argument(
+        "--costs", action="store_true", help="what the accelerators did by hour, idle and lost time too; for operators"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_target_flags(parser)
-    show_examples(parser, "penstock usage", "penstock usage --all-tenants --first-day 2026-01-01 --json")
+    show_examples(
+        parser, "penstock usage", "penstock usage --all-tenants --first-day 2026-01-01 --json", "penstock usage --costs"
+    )
     parser.set_defaults(run=run_usage)
 
 
@@ -45,7 +51,9 @@ def _day(text: str) -> datetime.date:
 
 
 def run_usage(options: argparse.Namespace) -> int:
-    """Print the usage of tenants; the totals are in the footer."""
+    """Print the usage of tenants, or the costs of replicas; the totals are in the footer."""
+    if options.costs:
+        return _run_costs(options)
     with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
         report = client.usage(
             tenant=options.tenant,
@@ -61,6 +69,17 @@ def run_usage(options: argparse.Namespace) -> int:
             print_table(_table(report), screen(), keys=len(_KEYS))
         if report.truncated:
             messages().print("[yellow]there is more: ask for fewer days[/]")
+    return outcome.status
+
+
+def _run_costs(options: argparse.Namespace) -> int:
+    days = {"first_day": options.first_day, "last_day": options.last_day}
+    with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
+        report = client.costs(pool=options.pool, **days, timeout=30.0)
+        if options.json:
+            sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
+        else:
+            print_costs(report, screen())
     return outcome.status
 
 

@@ -18,8 +18,8 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
-from cluster.queue.contract import Queue
-from cluster.queue.entries import KnownRequest, Settlement, UsageLine, choice_ids
+from cluster.queue.contract import Ledger, Queue
+from cluster.queue.entries import KnownRequest, Settlement, choice_ids
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import Settings
 from cluster.trust.secret import ClusterSecret
@@ -249,9 +249,10 @@ class Pool:
             # The key is forgotten with its window; until then a repeat finds neither request nor result.
             _LOG.warning("result.not_kept", extra={"request": request_id, "error": str(error)})
 
-    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int) -> Sequence[UsageLine]:
-        """Read the ledger, as `Queue.usage` does."""
-        return await self._context.queue.usage(tenant, first_day, last_day, limit)
+    @property
+    def ledger(self) -> Ledger:
+        """Usage and costs of the pool."""
+        return self._context.queue
 
     async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
         """Cancel a request of the pool with all its choices, as `Queue.cancel` does. What runs here ends at once.

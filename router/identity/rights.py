@@ -12,6 +12,7 @@ ADMIN_SERVICE = "AdminService"
 _ADMIN_METHODS: Mapping[str, Role] = {
     "GetClusterStatus": Role.OPERATOR,
     "GetUsage": Role.USER,
+    "GetCosts": Role.OPERATOR,
     "ListDecisions": Role.OPERATOR,
     "Explain": Role.USER,
     "ListRequests": Role.USER,

@@ -247,7 +247,7 @@ class VllmEngine:
             time.monotonic(),
             *self._limits,
             output_tokens_live=sum(sequence.output_tokens for sequence in live),
-            gpu_s_live=sum(self._share(sequence) for sequence in live if sequence.scheduled_at) * self._pool.ranks,
+            gpu_s_live=sum(map(self._gpu_seconds, live)),
         )
 
     def live_ids(self) -> Collection[str]:
@@ -351,14 +351,7 @@ class VllmEngine:
         if not self._forget(sequence, gpu_seconds):
             return
         reason = sequence.finish_reason or FinishReason.ERROR
-        error, invalid = "", False
-        if reason is FinishReason.ERROR:
-            # vLLM fails single requests when their grammar does not compile or can't be followed to its end, and on
-            # internal errors.
-            invalid = sequence.sampling.structured is not None and (sequence.refused or sequence.broken != "")
-            error = "the engine failed on this sequence"
-            if invalid:
-                error = sequence.broken or "the constraint does not compile"
+        error, invalid = sequence.failure() if reason is FinishReason.ERROR else ("", False)
         sequence.end(reason, gpu_seconds=gpu_seconds, error=error, invalid_request=invalid)
 
     def _forget(self, sequence: VllmSequence, gpu_seconds: float = 0.0) -> bool:
@@ -380,13 +373,7 @@ class VllmEngine:
             sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
-        if not sequence.scheduled_at and sequence.finish_reason not in (FinishReason.CANCELLED, FinishReason.DEADLINE):
-            return 0.0
-        # A sequence that was cancelled in its prefill pays from its arrival: the start of its first step is not known.
-        return self._share(sequence) * self._pool.ranks
-
-    def _share(self, sequence: VllmSequence) -> float:
-        return self._meter.clock.total() - sequence.share_at_start
+        return sequence.share(self._meter.clock.total()) * self._pool.ranks
 
     def _lora(self, name: str) -> Any:
         if not name:

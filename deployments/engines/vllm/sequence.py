@@ -113,6 +113,23 @@ class VllmSequence:
         self._share_at_preemption = self._owner.share_at(moment)
         self._owner.on_preempted()
 
+    def share(self, reading: float) -> float:
+        """Return its engine time in seconds, up to a reading of the share clock."""
+        if not self.scheduled_at and self.finish_reason not in (FinishReason.CANCELLED, FinishReason.DEADLINE):
+            return 0.0
+        # A sequence that was cancelled in its prefill pays from its arrival: the start of its first step is not known.
+        return reading - self.share_at_start
+
+    def failure(self) -> tuple[str, bool]:
+        """Return why vLLM failed it, and whether that is the request's own fault.
+
+        vLLM fails single requests when their grammar does not compile or can't be followed to its end, and on internal
+        errors.
+        """
+        if self.sampling.structured is not None and (self.refused or self.broken != ""):
+            return self.broken or "the constraint does not compile", True
+        return "the engine failed on this sequence", False
+
     def take(self, output: Any, at: float) -> None:
         """Take one vLLM EngineCoreOutput of a step that ended at `at`. Runs per token."""
         if self.finish_reason is not None:

@@ -28,6 +28,7 @@ from penstock.models import (
     ToolMode,
     Unenforced,
 )
+from penstock.values.admin.costs import CostLine, CostReport, GpuTime
 from penstock.values.admin.records import (
     AttemptRecord,
     ChoiceRecord,
@@ -125,6 +126,8 @@ __all__ = [
     "Client",
     "ClusterStatus",
     "Completion",
+    "CostLine",
+    "CostReport",
     "Counterfactual",
     "DeadlineExceededError",
     "Decision",
@@ -142,6 +145,7 @@ __all__ = [
     "GenerateFields",
     "GenerateOptions",
     "GenerationFailedError",
+    "GpuTime",
     "InternalError",
     "InvalidArgumentError",
     "Job",

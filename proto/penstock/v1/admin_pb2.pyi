@@ -888,6 +888,160 @@ class UsageLine(_message.Message):
 Global___UsageLine: _TypeAlias = UsageLine  # noqa: Y015
 
 @_typing.final
+class GetCostsRequest(_message.Message):
+    """Request for costs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    FIRST_DAY_FIELD_NUMBER: _builtins.int
+    LAST_DAY_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """Name of the pool. Empty: every pool that the caller may use."""
+    first_day: _builtins.str
+    """First day, such as "2026-01-31", in UTC. Empty: as far back as the ledger is kept."""
+    last_day: _builtins.str
+    """Last day, itself included. Empty: today."""
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        first_day: _builtins.str = ...,
+        last_day: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_day", b"first_day", "last_day", b"last_day", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCostsRequest: _TypeAlias = GetCostsRequest  # noqa: Y015
+
+@_typing.final
+class GetCostsResponse(_message.Message):
+    """Costs of pools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___CostLine]:
+        """One line per hour and pool with any replica, in this order."""
+
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___CostLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCostsResponse: _TypeAlias = GetCostsResponse  # noqa: Y015
+
+@_typing.final
+class GpuTime(_message.Message):
+    """Accelerator time of one kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_SECONDS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    gpu_seconds: _builtins.float
+    """Time in seconds, times the number of accelerators."""
+    cost: _builtins.float
+    """Price of that time by the pool's price of an accelerator, in the operator's currency."""
+    def __init__(
+        self,
+        *,
+        gpu_seconds: _builtins.float = ...,
+        cost: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "gpu_seconds", b"gpu_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuTime: _TypeAlias = GpuTime  # noqa: Y015
+
+@_typing.final
+class CostLine(_message.Message):
+    """What the accelerators of a pool did in one hour. The six kinds add up to `total`; a difference shows a wrong count."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOUR_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    CHARGED_FIELD_NUMBER: _builtins.int
+    hour: _builtins.str
+    """Begin of the hour, such as "2026-01-31T13:00Z", in UTC by the clock of the pool's Redis."""
+    pool: _builtins.str
+    """Name of the pool."""
+    charged: _builtins.float
+    """Charges to tenants for what ended in this hour, by the pool's price table."""
+    @_builtins.property
+    def total(self) -> Global___GpuTime:
+        """Time of the replicas' processes."""
+
+    @_builtins.property
+    def requests(self) -> Global___GpuTime:
+        """Time of requests, as receipts have it."""
+
+    @_builtins.property
+    def starting(self) -> Global___GpuTime:
+        """Time before replicas took work."""
+
+    @_builtins.property
+    def idle(self) -> Global___GpuTime:
+        """Time without an engine step."""
+
+    @_builtins.property
+    def draining(self) -> Global___GpuTime:
+        """Time without an engine step of replicas that take no new work any more."""
+
+    @_builtins.property
+    def lost(self) -> Global___GpuTime:
+        """Time of attempts whose end no router took, and of dead replicas until their lease ended. Negative where such an end
+        came in a later hour after all.
+        """
+
+    @_builtins.property
+    def running(self) -> Global___GpuTime:
+        """Time of attempts that had not ended, less that of the hours before: negative where more ended than began."""
+
+    def __init__(
+        self,
+        *,
+        hour: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        total: Global___GpuTime | None = ...,
+        requests: Global___GpuTime | None = ...,
+        starting: Global___GpuTime | None = ...,
+        idle: Global___GpuTime | None = ...,
+        draining: Global___GpuTime | None = ...,
+        lost: Global___GpuTime | None = ...,
+        running: Global___GpuTime | None = ...,
+        charged: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "idle", b"idle", "lost", b"lost", "requests", b"requests", "running", b"running", "starting", b"starting", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "draining", b"draining", "hour", b"hour", "idle", b"idle", "lost", b"lost", "pool", b"pool", "requests", b"requests", "running", b"running", "starting", b"starting", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CostLine: _TypeAlias = CostLine  # noqa: Y015
+
+@_typing.final
 class GetClusterStatusRequest(_message.Message):
     """Request for the status."""
 

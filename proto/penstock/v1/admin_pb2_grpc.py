@@ -45,6 +45,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.GetCosts = channel.unary_unary(
+                '/penstock.v1.AdminService/GetCosts',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.GetCostsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.GetCostsResponse.FromString,
+                _registered_method=True)
         self.ListDecisions = channel.unary_unary(
                 '/penstock.v1.AdminService/ListDecisions',
                 request_serializer=penstock_dot_v1_dot_admin__pb2.ListDecisionsRequest.SerializeToString,
@@ -82,6 +87,14 @@ class AdminServiceServicer:
         """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
         lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
         has. UNAVAILABLE while a pool's ledger cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCosts(self, request, context):
+        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+        add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,6 +145,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'GetCosts': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCosts,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.GetCostsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.GetCostsResponse.SerializeToString,
             ),
             'ListDecisions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDecisions,
@@ -209,6 +227,33 @@ class AdminService:
             '/penstock.v1.AdminService/GetUsage',
             penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCosts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/GetCosts',
+            penstock_dot_v1_dot_admin__pb2.GetCostsRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.GetCostsResponse.FromString,
             options,
             channel_credentials,
             insecure,

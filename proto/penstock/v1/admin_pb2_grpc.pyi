@@ -40,6 +40,10 @@ class AdminServiceStub:
     lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
     has. UNAVAILABLE while a pool's ledger cannot be read.
     """
+    GetCosts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetCostsRequest, _admin_pb2.GetCostsResponse]
+    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+    add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
+    """
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]
     """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
     cannot be read.
@@ -69,6 +73,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
     has. UNAVAILABLE while a pool's ledger cannot be read.
+    """
+    GetCosts: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetCostsRequest, _admin_pb2.GetCostsResponse]  # type: ignore[assignment]
+    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+    add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
     """
     ListDecisions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]  # type: ignore[assignment]
     """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
@@ -108,6 +116,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
         lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
         has. UNAVAILABLE while a pool's ledger cannot be read.
+        """
+
+    @_abc_1.abstractmethod
+    def GetCosts(
+        self,
+        request: _admin_pb2.GetCostsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetCostsResponse, _abc.Awaitable[_admin_pb2.GetCostsResponse]]:
+        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+        add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
         """
 
     @_abc_1.abstractmethod

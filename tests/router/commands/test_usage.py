@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.cli.main import main
 from tests.support.keys import Keys, bearer
-from tests.support.stack import request, running_stack
+from tests.support.stack import request, running_stack, sim_pool
 
 
 async def test_usage_is_shown_to_whom_it_belongs(
@@ -52,3 +53,32 @@ async def test_usage_is_shown_to_whom_it_belongs(
 
         with pytest.raises(SystemExit):
             await usage(keys.acme, "--first-day", "soon")
+
+
+async def test_costs_add_up_and_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    pool = {**sim_pool(base_ms=5.0), "price_per_gpu_hour": 3600.0}
+    async with running_stack(tmp_path, pools={"demo": pool}) as stack:
+
+        async def costs(*flags: str) -> str:
+            target = f"127.0.0.1:{stack.routers[0].port}"
+            assert 0 == await asyncio.to_thread(main, ["usage", "--target", target, "--costs", *flags])
+            return capsys.readouterr().out
+
+        await stack.inference().Generate(request(max_tokens=100, ignore_eos=True))
+        lines: list[Any] = []
+        while not lines or not lines[0]["requests"]["gpu_seconds"]:
+            lines = json.loads(await costs("--json"))["lines"]
+        line = lines[0]
+        kinds = ("requests", "running", "idle", "starting", "draining", "lost")
+        found = sum(line[kind]["gpu_seconds"] for kind in kinds)
+        assert found == pytest.approx(line["total"]["gpu_seconds"], rel=0.01)
+        assert line["total"]["cost"] == pytest.approx(line["total"]["gpu_seconds"])
+        text = await costs()
+        rows = [row.replace("│", " ").split() for row in text.splitlines()]
+        [total] = [row for row in rows if row[:1] == ["total"]]
+        assert abs(float(total[9].rstrip("%"))) <= 1.0
+        assert "#" in text.splitlines()[-7]
+        assert all(kind in text for kind in kinds)

@@ -20,8 +20,11 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
     assert {
         "GetClusterStatus": Role.OPERATOR,
         "GetUsage": Role.USER,
+        "GetCosts": Role.OPERATOR,
         "ListDecisions": Role.OPERATOR,
         "SetOperatingPoint": Role.ADMIN,
+        "Explain": Role.USER,
+        "ListRequests": Role.USER,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

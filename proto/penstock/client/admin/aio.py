@@ -6,6 +6,7 @@ import datetime
 
 from penstock.client.admin import calls
 from penstock.client.aio_calls import AsyncCaller
+from penstock.values.admin.costs import CostReport
 from penstock.values.admin.records import Explanation, RequestRecord
 from penstock.values.decisions import DecisionList
 from penstock.values.results import UsageReport
@@ -45,6 +46,24 @@ class AsyncAdminCaller(AsyncCaller):
             ValueError: both a tenant and all tenants are asked for.
         """
         return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
+
+    async def costs(
+        self,
+        *,
+        pool: str = "",
+        first_day: datetime.date | None = None,
+        last_day: datetime.date | None = None,
+        timeout: float | None = None,
+    ) -> CostReport:
+        """Return what the replicas' accelerators did, by hour and pool. For operators.
+
+        Args:
+            pool: default: all.
+            first_day: UTC; default: as far back as the ledger is kept.
+            last_day: UTC, itself included; default: today.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.costs(pool, first_day, last_day), timeout)
 
     async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
         """Return the autoscaler's last decisions and their reasons, newest first. For operators.

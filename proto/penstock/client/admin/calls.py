@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.client.calls import UnaryCall
 from penstock.v1 import admin_pb2
+from penstock.values.admin.costs import CostReport
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.fields import build, unfit
@@ -32,6 +33,12 @@ def usage(
     days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
     request = build(admin_pb2.GetUsageRequest, pool=pool, **days, **_whose(tenant, all_tenants))
     return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
+
+
+def costs(pool: str, first_day: datetime.date | None, last_day: datetime.date | None) -> UnaryCall[CostReport]:
+    days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
+    request = build(admin_pb2.GetCostsRequest, pool=pool, **days)
+    return UnaryCall(lambda stubs: stubs.admin.GetCosts, request, CostReport.from_proto)
 
 
 def _day(name: str, day: datetime.date | None) -> str | None:

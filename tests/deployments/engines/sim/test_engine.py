@@ -119,6 +119,24 @@ async def test_a_preemption_counts_when_it_happens_and_not_at_the_end() -> None:
     assert (1, 1) == (in_time, total)
 
 
+async def test_shares_add_up_to_the_busy_time_also_where_sequences_lose_their_blocks() -> None:
+    """One that waits for its blocks is charged for no step of the others."""
+    engine = SimEngine(pool(kv_tokens=160, block_size=16), None)
+    await engine.start()
+    recorders = [Recorder() for _ in range(4)]
+    for number, recorder in enumerate(recorders):
+        spec = GenerationSpec(tuple(range(40 + number, 70 + number)), greedy(60))
+        await engine.submit(f"s{number}", spec, recorder)
+    ends = [await recorder.end() for recorder in recorders]
+    stats = engine.stats()
+    await engine.close()
+
+    assert stats.preemptions > 0
+    assert stats.busy_s == pytest.approx(sum(end.gpu_seconds for end in ends), rel=1e-6)
+    assert stats.ended_gpu_s == pytest.approx(stats.busy_s, rel=1e-6)
+    assert 0.0 == stats.live_gpu_s
+
+
 async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> None:
     _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
     aborted, other = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))

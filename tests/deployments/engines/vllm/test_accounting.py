@@ -123,6 +123,27 @@ async def test_a_prompt_that_is_cancelled_before_its_first_token_is_charged() ->
     assert pytest.approx(6.0) == sink.end.gpu_seconds
 
 
+async def test_time_before_the_first_step_and_between_a_preemption_and_the_next_step_is_charged_to_nobody() -> None:
+    engine, sink = engine_with(Frontend()), Sink()
+    sequence = await begin(engine, sink)
+    at = sequence.arrived_at
+    # vLLM takes 0.3 s to begin.
+    sequence.scheduled(at + 0.3)
+    sequence.take(output(7), at + 1.0)
+    engine.on_step(stats(1), at + 1.0)
+    for end in (2.0, 3.0):
+        # Two steps of others.
+        engine.on_step(stats(1), at + end)
+    sequence.preempted(at + 1.0)
+    sequence.scheduled(at + 3.0)
+    sequence.take(output(8, "length"), at + 3.5)
+    engine.on_step(stats(0), at + 3.5)
+
+    assert sink.end is not None
+    assert pytest.approx(0.7 + 0.5) == sink.end.gpu_seconds
+    assert pytest.approx(3.2) == engine.stats().busy_s
+
+
 async def test_only_what_vllm_itself_refuses_is_the_requests_fault() -> None:
     engine, sink = engine_with(Frontend()), Sink()
     sequence = await begin(engine, sink, constrained=True)
