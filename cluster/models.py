@@ -188,3 +188,5 @@ class Judgement:
     """What is left of a constraint at best effort; None where nothing has to be left out."""
     unenforced: tuple[Unenforced, ...] = ()
     """Keywords that were left out."""
+    field: str = ""
+    """Field inside the constraint that has the problem, such as structures[1].json_schema; empty for all of it."""

@@ -157,6 +157,7 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
             problem=found.problem,
             relaxed=None if found.relaxed is None else structured_to_wire(found.relaxed),
             unenforced=map(unenforced_to_wire, found.unenforced),
+            field=found.field,
         )
 
     async def _authenticate(self, context: Any) -> tuple[str, bytes]:

@@ -50,17 +50,37 @@ class ConstraintKind(enum.StrEnum):
     REGEX = "regex"
     CHOICE = "choice"
     GRAMMAR = "grammar"
+    STRUCTURAL_TAG = "structural_tag"
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedSchema:
+    """Beginning and end of a part of the output, and the JSON Schema of what is between them, as text."""
+
+    begin: str
+    schema: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class StructuralTag:
+    """Free text with parts that follow a schema."""
+
+    structures: tuple[TaggedSchema, ...]
+    triggers: tuple[str, ...]
+    """Texts after which the output must go on as one of the structures that begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """Constraint of output to a language. `text` is empty for CHOICE, `choices` is empty otherwise."""
+    """Constraint of output to a language. CHOICE has `choices`, STRUCTURAL_TAG has `tag`, the others have `text`."""
 
     kind: ConstraintKind
     text: str = ""
     choices: tuple[str, ...] = ()
+    tag: StructuralTag | None = None
     best_effort: bool = False
-    """Whether keywords of a JSON Schema that the engine's compiler can't enforce are left out, and named."""
+    """Whether keywords of JSON Schemas that the engine's compiler can't enforce are left out, and named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ class Unenforced:
     """Keyword of a JSON Schema that was asked for at best effort, and that the output need not follow."""
 
     place: str
-    """JSON pointer to the keyword in the schema."""
+    """JSON pointer to the keyword in the schema; of a structural tag, with the structure before it."""
     keyword: str
     reason: str
     """What the compiler says of it, and what is enforced in its place, if anything."""

@@ -33,6 +33,11 @@ _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 _LONGEST_RETRY_S = 120.0
 """OpenAI's client gives up on a longer wait, so it is told not to try."""
 _FIELDS = (
+    (
+        r"^sampling\.structured_output\.structural_tag\.(structures\[\d+\])\.json_schema",
+        r"response_format.\1.schema",
+    ),
+    (r"^sampling\.structured_output\.structural_tag\.", "response_format."),
     (r"^sampling\.structured_output.*", "response_format"),
     (r"^prompt\.tokens\.ids", "prompt"),
     (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),

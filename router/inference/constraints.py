@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
 from cluster.models import Judgement
-from penstock.models import StructuredOutput, Unenforced
+from penstock.models import FieldViolation, StructuredOutput, Unenforced
 from router.dispatch.pool import Pool
 
 _LOG = logging.getLogger(__name__)
@@ -50,15 +50,16 @@ class ConstraintChecks:
             return Enforced(None)
         found = await self._judged(pool, constraint)
         if found.problem:
-            raise InvalidRequestError.of(f"{FIELD}.{constraint.kind.value}", refused(found.problem))
+            raise InvalidRequestError.of(field_of(constraint, found.field), refused(found.problem))
         return Enforced(replace(found.relaxed or constraint, best_effort=False), found.unenforced)
 
-    async def problem(self, pool: Pool, constraint: StructuredOutput) -> str:
-        """Return why a pool's engines refuse a constraint; empty where they follow it or can't be asked."""
+    async def problem(self, pool: Pool, constraint: StructuredOutput) -> FieldViolation | None:
+        """Return what a pool's engines refuse of a constraint; None where they follow it or can't be asked."""
         try:
-            return (await self._judged(pool, constraint)).problem
+            found = await self._judged(pool, constraint)
         except NoReplicaError:
-            return ""
+            return None
+        return FieldViolation(field_of(constraint, found.field), refused(found.problem)) if found.problem else None
 
     async def _judged(self, pool: Pool, constraint: StructuredOutput) -> Judgement:
         """Ask a replica of each group. What one group leaves of a constraint is what the next one is asked for."""
@@ -96,6 +97,11 @@ class ConstraintChecks:
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return found
+
+
+def field_of(constraint: StructuredOutput, inside: str = "") -> str:
+    """Return the path of a constraint, or of a field inside it."""
+    return ".".join(filter(None, (FIELD, constraint.kind.value, inside)))
 
 
 def refused(problem: str) -> str:

@@ -21,7 +21,6 @@ from cluster.lifecycle import TaskOwner
 from penstock.v1 import jobs_pb2 as api
 from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
-from router.inference.constraints import FIELD, refused
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.tools import JobTools
 from router.jobs.upload import Upload, check_header, class_of
@@ -114,8 +113,8 @@ class JobServicer:
         found = Violations()
         for constraint, (index, custom_id) in constraints.items():
             if problem := await self._constraint_problem(model, constraint):
-                field = f"items[{index}].request.{FIELD}.{constraint.kind.value}"
-                found.add(field, f"{refused(problem)} (custom_id {shown(custom_id)})")
+                field = f"items[{index}].request.{problem.field}"
+                found.add(field, f"{problem.description} (custom_id {shown(custom_id)})")
         found.raise_any()
 
     def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.settings import JobsSettings
-from penstock.models import StructuredOutput
+from penstock.models import FieldViolation, StructuredOutput
 from router.jobs.stores import JobStores
 from router.validation import RequestLimits
 
@@ -20,5 +20,5 @@ class JobTools:
     limits: RequestLimits
     nudge: Callable[[str], None]
     """Called with the pool of every job that was opened here."""
-    constraint_problem: Callable[[str, StructuredOutput], Awaitable[str]]
-    """Function that returns why a pool's engines refuse a constraint; empty where they follow it."""
+    constraint_problem: Callable[[str, StructuredOutput], Awaitable[FieldViolation | None]]
+    """Function that returns what a pool's engines refuse of a constraint; None where they follow it."""

@@ -50,6 +50,7 @@ async def judge(stub: Any, replica_id: str, metadata: Metadata, constraint: Stru
         reply.problem,
         structured_from_wire(reply.relaxed) if reply.HasField("relaxed") else None,
         tuple(map(unenforced_from_wire, reply.unenforced)),
+        reply.field,
     )
 
 

@@ -155,6 +155,15 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
     found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
     if choice.mode is ToolMode.REQUIRED and request.sampling.HasField("structured_output"):
         found.add("sampling.structured_output", "must not be set with tool_choice REQUIRED, which is a constraint too")
+    if (
+        request.sampling.structured_output.WhichOneof("constraint") == "structural_tag"
+        and request.prompt.chat.tools
+        and choice.mode is not ToolMode.NONE
+    ):
+        found.add(
+            "sampling.structured_output.structural_tag",
+            "must not be set with tools that the model may call (tool_choice NONE only shows them)",
+        )
     return CheckedRequest(
         model=request.model,
         prompt=prompt,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from cluster.models import GenerationSpec, Judgement
@@ -10,14 +9,15 @@ from cluster.settings import PoolSettings
 from deployments.demo_model import MODEL_DIR
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.sim.engine import SimEngine
-from penstock.models import Capabilities, ConstraintKind, StructuredOutput, Unenforced
+from deployments.engines.vllm.compilers.judge import judge
+from penstock.models import Capabilities, StructuredOutput
 from tests.support.stack import sim_pool
 
 WORDS = 'Unimplemented keys: ["not"]'
 
 
 class PickyEngine(SimEngine):
-    """Simulated engine with a compiler that knows no "not"."""
+    """Simulated engine with a compiler that knows no "not", and what llguidance leaves of a schema at best effort."""
 
     def __init__(self) -> None:
         super().__init__(PoolSettings(**sim_pool()), MODEL_DIR)
@@ -31,14 +31,11 @@ class PickyEngine(SimEngine):
         return replace(found, model=replace(found.model, capabilities=Capabilities()))
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
+        return await judge("llguidance", constraint, self._problem)
+
+    async def _problem(self, constraint: StructuredOutput) -> str:
         self.asked.append(constraint.text)
-        if '"not"' not in constraint.text:
-            return Judgement()
-        if not constraint.best_effort:
-            return Judgement(WORDS)
-        left = {key: value for key, value in json.loads(constraint.text).items() if key != "not"}
-        relaxed = StructuredOutput(ConstraintKind.JSON_SCHEMA, json.dumps(left))
-        return Judgement("", relaxed, (Unenforced("#/not", "not", WORDS),))
+        return WORDS if '"not"' in constraint.text else ""
 
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         if spec.sampling.structured is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec
-from penstock.models import ConstraintKind, SamplingParams, StructuredOutput
+from deployments.engines.vllm.compilers.tags import TagForm, format_of
+from penstock.models import ConstraintKind, SamplingParams, StructuralTag, StructuredOutput
 
 if TYPE_CHECKING:
     import vllm
@@ -25,6 +27,7 @@ CONSTRAINED_PRIOR_KEY = "penstock_constrained_prior"
 PRESENCE_KEY = "penstock_presence"
 FREQUENCY_KEY = "penstock_frequency"
 """Keys in `extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""
+_NO_TAG = StructuralTag((), ())
 _FOR_MINUS_ONE = 6_364_136_223_846_793_005
 """Seed used for -1: vLLM, also in its engine, takes -1 for no seed. Any other fixed number works."""
 
@@ -95,7 +98,7 @@ def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> 
     )
 
 
-def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingParams]:
+def translator(penalties: Resumes, tags: TagForm) -> Callable[[GenerationSpec], vllm.SamplingParams]:
     """Return `to_vllm` for one engine. It raises only EngineRequestError.
 
     It remembers the results for new sequences, because applications use the same parameters in every request.
@@ -111,7 +114,9 @@ def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingPa
         try:
             if spec.resume is None and spec.sampling.small:
                 return begun(spec.sampling)
-            return to_vllm(spec, penalties=penalties)
+            found = to_vllm(spec, penalties=penalties)
+            found.structured_outputs = tags.of(found.structured_outputs)
+            return found
         except EngineRequestError:
             raise
         except Exception as error:
@@ -143,3 +148,5 @@ def to_vllm_constraint(constraint: StructuredOutput) -> Any:
             return StructuredOutputsParams(choice=list(constraint.choices))
         case ConstraintKind.GRAMMAR:
             return StructuredOutputsParams(grammar=constraint.text)
+        case ConstraintKind.STRUCTURAL_TAG:
+            return StructuredOutputsParams(structural_tag=json.dumps(format_of(constraint.tag or _NO_TAG)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.batch.structural_tag import read_structural_tag, read_structural_tag_text
 from penstock.models import StructuredOutput, ToolMode
 from penstock.values.chat import ChatOptions
 from penstock.values.messages import Message, read_message
@@ -261,13 +262,15 @@ def _structured_outputs(body: Fields) -> StructuredOutput | None:
             _guided(wanted, "grammar", (str,), grammar),
             _choice(wanted, "choice"),
             json_schema({"type": "object"}) if wanted.flag("json_object") else None,
+            read_structural_tag_text(wanted, "structural_tag"),
         )
         if constraint is not None
     ]
     body.also_ignored(wanted.leftovers(STRUCTURED_OUTPUTS))
     if len(found) != 1:
         raise body.wrong(
-            "structured_outputs", f"must have one of json, regex, choice, grammar, json_object, got {len(found)}"
+            "structured_outputs",
+            f"must have one of json, regex, choice, grammar, json_object, structural_tag, got {len(found)}",
         )
     return found[0]
 
@@ -292,7 +295,10 @@ def _response_format(body: Fields) -> StructuredOutput | None:
                 described.take(without_effect)
             wanted.also_ignored(described.leftovers())
             constraint = _built(described, "schema", json_schema, schema)
+        case "structural_tag":
+            constraint = read_structural_tag(wanted)
         case other:
-            raise wanted.wrong("type", f"must be text, json_object or json_schema, got {shown(other)}")
+            known = "text, json_object, json_schema or structural_tag"
+            raise wanted.wrong("type", f"must be {known}, got {shown(other)}")
     body.also_ignored(wanted.leftovers())
     return constraint

@@ -19,7 +19,9 @@ from penstock.models import (
     PositionLogprobs,
     ReplicaState,
     RequestClass,
+    StructuralTag,
     StructuredOutput,
+    TaggedSchema,
     TokenLogprob,
     Tool,
     ToolCall,
@@ -80,6 +82,7 @@ from penstock.values.requests import (
     json_schema,
     one_of,
     regex,
+    structural_tag,
 )
 from penstock.values.results import (
     AttemptReceipt,
@@ -189,7 +192,9 @@ __all__ = [
     "Started",
     "Step",
     "Stream",
+    "StructuralTag",
     "StructuredOutput",
+    "TaggedSchema",
     "TakenOverError",
     "Tls",
     "TokenCount",
@@ -213,5 +218,6 @@ __all__ = [
     "regex",
     "result_line",
     "result_object",
+    "structural_tag",
     "tool",
 ]

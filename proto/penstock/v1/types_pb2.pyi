@@ -534,6 +534,70 @@ class ChoiceConstraint(_message.Message):
 Global___ChoiceConstraint: _TypeAlias = ChoiceConstraint  # noqa: Y015
 
 @_typing.final
+class TaggedSchema(_message.Message):
+    """Beginning and end of a part of the output, and the schema of what is between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.str
+    """Text that begins the part. It begins with one of the triggers. 1 to 1,024 bytes."""
+    json_schema: _builtins.str
+    """A JSON Schema document as text, as StructuredOutput.json_schema."""
+    end: _builtins.str
+    """Text that ends the part. 1 to 1,024 bytes."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
+        end: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "json_schema", b"json_schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaggedSchema: _TypeAlias = TaggedSchema  # noqa: Y015
+
+@_typing.final
+class StructuralTag(_message.Message):
+    """Text with parts that follow a schema, each inside of begin and end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRUCTURES_FIELD_NUMBER: _builtins.int
+    TRIGGERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def structures(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaggedSchema]:
+        """Parts that the output may have, any number of each, in any order. 1 to 64 entries. Their schemas have at most 65,536
+        bytes together.
+        """
+
+    @_builtins.property
+    def triggers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts after which the output must go on as one of the structures that begin with it; all other text is free. 1 to 64
+        entries, none twice, and each is the beginning of a structure's begin.
+        """
+
+    def __init__(
+        self,
+        *,
+        structures: _abc.Iterable[Global___TaggedSchema] | None = ...,
+        triggers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["structures", b"structures", "triggers", b"triggers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StructuralTag: _TypeAlias = StructuralTag  # noqa: Y015
+
+@_typing.final
 class StructuredOutput(_message.Message):
     """Constraint of the output to a language; the engine masks every token that would leave it."""
 
@@ -543,6 +607,7 @@ class StructuredOutput(_message.Message):
     REGEX_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    STRUCTURAL_TAG_FIELD_NUMBER: _builtins.int
     BEST_EFFORT_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must point into the
@@ -557,13 +622,17 @@ class StructuredOutput(_message.Message):
     grammar: _builtins.str
     """A context-free grammar, in Lark or GBNF. 1 to 65,536 bytes; nesting and repetitions as for regex."""
     best_effort: _builtins.bool
-    """Whether keywords of json_schema that the engine's compiler can't enforce are left out instead of refused. The result
+    """Whether keywords of schemas that the engine's compiler can't enforce are left out instead of refused. The result
     names each of them. What is no valid schema is still refused. While no replica is there to judge the schema, such a
-    request gets NO_REPLICA. Only with json_schema. Default false.
+    request gets NO_REPLICA. Only with json_schema and structural_tag. Default false.
     """
     @_builtins.property
     def choice(self) -> Global___ChoiceConstraint:
         """Allowed answers."""
+
+    @_builtins.property
+    def structural_tag(self) -> Global___StructuralTag:
+        """Free text with parts that follow a schema. Not beside tools that the model may call, which are such parts too."""
 
     def __init__(
         self,
@@ -572,13 +641,14 @@ class StructuredOutput(_message.Message):
         regex: _builtins.str = ...,
         choice: Global___ChoiceConstraint | None = ...,
         grammar: _builtins.str = ...,
+        structural_tag: Global___StructuralTag | None = ...,
         best_effort: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex", "structural_tag", b"structural_tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "constraint", b"constraint", "grammar", b"grammar", "json_schema", b"json_schema", "regex", b"regex", "structural_tag", b"structural_tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_constraint: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "grammar"]  # noqa: Y015
+    _WhichOneofReturnType_constraint: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]  # noqa: Y015
     _WhichOneofArgType_constraint: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_constraint) -> _WhichOneofReturnType_constraint | None: ...
 
@@ -594,7 +664,9 @@ class UnenforcedKeyword(_message.Message):
     KEYWORD_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     place: _builtins.str
-    """JSON pointer to the keyword in the schema, such as #/properties/tags/uniqueItems."""
+    """JSON pointer to the keyword in the schema, such as #/properties/tags/uniqueItems. Of a structural tag, the structure
+    comes before it: structures[1]#/uniqueItems.
+    """
     keyword: _builtins.str
     """Name of the keyword, such as uniqueItems."""
     reason: _builtins.str

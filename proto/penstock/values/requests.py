@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.models import ConstraintKind, RequestClass, StructuredOutput
+from penstock.models import ConstraintKind, RequestClass, StructuralTag, StructuredOutput, TaggedSchema
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.values.chat import (
     ChatFields,
@@ -65,12 +65,7 @@ def json_schema(schema: str | Mapping[str, Any], *, best_effort: bool = False) -
     Raises:
         ValueError: the schema is no JSON.
     """
-    try:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-    except RecursionError:
-        raise ValueError("json_schema: is nested too deeply") from None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"json_schema: must be JSON, as text or as a mapping: {error}") from None
+    text = _schema_text("json_schema", schema)
     return StructuredOutput(ConstraintKind.JSON_SCHEMA, text, best_effort=best_effort)
 
 
@@ -87,6 +82,51 @@ def one_of(*values: str) -> StructuredOutput:
 def grammar(text: str) -> StructuredOutput:
     """Constrain output to a context-free grammar in the engine's EBNF dialect."""
     return StructuredOutput(ConstraintKind.GRAMMAR, text)
+
+
+def structural_tag(
+    structures: Sequence[TaggedSchema | Mapping[str, Any]],
+    triggers: Sequence[str] | None = None,
+    *,
+    best_effort: bool = False,
+) -> StructuredOutput:
+    """Constrain parts of the output, and leave the text around them free.
+
+    Args:
+        structures: parts that the output may have, each a `TaggedSchema` or a dictionary with `begin`, `schema` and
+            `end`. A schema is a mapping, or text.
+        triggers: texts after which the output must go on as one of the structures that begin with it. Default: the
+            beginnings of all structures.
+        best_effort: as of `json_schema`.
+
+    Raises:
+        TypeError: a structure is of another type or lacks a field.
+        ValueError: a schema is no JSON.
+    """
+    parts = tuple(_tagged(f"structures[{index}]", each) for index, each in enumerate(structures))
+    begins = tuple(dict.fromkeys(each.begin for each in parts))
+    tag = StructuralTag(parts, begins if triggers is None else tuple(triggers))
+    return StructuredOutput(ConstraintKind.STRUCTURAL_TAG, tag=tag, best_effort=best_effort)
+
+
+_TAG_FIELDS = ("begin", "schema", "end")
+
+
+def _tagged(where: str, part: TaggedSchema | Mapping[str, Any]) -> TaggedSchema:
+    if isinstance(part, TaggedSchema):
+        return part
+    if not isinstance(part, Mapping) or set(part) != set(_TAG_FIELDS):
+        raise unfit(where, "a TaggedSchema, or a dictionary with begin, schema and end", part)
+    return TaggedSchema(part["begin"], _schema_text(f"{where}.schema", part["schema"]), part["end"])
+
+
+def _schema_text(where: str, schema: str | Mapping[str, Any]) -> str:
+    try:
+        return schema if isinstance(schema, str) else json.dumps(schema)
+    except RecursionError:
+        raise ValueError(f"{where}: is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: must be JSON, as text or as a mapping: {error}") from None
 
 
 def prompt_to_proto(prompt: Prompt, options: ChatOptions | None = None) -> types_pb2.Prompt:

@@ -38,7 +38,7 @@ class Sampling:
     """Number of alternatives per token; 0 returns the drawn token's log probability only, None returns none."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     structured: StructuredOutput | None = None
-    """Constraint from `json_schema`, `regex`, `one_of` or `grammar`."""
+    """Constraint from `json_schema`, `regex`, `one_of`, `grammar` or `structural_tag`."""
     n: int | None = None
     """Number of independent choices; default 1."""
     prompt_logprobs: int | None = None
@@ -65,13 +65,20 @@ class Sampling:
 
 def _structured(constraint: StructuredOutput) -> types_pb2.StructuredOutput:
     if not isinstance(constraint, StructuredOutput):
-        raise unfit("sampling.structured", "what json_schema, regex, one_of or grammar returns", constraint)
+        raise unfit(
+            "sampling.structured", "what json_schema, regex, one_of, grammar or structural_tag returns", constraint
+        )
     try:
         return structured_to_wire(constraint)
     except (TypeError, ValueError):
         where = "sampling.structured_output."
         if constraint.kind is ConstraintKind.CHOICE:
             build(types_pb2.ChoiceConstraint, f"{where}choice.", values=constraint.choices)
+        elif constraint.tag is not None:
+            for index, each in enumerate(constraint.tag.structures):
+                place = f"{where}structural_tag.structures[{index}]."
+                build(types_pb2.TaggedSchema, place, begin=each.begin, json_schema=each.schema, end=each.end)
+            build(types_pb2.StructuralTag, f"{where}structural_tag.", triggers=constraint.tag.triggers)
         else:
             build(types_pb2.StructuredOutput, where, **{constraint.kind.value: constraint.text})
         raise

@@ -167,6 +167,5 @@ STRUCTURED_OUTPUTS: Mapping[str, Unsupported] = {
     "disable_any_whitespace": _OFF,
     "disable_additional_properties": _OFF,
     "whitespace_pattern": _ALWAYS,
-    "structural_tag": _ALWAYS,
 }
 """Fields of vLLM's `structured_outputs` beside the constraint."""

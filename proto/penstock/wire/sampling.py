@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import lru_cache
 
-from penstock.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput, Unenforced
+from penstock.models import (
+    Capabilities,
+    ConstraintKind,
+    SamplingParams,
+    StructuralTag,
+    StructuredOutput,
+    TaggedSchema,
+    Unenforced,
+)
 from penstock.v1 import inference_pb2, types_pb2
 
 _SCALARS = (
@@ -108,6 +116,16 @@ def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutp
             return types_pb2.StructuredOutput(grammar=structured.text)
         case ConstraintKind.CHOICE:
             return types_pb2.StructuredOutput(choice=types_pb2.ChoiceConstraint(values=structured.choices))
+        case ConstraintKind.STRUCTURAL_TAG:
+            tag = structured.tag or StructuralTag((), ())
+            parts = [
+                types_pb2.TaggedSchema(begin=each.begin, json_schema=each.schema, end=each.end)
+                for each in tag.structures
+            ]
+            return types_pb2.StructuredOutput(
+                structural_tag=types_pb2.StructuralTag(structures=parts, triggers=tag.triggers),
+                best_effort=structured.best_effort,
+            )
 
 
 def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput | None:
@@ -117,6 +135,10 @@ def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput |
         return None
     if kind == "choice":
         return StructuredOutput(ConstraintKind.CHOICE, choices=tuple(wire.choice.values))
+    if kind == "structural_tag":
+        parts = tuple(TaggedSchema(each.begin, each.json_schema, each.end) for each in wire.structural_tag.structures)
+        tag = StructuralTag(parts, tuple(wire.structural_tag.triggers))
+        return StructuredOutput(ConstraintKind.STRUCTURAL_TAG, tag=tag, best_effort=wire.best_effort)
     return StructuredOutput(ConstraintKind(kind), text=getattr(wire, kind), best_effort=wire.best_effort)
 
 

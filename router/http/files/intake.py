@@ -16,11 +16,11 @@ from cluster.errors import (
 from cluster.jobs.contract import JobRecord, JobStore
 from cluster.jobs.ids import new_id
 from penstock.v1 import jobs_pb2 as api
+from router.http.errors import in_body
 from router.http.files.checks import LineChecks
 from router.http.files.notes import FileNote
 from router.http.files.splitter import LineSplitter
 from router.identity import Caller, may_use
-from router.inference.constraints import refused
 from router.jobs.tools import JobTools
 from router.jobs.upload import BLOCK_BYTES, BLOCK_ITEMS
 
@@ -165,7 +165,7 @@ class FileIntake:
             if self._checks.model in self._tools.stores.served and (
                 problem := await self._tools.constraint_problem(self._checks.model, constraint)
             ):
-                self._checks.note(number, "invalid_request", refused(problem), "body.response_format")
+                self._checks.note(number, "invalid_request", problem.description, f"body.{in_body(problem.field)}")
 
     def _silent(self) -> InvalidRequestError:
         seconds = self._tools.settings.upload_s

@@ -69,7 +69,7 @@ _SAMPLING = optional(
     stream_options=fields("", **optional(include_usage=FLAG, continuous_usage_stats=FLAG)),
     service_tier={"enum": ["auto", "default", "priority", "flex"]},
     return_token_ids=FLAG,
-    response_format=fields("type", type={"enum": ["text", "json_object", "json_schema"]}),
+    response_format=fields("type", type={"enum": ["text", "json_object", "json_schema", "structural_tag"]}),
     structured_output_best_effort=FLAG,
 )
 _UNENFORCED = listed(fields("place keyword reason", place=TEXT, keyword=TEXT, reason=TEXT))

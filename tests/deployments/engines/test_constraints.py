@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.errors import EngineRequestError
-from cluster.models import GenerationSpec
+from cluster.models import GenerationSpec, Judgement
 from deployments.engines.vllm.compilers.check import compiler_id
-from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuralTag, StructuredOutput, TaggedSchema
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import Recorder, generate
 
@@ -80,6 +80,20 @@ async def test_what_is_left_of_a_schema_at_best_effort_is_followed(started: Star
     text, end = await answer(started, found.relaxed)
     assert end.reason is FinishReason.STOP
     assert json.loads(text)["level"] in ("low", "high")
+
+
+async def test_a_structural_tag_holds_where_its_trigger_is_written(started: Started) -> None:
+    # Nearly any text has an "e".
+    part = TaggedSchema("e", '{"enum": [7]}', "</e>")
+    asked = StructuredOutput(ConstraintKind.STRUCTURAL_TAG, tag=StructuralTag((part,), ("e",)))
+    assert await started.engine.judge(asked) == Judgement()
+    text, _ = await answer(started, asked, temperature=1.0, seed=3)
+    first, *parts = text.split("e7</e>")
+    assert parts, text
+    assert all(each in "e7</e>" or "e" not in each for each in (first, *parts))
+    wrong = replace(part, begin="ef", schema='{"not": {}}')
+    bad = replace(asked, tag=StructuralTag((part, wrong), ("e",)))
+    assert (await started.engine.judge(bad)).field == "structures[1].json_schema"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

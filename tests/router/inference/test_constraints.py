@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
-from penstock.models import ConstraintKind, StructuredOutput
+from cluster.errors import InvalidRequestError
+from penstock.models import ConstraintKind, StructuralTag, StructuredOutput, TaggedSchema
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import jobs_pb2 as jobs
 from penstock.v1 import types_pb2 as types
+from router.validation import RequestLimits, check_request
 from tests.router.inference.test_bad_input import failure
 from tests.support.picky_engine import WORDS, PickyEngine
 from tests.support.stack import request, running_stack
@@ -113,3 +116,63 @@ async def test_a_job_takes_a_schema_at_best_effort_and_its_result_tells_what_was
         watched = stack.jobs().WatchJob(jobs.WatchJobRequest(job_id=job.job.job_id))
         results = [result async for update in watched for result in update.results]
     assert [each.keyword for result in results for each in result.response.unenforced] == ["not"]
+
+
+STRUCTURE = {"begin": "<call=f>", "json_schema": '{"type": "integer"}', "end": "</call>"}
+
+
+def tagged(*structures: dict[str, str], triggers: tuple[str, ...] = ("<call=",), **more: Any) -> Any:
+    return request(structured_output={"structural_tag": {"structures": structures, "triggers": triggers}, **more})
+
+
+async def test_a_structural_tag_reaches_the_engine_whole(tmp_path: Path) -> None:
+    engine = PickyEngine()
+    async with running_stack(tmp_path, engine=lambda: engine) as stack:
+        await stack.inference().Generate(tagged(STRUCTURE))
+    tag = StructuralTag((TaggedSchema("<call=f>", '{"type": "integer"}', "</call>"),), ("<call=",))
+    assert engine.begun == [StructuredOutput(ConstraintKind.STRUCTURAL_TAG, tag=tag)]
+
+
+async def test_a_refused_schema_in_a_structural_tag_is_named_with_its_place(tmp_path: Path) -> None:
+    engine = PickyEngine()
+    bad = {**STRUCTURE, "begin": "<call=g>", "json_schema": '{"not": {}}'}
+    async with running_stack(tmp_path, engine=lambda: engine) as stack:
+        _, _, violations = await failure(stack.inference().Generate(tagged(STRUCTURE, bad)))
+        assert [field for field, _ in violations] == [
+            "sampling.structured_output.structural_tag.structures[1].json_schema"
+        ]
+        assert not engine.begun
+        answer = await stack.inference().Generate(tagged(STRUCTURE, bad, best_effort=True))
+    assert [each.place for each in answer.unenforced] == ["structures[1]#/not"]
+    assert engine.begun[0].tag is not None
+    assert [each.schema for each in engine.begun[0].tag.structures] == ['{"type": "integer"}', "{}"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (tagged(), "structures"),
+        (tagged(STRUCTURE, triggers=()), "triggers"),
+        (tagged(STRUCTURE, triggers=("<tool",)), "structures[0].begin"),
+        (tagged(STRUCTURE, triggers=("<call=", "<tool")), "triggers[1]"),
+        (tagged(STRUCTURE, triggers=("<call=", "<call=f")), "triggers[1]"),
+        (tagged(STRUCTURE, STRUCTURE), "structures"),
+        (tagged({**STRUCTURE, "end": ""}), "structures[0].end"),
+        (tagged({**STRUCTURE, "json_schema": "{"}), "structures[0].json_schema"),
+        (tagged({**STRUCTURE, "json_schema": '"%s"' % ("x" * 70_000)}), "structures"),
+    ],
+)
+def test_a_structural_tag_that_is_not_well_formed_is_refused(asked: Any, field: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_request(asked, RequestLimits())
+    assert f"sampling.structured_output.structural_tag.{field}" in {each.field for each in caught.value.violations}
+
+
+def test_a_structural_tag_does_not_go_with_tools_that_the_model_may_call() -> None:
+    asked = tagged(STRUCTURE)
+    asked.prompt.chat.messages.add(role="user", content="Hi")
+    asked.prompt.chat.tools.add(name="f")
+    with pytest.raises(InvalidRequestError, match="tool_choice NONE"):
+        check_request(asked, RequestLimits())
+    asked.tool_choice.mode = types.TOOL_CHOICE_MODE_NONE
+    assert check_request(asked, RequestLimits()).sampling.structured is not None

@@ -32,13 +32,30 @@ def takes_tokenizer(compiler: Compiler, tokenizer: Any) -> bool:
     return bool(GuidanceBackend.is_tokenizer_supported(tokenizer))
 
 
+def special_tokens(compiler: Compiler, tokenizer: Any) -> dict[str, int]:
+    """Return the ids of the special tokens by their text, as llguidance has them; empty for another compiler."""
+    if compiler != "llguidance" or not takes_tokenizer(compiler, tokenizer):
+        return {}
+    from llguidance.hf import from_tokenizer
+
+    # Mistral's own tokenizer brings one along.
+    of_compiler = getattr(tokenizer, "llg_tokenizer", None) or from_tokenizer(tokenizer)
+    added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
+    return {text: token for text, token in added.items() if of_compiler.is_special_token(token)}
+
+
 @lru_cache(maxsize=_RECENT)
 def silent_gap(compiler: Compiler, constraint: StructuredOutput) -> str | None:
     """Return what of a constraint the compiler would ignore without an error; None where it follows or refuses all.
 
     llguidance refuses what it does not follow.
     """
-    if compiler != "xgrammar" or constraint.kind is not ConstraintKind.JSON_SCHEMA:
+    if compiler != "xgrammar":
+        return None
+    if constraint.tag is not None:
+        texts = (StructuredOutput(ConstraintKind.JSON_SCHEMA, each.schema) for each in constraint.tag.structures)
+        return next((found for text in texts if (found := silent_gap(compiler, text)) is not None), None)
+    if constraint.kind is not ConstraintKind.JSON_SCHEMA:
         return None
     try:
         schema = json.loads(constraint.text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.errors import EngineRequestError
 from deployments.engines.vllm.compilers.check import silent_gap, told
-from deployments.engines.vllm.parsing.grammar import UnknownFormatError, to_lark
+from deployments.engines.vllm.compilers.lark import UnknownFormatError, to_lark
 from deployments.engines.vllm.parsing.loader import Parsers
 from penstock.models import ConstraintKind, OutputParsing, StructuredOutput, ToolMode
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.errors import EngineStartError
 from cluster.settings import VllmSettings
-from deployments.engines.vllm.compilers.check import Compiler, takes_tokenizer
+from deployments.engines.vllm.compilers.check import Compiler, special_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,9 @@ def load(settings: VllmSettings, config: Any) -> Parsers | None:
         name=f"tool_call_parser {tool!r}",
         compiler=settings.structured_output.compiler,
         any_whitespace=settings.structured_output.any_whitespace,
-        special_tokens=_special_tokens(settings.structured_output.compiler, tokenizer) if tool is not None else {},
+        special_tokens=special_tokens(settings.structured_output.compiler, tokenizer),
         short_call_ids=tool == "mistral",
     )
-
-
-def _special_tokens(compiler: Compiler, tokenizer: Any) -> dict[str, int]:
-    if compiler != "llguidance" or not takes_tokenizer(compiler, tokenizer):
-        return {}
-    from llguidance.hf import from_tokenizer
-
-    # Mistral's own tokenizer brings one along.
-    of_compiler = getattr(tokenizer, "llg_tokenizer", None) or from_tokenizer(tokenizer)
-    added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
-    return {text: token for text, token in added.items() if of_compiler.is_special_token(token)}
 
 
 def _class(tool: str | None, reasoning: str | None, config: Any, tokenizer: Any) -> Any:

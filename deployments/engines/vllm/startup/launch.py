@@ -19,6 +19,7 @@ from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
+from deployments.engines.vllm.compilers.tags import TagForm
 from deployments.engines.vllm.parsing import loader
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_pooling
@@ -138,7 +139,7 @@ def _launch(
         frontend=frontend,
         config=config,
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
-        translate=translator(penalties) if generates else to_pooling,
+        translate=translator(penalties, _tag_form(pool, frontend)) if generates else to_pooling,
         penalties=penalties,
         tokenizer_files=tokenizer_files,
         lora_requests={
@@ -149,6 +150,11 @@ def _launch(
         constrains=generates and _can_constrain(pool, frontend),
         sockets=folder,
     )
+
+
+def _tag_form(pool: PoolSettings, frontend: Frontend) -> TagForm:
+    settings = pool.vllm.structured_output
+    return TagForm(settings.compiler, lambda: frontend.tokenizer, any_whitespace=settings.any_whitespace)
 
 
 async def learn_task(pool: PoolSettings, launched: Launched) -> Launched:

@@ -1156,8 +1156,11 @@ class CheckConstraintResponse(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     RELAXED_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """Reason why the compiler refuses the constraint, in its own words; empty where it follows it, or what is left of it."""
+    field: _builtins.str
+    """Field inside the constraint that has the problem, such as structures[1].json_schema; empty for all of it."""
     @_builtins.property
     def relaxed(self) -> _types_pb2.StructuredOutput:
         """What is left of a constraint at best effort; unset where nothing has to be left out."""
@@ -1172,10 +1175,11 @@ class CheckConstraintResponse(_message.Message):
         problem: _builtins.str = ...,
         relaxed: _types_pb2.StructuredOutput | None = ...,
         unenforced: _abc.Iterable[_types_pb2.UnenforcedKeyword] | None = ...,
+        field: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["relaxed", b"relaxed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem", "relaxed", b"relaxed", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "problem", b"problem", "relaxed", b"relaxed", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec, ResumeRecord
+from deployments.engines.vllm.compilers.tags import TagForm
 from penstock.models import ConstraintKind, SamplingParams, StructuredOutput
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -142,7 +143,7 @@ def test_the_second_model_runner_gets_prior_tokens_as_output() -> None:
 def test_what_is_asked_for_again_is_translated_once() -> None:
     from deployments.engines.vllm.sampling import Resumes, translator
 
-    translate = translator(Resumes.PROCESSOR)
+    translate = translator(Resumes.PROCESSOR, TagForm("xgrammar", lambda: None, any_whitespace=False))
     first = translate(spec(SamplingParams(9, temperature=0.5)))
 
     assert translate(spec(SamplingParams(9, temperature=0.5))) is first
@@ -155,7 +156,7 @@ def test_what_is_asked_for_again_is_translated_once() -> None:
 def test_what_vllm_refuses_is_refused_each_time() -> None:
     from deployments.engines.vllm.sampling import Resumes, translator
 
-    translate = translator(Resumes.PROCESSOR)
+    translate = translator(Resumes.PROCESSOR, TagForm("xgrammar", lambda: None, any_whitespace=False))
     for _ in range(2):
         with pytest.raises(EngineRequestError, match="top_p"):
             translate(spec(SamplingParams(9, top_p=3.0)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.engines.factory import resolve_model
-from deployments.engines.vllm.parsing.grammar import UnknownFormatError, to_lark
+from deployments.engines.vllm.compilers.lark import UnknownFormatError, to_lark
 from deployments.engines.vllm.parsing.request import grammar_request
 from penstock.models import OutputParsing, Tool, ToolMode
 
