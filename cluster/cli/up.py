@@ -18,21 +18,27 @@ from rich.markup import escape
 
 from cluster.addresses import bare_host, host_port
 from cluster.bootstrap.ahead import with_http
+from cluster.bootstrap.console import LocalConsole
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
 from cluster.bootstrap.without_ray import local_cluster
 from cluster.cli.options import settings_from
+from cluster.errors import BootstrapError, SettingsError
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
 from cluster.telemetry.logs import configure_logging
 from cluster.terminal.command import KEY_VARIABLE
-from cluster.terminal.console import screen
+from cluster.terminal.console import print_problem, screen
 from cluster.terminal.progress import StepDisplay
 
 
 def run_up(options: argparse.Namespace) -> int:
     """Start a cluster, wait for Ctrl-C, SIGTERM or the end of the terminal, then stop it in order."""
     settings, any_http_port = with_http(settings_from(options))
+    if options.console is not None and settings.router.tls is not None:
+        raise SettingsError(
+            "--console: with router.tls it can't know which authorities to trust: run `penstock console`"
+        )
     with claimed(settings.cluster.folder):
         # For warnings about processes that end and are restarted.
         configure_logging("warning", "text")
@@ -41,6 +47,7 @@ def run_up(options: argparse.Namespace) -> int:
 
 async def _up(settings: Settings, console: Console, options: argparse.Namespace, *, any_http_port: bool) -> int:
     stop = asyncio.Event()
+    page: LocalConsole | None = None
     if options.until_eof:
         _stop_at_eof(stop)
     with stop_signals(stop.set), StepDisplay(console) as display:
@@ -56,13 +63,16 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
                 await asyncio.gather(starting, return_exceptions=True)
                 return 130
             await starting
-            _show(cluster, console)
+            page = await _open_page(cluster, options)
+            _show(cluster, console, page)
             if options.ready_file is not None:
-                _write_ready(options.ready_file, cluster)
+                _write_ready(options.ready_file, cluster, page)
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
+            keeping = [asyncio.create_task(page.keep(), name="up.console")] if page is not None else []
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-            watching.cancel()
-            failed = (await asyncio.gather(watching, return_exceptions=True))[0]
+            for task in (watching, *keeping):
+                task.cancel()
+            failed = (await asyncio.gather(watching, *keeping, return_exceptions=True))[0]
             # Raise unexpected errors too: they ended the cluster, which must not look like a stop by the user.
             # CancelledError of a cancelled watch is no `Exception`.
             if isinstance(failed, Exception):
@@ -70,10 +80,25 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
             return 0
         finally:
             stopping.cancel()
+            if page is not None:
+                await page.stop()
             await cluster.stop()
 
 
-def _show(cluster: LocalCluster, console: Console) -> None:
+async def _open_page(cluster: LocalCluster, options: argparse.Namespace) -> LocalConsole | None:
+    """Start the console where it is asked for. The cluster serves without it, too."""
+    if options.console is None:
+        return None
+    page = LocalConsole(cluster.run_dir, _dialled(cluster.target), options.console)
+    try:
+        await page.start()
+    except BootstrapError as error:
+        print_problem(error)
+        return None
+    return page
+
+
+def _show(cluster: LocalCluster, console: Console, page: LocalConsole | None = None) -> None:
     pools, target = ", ".join(cluster.settings.pools), cluster.target
     console.print(
         f"\nserving [bold]{escape(pools)}[/] on [bold]{escape(target)}[/]; Ctrl-C stops",
@@ -83,6 +108,8 @@ def _show(cluster: LocalCluster, console: Console) -> None:
     console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
     for url in _http(cluster)[:1]:
         console.print(escape(f"OpenAI's SDKs: OPENAI_BASE_URL={url}"), highlight=False, soft_wrap=True)
+    if page is not None:
+        console.print(escape(f"console: {page.url}"), highlight=False, soft_wrap=True)
     # By default they are any free ports, which are printed only here.
     ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
     console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
@@ -106,7 +133,7 @@ def _stop_at_eof(stop: asyncio.Event) -> None:
     threading.Thread(target=read, name="until-eof", daemon=True).start()
 
 
-def _write_ready(path: Path, cluster: LocalCluster) -> None:
+def _write_ready(path: Path, cluster: LocalCluster, page: LocalConsole | None) -> None:
     """Write what a program that started this command needs. It reads the whole file or none."""
     fields = {
         "target": _dialled(cluster.target),
@@ -114,6 +141,7 @@ def _write_ready(path: Path, cluster: LocalCluster) -> None:
         "pools": list(cluster.settings.pools),
         "metrics_ports": [each.metrics_port for each in cluster.routers],
         "pid": os.getpid(),
+        **({"console": page.url} if page is not None else {}),
     }
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(fields), encoding="utf-8")

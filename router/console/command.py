@@ -37,6 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name under which browsers call the page, beside addresses and localhost; may be given again",
     )
+    parser.add_argument("--any-port", action="store_true", help="take a free port where that one is in use")
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it serves")
     add_target_flags(parser, key=False)
     show_examples(
@@ -58,15 +59,19 @@ async def _run(options: argparse.Namespace) -> None:
     from cluster.addresses import host_port
     from cluster.lifecycle import stop_signals
     from router.console.caller import key_metadata
+    from router.console.planning import planner_installed
     from router.console.server import ConsoleFacts, ConsoleServer
 
     stop = asyncio.Event()
     async with open_async_client(options, key_metadata) as client:
         server = ConsoleServer(
-            client, ConsoleFacts(options.target), keys_allowed=sends_keys(options), names=options.name
+            client,
+            ConsoleFacts(options.target, planner_installed()),
+            keys_allowed=sends_keys(options),
+            names=options.name,
         )
         with stop_signals(stop.set):
-            await server.start(options.host, options.port)
+            await server.start(options.host, options.port, any_port=options.any_port)
             try:
                 address = host_port(options.host, server.port)
                 screen().print(f"console of {options.target}: http://{address}", highlight=False, soft_wrap=True)

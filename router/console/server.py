@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +19,7 @@ from router.console.changes import ChangeRoutes
 from router.console.chat import ChatRoutes
 from router.console.errors import show_errors
 from router.console.guard import add_headers, own_page_only
+from router.console.planning import PlanRoutes
 from router.console.reads import ReadRoutes
 
 _END_S = 0.5
@@ -58,21 +60,28 @@ class ConsoleServer:
         ReadRoutes(facts.target, planner=facts.planner).add_to(app)
         ChatRoutes().add_to(app)
         ChangeRoutes().add_to(app)
+        if facts.planner:
+            PlanRoutes().add_to(app)
         self._static = Path(str(files("router.console") / "static"))
         app.router.add_get("/", self._page)
         app.router.add_static("/static", self._static)
         # A page that leaves ends its calls.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
 
-    async def start(self, host: str, port: int) -> None:
-        """Bind a port; 0 takes a free one.
+    async def start(self, host: str, port: int, *, any_port: bool = False) -> None:
+        """Bind a port; 0 takes a free one, and with `any_port` so does one that is in use.
 
         Raises:
             BootstrapError: it can't be bound.
         """
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, listening_host(host), port).start()
+            try:
+                await web.TCPSite(self._runner, listening_host(host), port).start()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not any_port:
+                    raise
+                await web.TCPSite(self._runner, listening_host(host), 0).start()
         except OSError as error:
             why = f"port {host_port(host, port)} can't be bound: {error.strerror}"
             raise BootstrapError("console", why) from error

@@ -5,13 +5,14 @@ import { jobs } from "./views/jobs.js";
 import { line } from "./views/line.js";
 import { models } from "./views/models.js";
 import { overview } from "./views/overview.js";
+import { plan } from "./views/plan.js";
 import { playground } from "./views/playground.js";
 import { replicas } from "./views/replicas.js";
 import { request } from "./views/request.js";
 import { requests } from "./views/requests.js";
 import { usage } from "./views/usage.js";
 
-export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, playground];
+export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, playground, plan];
 
 export function pageOf(name, rest) {
   return PAGES.find((page) => page.name === name && Boolean(page.hidden) === rest.length > 0) ?? PAGES[0];

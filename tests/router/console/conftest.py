@@ -45,7 +45,7 @@ async def running_console(stack: Stack, **options: Any) -> AsyncIterator[Console
     """Run a console of a cluster."""
     target = f"127.0.0.1:{stack.routers[0].port}"
     async with AsyncClient(target, metadata=key_metadata) as client:
-        server = ConsoleServer(client, ConsoleFacts(target), **options)
+        server = ConsoleServer(client, ConsoleFacts(target, planner=True), **options)
         await server.start("127.0.0.1", 0)
         try:
             yield Console(stack, f"http://127.0.0.1:{server.port}", server.port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -77,3 +78,44 @@ async def test_a_port_that_is_taken_is_named(console: Console) -> None:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert 1 == done.returncode
     assert f"port 127.0.0.1:{console.port} can't be bound" in done.stderr
+
+
+async def test_penstock_up_opens_it_and_starts_it_again(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    command = [
+        *(
+            *PENSTOCK,
+            "up",
+            "--engine",
+            "sim",
+            "--port",
+            "0",
+            "--http-port",
+            "0",
+            "--state-dir",
+            str(tmp_path / "state"),
+        ),
+        *("--ready-file", str(ready), "--console", "0", "--until-eof"),
+    ]
+    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+    try:
+        await until(ready.exists, 60.0)
+        url = json.loads(ready.read_text())["console"]
+
+        async def serves() -> bool:
+            try:
+                async with aiohttp.ClientSession(headers=OWN) as session, session.get(f"{url}/api/status") as answer:
+                    return answer.status == 200
+            except aiohttp.ClientConnectionError:
+                return False
+
+        assert await serves()
+        first = json.loads((tmp_path / "state" / "run" / "console.json").read_text())["pid"]
+        os.kill(first, signal.SIGKILL)
+        await until(serves, 30.0)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+    assert 0 == process.returncode
+    assert not await serves()
