@@ -25,7 +25,7 @@ _PLAN_S = 120.0
 _NICE = 10
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """A model or an accelerator by its well-known name; never a path."""
-_PROGRAM = re.compile(r"^(error|penstock plan): (argument )?")
+_PROGRAM = re.compile(r"^(error|penstock( plan)?): (argument )?")
 _NUMBERS = {
     "rate": "--rate",
     "prompt_tokens": "--prompt-tokens",
