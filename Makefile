@@ -123,6 +123,9 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 chaos: setup ## break a cluster of real processes and check its clients' streams (ONLY=text, REAL=no|only, JSON=file)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
 
+explain-check: setup ## make requests slow in known ways, and check that `explain` names the causes (ONLY=text, JSON=file)
+	$(BIN)/python -m tests.explain $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json $(JSON))
+
 chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head under load
 	PENSTOCK_RAY_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_ray_faults.py
 
@@ -176,4 +179,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures sample-trace test test-fast test-quick chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

@@ -170,7 +170,7 @@ def build_router(
     )
     jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
-    admin = AdminServicer(pools, router_id, control_api, RecordsApi(pools, records, control_api))
+    admin = AdminServicer(pools, router_id, control_api, RecordsApi(pools, records, control_api), policies)
     handlers = [
         service_handler(service, servicer, metrics, authenticator)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)

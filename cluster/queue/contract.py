@@ -39,6 +39,7 @@ from cluster.queue.heartbeats import (
     RouterBeat,
     RouterBeatReply,
 )
+from cluster.queue.line import Line
 
 
 class Ledger(Protocol):
@@ -169,6 +170,12 @@ class Queue(Ledger, Protocol):
 
     async def observe(self) -> PoolView:
         """Read what an autoscaler must know. Renew no lease."""
+        ...
+
+    async def line(self, ask: Sequence[str] = ()) -> Line:
+        """Read who waits, by class and tenant, who holds the slots, and what tenants used of their quotas. Renew no
+        lease, change nothing. `ask`: waiting entries of which to tell what is ahead; those beyond `ASKED` are left out.
+        """
         ...
 
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:

@@ -57,7 +57,10 @@ class RecordsApi:
         calls = _calls(blob)
         if not calls or not _may_see(caller, calls[0].tenant):
             raise RequestNotFoundError(request.request_id)
-        explained = explain(calls)
+        names = caller.role >= Role.OPERATOR
+        explained = explain(calls, names=names)
+        if not names:
+            _hide_others(calls)
         return api.ExplainResponse(
             calls=calls,
             parts=[api.TimePart(name=name, time=duration_to_wire(seconds)) for name, seconds in explained.parts],
@@ -84,6 +87,8 @@ class RecordsApi:
             *(self._keeper.store(name).newest(tenant, limit, missed=request.missed) for name in names)
         )
         last = [calls[-1] for part in found for blob in part if (calls := _calls(blob))]
+        if caller.role < Role.OPERATOR:
+            _hide_others(last)
         last.sort(key=lambda record: record.arrived_at_ms, reverse=True)
         return api.ListRequestsResponse(requests=last[:limit])
 
@@ -119,6 +124,16 @@ def _own_id(given: str) -> str:
 
 def _may_see(caller: Caller, tenant: str) -> bool:
     return tenant == caller.tenant or caller.role >= Role.OPERATOR
+
+
+def _hide_others(calls: Sequence[records_pb2.RequestRecord]) -> None:
+    """Take other tenants' names out of records."""
+    for call in calls:
+        for choice in call.choices:
+            for ahead in choice.ahead:
+                ahead.tenant = ahead.tenant if ahead.tenant == call.tenant else ""
+            for holder in choice.holders:
+                holder.tenant = holder.tenant if holder.tenant == call.tenant else ""
 
 
 def _calls(blob: bytes) -> list[records_pb2.RequestRecord]:

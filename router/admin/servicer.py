@@ -13,18 +13,25 @@ from router.admin.status import StatusReader
 from router.admin.usage import read_costs, read_usage
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
-from router.identity import Caller, may_use
+from router.identity import Caller, TenantPolicies, may_use
 
 
 class AdminServicer:
     """The admin service: the cluster for operators, and usage for tenants."""
 
-    def __init__(self, pools: Mapping[str, Pool], router_id: str, control_api: ControlApi, records: RecordsApi) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        router_id: str,
+        control_api: ControlApi,
+        records: RecordsApi,
+        policies: TenantPolicies,
+    ) -> None:
         self._pools = pools
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
-        self._status = StatusReader(control_api)
+        self._status = StatusReader(control_api, policies)
 
     async def GetClusterStatus(  # noqa: N802
         self, request: api.GetClusterStatusRequest, context: CallContext, caller: Caller

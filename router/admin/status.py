@@ -17,7 +17,9 @@ from penstock.v1 import admin_pb2 as api
 from penstock.values.steps import Relief
 from penstock.wire import drain_reason_to_wire, duration_to_wire, replica_state_to_wire, request_class_to_wire
 from router.admin.control import MODES, RELIEFS, ControlApi, Look, point_to_wire
+from router.admin.line import add_line
 from router.dispatch.pool import Pool
+from router.identity import TenantPolicies
 
 FRESH_S = 0.5
 """Age below which a look at the store is used again, so that many watchers cost no more than one."""
@@ -36,8 +38,9 @@ class _Kept:
 class StatusReader:
     """Source of pools' status: the router's own newest heartbeat, and what the autoscaler knows."""
 
-    def __init__(self, control_api: ControlApi) -> None:
+    def __init__(self, control_api: ControlApi, policies: TenantPolicies) -> None:
         self._control_api = control_api
+        self._policies = policies
         self._kept: dict[str, _Kept] = {}
 
     async def of(self, pool: Pool) -> api.PoolStatus:
@@ -46,7 +49,13 @@ class StatusReader:
         if beat is None:
             return api.PoolStatus(name=pool.name, reachable=False)
         # Without a lease Redis does not answer, and a look would only wait for its timeout.
-        return pool_status(pool, beat, await self._look(pool.name) if pool.available else None)
+        if not pool.available:
+            return pool_status(pool, beat, None)
+        look, line = await asyncio.gather(self._look(pool.name), pool.line.line())
+        status = pool_status(pool, beat, look)
+        if line is not None:
+            add_line(status, line, pool, self._policies)
+        return status
 
     async def _look(self, name: str) -> Look | None:
         kept = self._kept.setdefault(name, _Kept())

@@ -9,6 +9,7 @@ from cluster.settings import PoolSettings
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from router.admission.demand import DemandCounter
+from router.admission.refusals import Refusals
 from router.admission.shedding import late_after_s, shed_after_s
 from router.admission.wait_estimate import PoolEstimate
 from router.generation.choice import Choice
@@ -27,6 +28,7 @@ class AdmissionControl:
         self._configured = operating_point(settings)
         self._late_last = late_last
         self.estimate = PoolEstimate()
+        self.refusals = Refusals()
         self.demand = DemandCounter(self._configured)
         self.relief = Relief.NONE
         """Step of relief that the autoscaler ordered last: what the pool gives up because it lacks replicas."""

@@ -68,6 +68,11 @@ class Affinity:
         )
         return trail, self._prefer(trail) if trail.place else ()
 
+    def known_tokens(self, trail: Trail) -> int:
+        """Return how many of a prompt's first tokens ran on a replica before, as far as this router knows."""
+        depth = self._index.deepest(trail.blocks)
+        return block_ends(self._settings.block_tokens, trail.tokens)[depth - 1] if depth else 0
+
     def granted(self, trail: Trail, preferred: Sequence[str], replica: str, kv_tokens: int) -> None:
         """Note where a request runs: from now on its beginning is cached there."""
         self._index.note(trail.blocks, replica)

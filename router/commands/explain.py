@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 
 _BAR = 40
 """Width of the drawn parts, in characters."""
+_WAITS = {
+    "unspecified": "a place, too shortly to know why",
+    "no_replica": "a replica that takes work",
+    "no_room": "room on a replica",
+    "class": "requests of another class",
+    "tenants": "other tenants, whose turn it was",
+    "own_tenant": "earlier requests of its own tenant",
+    "quota": "its tenant's quota",
+    "affinity": "requests whose prefix was cached on the free replica",
+    "queue_unavailable": "Redis",
+    "suspected": "its turn to run alone, because an engine died under it",
+}
 _STYLES = {
     "admission": "cyan",
     "queue": "yellow",
@@ -107,6 +119,12 @@ def show_explanation(found: Explanation, console: Console) -> None:
     console.print(Text(found.summary, "bold"))
     console.print(_parts(found.parts))
     for number, call in enumerate(found.calls, 1):
+        if call.refused is not None:
+            times = "once" if call.refused.times == 1 else f"{call.refused.times} times"
+            console.print(
+                f"  refused {times} in the {_seconds(call.refused.time)} before: {escape(call.refused.error)}",
+                highlight=False,
+            )
         if len(found.calls) > 1:
             console.print(
                 f"call {number} of {len(found.calls)}, {_time(call.arrived_at_ms)}, router {escape(call.router_id)}",
@@ -147,7 +165,13 @@ def _show_choice(choice: ChoiceRecord, console: Console, *, alone: bool) -> None
         )
         console.print(f"  {choice.position} ahead in the queue{': ' + ahead if ahead else ''}", highlight=False)
     for reason, seconds in choice.waits:
-        console.print(f"  waited {_seconds(seconds)} for: {reason.replace('_', ' ')}", highlight=False)
+        console.print(f"  waited {_seconds(seconds)} for: {_WAITS.get(reason, reason)}", highlight=False)
+    if choice.waits and choice.holders:
+        held = ", ".join(
+            f"{each.share:.0%} {each.request_class.name.lower()} of {escape(each.tenant or 'other tenants')}"
+            for each in choice.holders
+        )
+        console.print(f"  who held the slots meanwhile: {held}", highlight=False)
     if choice.attempts:
         print_table(_attempts(choice.attempts), console, keys=1)
 

@@ -19,7 +19,10 @@ from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from penstock.client import ClusterStatus, PoolStatus
+    from penstock.client import ClusterStatus, PoolStatus, TenantQuota
+
+_LINE = 10
+"""Most lines of who waits."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,11 @@ def show_status(status: ClusterStatus, console: Console) -> None:
         routers = escape(", ".join(pool.router_ids)) or "none"
         reachable = "" if pool.reachable else "  [red]queue not reachable[/]"
         console.print(f"waiting {pool.waiting}, running {pool.running}; routers: {routers}{reachable}", highlight=False)
+        if any(each.waiting for each in pool.line):
+            print_table(_line_table(pool), console)
+        for quota in pool.quotas:
+            if quota.blocked_by or quota.refused:
+                console.print(_quota(quota), highlight=False)
     console.print(f"[dim]penstock {escape(status.version)}, answered by {escape(status.router_id)}[/]", highlight=False)
 
 
@@ -67,3 +75,28 @@ def _pool_table(pool: PoolStatus) -> Table:
             str(replica.metrics_port or "-"),
         )
     return table
+
+
+def _line_table(pool: PoolStatus) -> Table:
+    waiting = [each for each in pool.line if each.waiting]
+    table = Table()
+    add_columns(table, "class", "tenant", "waiting", "oldest", "running", "weight", words=("class", "tenant"))
+    for each in waiting[:_LINE]:
+        table.add_row(
+            each.request_class.name.lower(),
+            Text(each.tenant),
+            f"{each.waiting:,}",
+            f"{each.oldest_wait:.1f} s",
+            f"{each.running:,}",
+            f"{each.weight:g}",
+        )
+    if len(waiting) > _LINE:
+        table.caption = f"and {len(waiting) - _LINE} more; --json has all that the queue reports"
+    return table
+
+
+def _quota(quota: TenantQuota) -> str:
+    name = quota.blocked_by.replace("_", " ")
+    until = "" if quota.blocked_for is None else f" for {quota.blocked_for:.0f} s"
+    blocked = f" is blocked by its {name}{until}:" if name else ":"
+    return f"[yellow]tenant {escape(quota.tenant)}[/]{blocked} {quota.refused:,} calls refused in the last minute"

@@ -27,6 +27,7 @@ from cluster.trust.tls import LinkDialer
 from router.admission.admission_control import AdmissionControl
 from router.affinity import Affinity
 from router.dispatch.adoption import Adoption
+from router.dispatch.line_watch import LineWatch
 from router.dispatch.mailbox import Mailbox
 from router.dispatch.membership import Membership
 from router.dispatch.pool_context import PoolContext
@@ -119,6 +120,7 @@ class Pool:
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
         self._positions = Positions(context.choices)
+        self.line = LineWatch(context, self.replicas, lambda: self.available, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class Pool:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._membership.start()
         self._watch.spawn(self.slow_readers.watch(), "slow_readers")
+        self._watch.spawn(self.line.watch(), "line")
         self._watch.spawn(self.reconciler.watch(self.queue_settings.lease_s / 2, lambda: self.available), "audit")
 
     async def close(self) -> None:
@@ -226,10 +229,8 @@ class Pool:
         # policy or its certificate, and what it takes would wait for nothing.
         silent_s = self.replicas.cut_off_s(time.monotonic())
         if silent_s > 2 * self.queue_settings.lease_s:
-            count = self.replicas.ready()
-            raise NoReplicaError(
-                f"{self.name!r}: this router has reached none of the pool's replicas ({count}) for {silent_s:.0f} s"
-            )
+            none = f"none of the pool's replicas ({self.replicas.ready()})"
+            raise NoReplicaError(f"{self.name!r}: this router has reached {none} for {silent_s:.0f} s")
 
     def take(self, choice: Choice) -> None:
         """Deliver to this choice from now on; a call of this router that had its request is told."""

@@ -98,7 +98,7 @@ class Choice:
         self._deadline = deadline
         self._others = False
         """Whether other replicas took work when its last place was granted."""
-        self._queued_at = self.wait.submitted_at
+        self.queued_at = self.wait.submitted_at
         self._attempt: Attempt | None = None
 
     def _goes(self, event: ChoiceEvent) -> bool:
@@ -198,7 +198,7 @@ class Choice:
     def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Attempt:
         self._goes(ChoiceEvent.PLACE)
         self.attempt, self.link = attempt, place.link
-        self._attempt = Attempt(attempt, place, self._queued_at, self.tokens, granted=granted)
+        self._attempt = Attempt(attempt, place, self.queued_at, self.tokens, granted=granted)
         self.announced = False
         self._wake()
         return self._attempt
@@ -305,7 +305,7 @@ class Choice:
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
             if self.tokens and self._others and self.resume_state.refused() and self.output.known:
                 # Engines of one pool may be of several kinds, and another one may be able to.
-                self._leave_place(acknowledge=False, queued_at=self._queued_at)
+                self._leave_place(acknowledge=False, queued_at=self.queued_at)
                 self._pool.refuse(self)
                 return
             if self.tokens:
@@ -321,7 +321,7 @@ class Choice:
             self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
         elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
-            self._leave_place(acknowledge=False, queued_at=self._queued_at)
+            self._leave_place(acknowledge=False, queued_at=self.queued_at)
             self._pool.refuse(self)
         elif refusal.reason == pb.REFUSAL_REASON_UNKNOWN:
             # The replica gave it up while the link was broken.
@@ -414,7 +414,7 @@ class Choice:
             self._attempt.close(acknowledge=acknowledge)
         self._goes(event)
         self.link = None
-        self._queued_at = time.monotonic() if queued_at is None else queued_at
+        self.queued_at = time.monotonic() if queued_at is None else queued_at
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
 

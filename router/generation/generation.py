@@ -20,6 +20,7 @@ from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.unread import delta_event
+from router.generation.wait import EarlierRefusals
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
@@ -71,6 +72,8 @@ class Generation:
         self.task = ModelTask.GENERATE
         self.trace = trace
         """Trace of the call; None where traces are off."""
+        self.refused: EarlierRefusals | None = None
+        """Refusals of the same call before it was let in."""
         self._wait_s = wait_s
         self._unenforced = unenforced
         self._news = asyncio.Event()

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import enum
 import secrets
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from cluster.errors import PenstockError
 from cluster.queue.entries import QueueEntry
+from penstock.models import RequestClass
+
+Group = tuple[RequestClass, str]
+"""A class and a tenant."""
+
+
+class WaitReason(enum.Enum):
+    """Reason why a choice has no place yet, by its name in the API."""
+
+    NO_REPLICA = "no_replica"
+    NO_ROOM = "no_room"
+    CLASS = "class"
+    TENANTS = "tenants"
+    OWN_TENANT = "own_tenant"
+    QUOTA = "quota"
+    AFFINITY = "affinity"
+    QUEUE_UNAVAILABLE = "queue_unavailable"
+    SUSPECTED = "suspected"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRefusals:
+    """Refusals of a call before it was let in."""
+
+    first_at: float
+    """Monotonic seconds, like the next one."""
+    last_at: float
+    times: int
+    error: PenstockError
+    """The first one."""
 
 
 class Wait:
@@ -14,16 +47,23 @@ class Wait:
 
     __slots__ = (
         "_entry",
+        "_noted_at",
         "adopted",
+        "ahead",
         "arrived_at",
         "first_arrived_at",
         "first_position",
         "first_span",
+        "holders",
+        "known_tokens",
+        "looks",
+        "parts",
         "position",
         "predicted_s",
         "submitted_at",
         "waited_s",
         "watched",
+        "windows",
     )
 
     def __init__(self, entry: QueueEntry, arrived_at: float | None) -> None:
@@ -48,6 +88,47 @@ class Wait:
         """The first estimate of the whole wait; None when it did not have to wait, or nothing was known."""
         self.waited_s: float | None = None
         """How long it waited for its first place; None before that."""
+
+        self.parts: dict[WaitReason, float] = {}
+        """Seconds that it is known to have waited, by reason; the last one comes last."""
+        self.ahead: Sequence[tuple[RequestClass, str, int]] | None = None
+        """Class, tenant and number of the entries ahead when they were first counted; None before that."""
+        self.holders: dict[Group, float] = {}
+        """Sum of the parts of the slots that tenants held, over `looks`."""
+        self.looks = 0
+        self.windows: dict[str, float] = {}
+        """Seconds of the wait for which each window was full."""
+        self.known_tokens = 0
+        """Tokens of the prompt's beginning that ran on a replica before."""
+        self._noted_at = 0.0
+
+    def note(self, reason: WaitReason, since: float, now: float, window: str = "") -> None:
+        """Count the time from `since`, or from the last note after it, as waiting for this reason. `window` is the one
+        that was full.
+        """
+        passed_s = now - max(since, self._noted_at)
+        if passed_s <= 0:
+            return
+        self.parts[reason] = self.parts.pop(reason, 0.0) + passed_s
+        self._noted_at = now
+        if window:
+            self.windows[window] = self.windows.get(window, 0.0) + passed_s
+
+    def correct(self, known: WaitReason, better: WaitReason, seconds: float) -> None:
+        """Move at most this much time from a reason to the one that turned out to be right."""
+        moved_s = min(seconds, self.parts.get(known, 0.0))
+        if moved_s > 0:
+            self.parts[known] -= moved_s
+            self.parts[better] = self.parts.pop(better, 0.0) + moved_s
+
+    def note_holders(self, slots: Mapping[Group, int]) -> None:
+        """Note who holds the slots now."""
+        held = sum(slots.values())
+        if not held:
+            return
+        self.looks += 1
+        for group, number in slots.items():
+            self.holders[group] = self.holders.get(group, 0.0) + number / held
 
     @property
     def has_time(self) -> bool:

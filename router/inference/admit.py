@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from cluster.errors import (
@@ -21,9 +21,11 @@ from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
 from cluster.telemetry.tracing.context import TraceSampling
 from cluster.trust.secret import ClusterSecret
+from router.admission.refusals import COMES_BACK, CallName, Refusals
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
 from router.catalog import Catalog
+from router.dispatch.pool import Pool
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
@@ -105,9 +107,23 @@ class Admission:
         *,
         counted: bool,
     ) -> Generation | bytes:
-        arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
+        name = CallName(caller.tenant, checked)
+        opening = self._admit(checked, caller, pool, time_left_s=time_left_s, resume=resume, counted=counted)
+        return await _remembered(pool.admission.refusals, name, opening)
+
+    async def _admit(
+        self,
+        checked: CheckedRequest,
+        caller: Caller,
+        pool: Pool,
+        *,
+        time_left_s: float | None,
+        resume: ResumePoint | None,
+        counted: bool,
+    ) -> Generation | bytes:
+        arrived_at = time.monotonic()
         check_generates(self._catalog.known(pool))
         try:
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
@@ -168,7 +184,8 @@ class Admission:
         Raises:
             PenstockError: as `open`.
         """
-        opened = await self._line_up(admitted, ())
+        name = CallName(admitted.caller.tenant, admitted.checked, admitted.groups)
+        opened = await _remembered(admitted.pool.admission.refusals, name, self._line_up(admitted, ()))
         if isinstance(opened, bytes):
             raise TypeError("a request without a key has no stored result")
         return opened
@@ -268,3 +285,15 @@ class Admission:
         if error.bound == SHED:
             admitted.pool.admission.demand.turned_away(request_class)
         raise error
+
+
+async def _remembered(refusals: Refusals, name: CallName, opening: Awaitable[Generation | bytes]) -> Generation | bytes:
+    """Open a call. Remember it where it is refused, and tell its generation what is remembered where it is let in."""
+    try:
+        opened = await opening
+    except COMES_BACK as error:
+        refusals.note(name, error)
+        raise
+    if isinstance(opened, Generation):
+        opened.refused = refusals.take(name)
+    return opened

@@ -109,6 +109,7 @@ class Builder:
             on_start=learn if group is None else None,
             arrived_at=admitted.arrived_at,
         )
+        choice.wait.known_tokens = pool.affinity.known_tokens(admitted.trail)
         if group is not None:
             # Each group has a prompt of its own.
             choice.metering = AttemptMetering(index, len(group.ids), pool.prices, shares_prompt=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
+from cluster.errors import QuotaExceededError
 from cluster.queue.heartbeats import ReplicaRecord
 from penstock.models import ReplicaState
 from penstock.v1 import records_pb2 as api
@@ -17,6 +18,7 @@ from router.admission.demand import Verdict, verdict_of
 from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.generation.metering import AttemptOutcome, FinishedAttempt
+from router.generation.wait import Wait, WaitReason
 
 _OUTCOMES = {
     AttemptOutcome.COMPLETED: api.ATTEMPT_OUTCOME_COMPLETED,
@@ -30,6 +32,9 @@ _OUTCOMES = {
 _WORST = (Verdict.NOT_SERVED, Verdict.BOTH, Verdict.TTFT, Verdict.ITL, Verdict.MET)
 _LONGEST_ERROR = 300
 """Characters of an error's sentence that are kept."""
+_SHORTEST_WAIT_S = 0.001
+"""Shorter waits are the way to the queue and back."""
+_MOST_HOLDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +80,35 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         record.error = str(error)[:_LONGEST_ERROR]
     if receipt.HasField("time_to_first_token"):
         record.time_to_first_token.CopyFrom(receipt.time_to_first_token)
+    _add_before(record, generation)
     ends = [ran.times.ended_at for choice in generation.choices for ran in choice.metering.attempts if ran.times]
     if ends and generation.finished:
         record.delivery_time.CopyFrom(duration_to_wire(max(0.0, closed.at - max(ends))))
     return record
+
+
+def _add_before(record: api.RequestRecord, generation: Generation) -> None:
+    """Add what happened before the call came."""
+    if (refused := generation.refused) is not None:
+        error = refused.error
+        record.refused.CopyFrom(
+            api.EarlierRefusals(
+                times=refused.times,
+                time=duration_to_wire(max(0.0, generation.arrived_at - refused.first_at)),
+                reason=error.reason,
+                error=str(error)[:_LONGEST_ERROR],
+            )
+        )
+        if isinstance(error, QuotaExceededError):
+            record.refused.quota, record.refused.limit = error.quota, error.limit
+    if record.resumed:
+        first_s = min(choice.wait.first_arrived_at for choice in generation.choices)
+        record.after_first_call.CopyFrom(duration_to_wire(max(0.0, generation.arrived_at - first_s)))
+        record.earlier_tokens = sum(
+            choice.last_attempt.tokens_before
+            for choice in generation.choices
+            if choice.last_attempt is not None and not choice.last_attempt.granted_at
+        )
 
 
 def missed(record: api.RequestRecord) -> bool:
@@ -110,12 +140,54 @@ def _choice(choice: Choice, since: float, closed: Closed) -> api.ChoiceRecord:
         prompt_tokens=choice.entry.prompt_tokens,
         position=choice.wait.first_position,
         attempts=[_attempt(ran, choice, since) for ran in attempts],
+        waits=_waits(choice, attempts, closed.at),
+        ahead=[
+            api.LineAhead(request_class=request_class_to_wire(each), tenant=tenant, waiting=waiting)
+            for each, tenant, waiting in choice.wait.ahead or ()
+        ],
+        holders=_holders(choice.wait),
+        known_prefix_tokens=choice.wait.known_tokens,
+        full_window=max(choice.wait.windows, key=choice.wait.windows.__getitem__, default=""),
     )
     if choice.wait.predicted_s is not None:
         found.predicted_wait.CopyFrom(duration_to_wire(choice.wait.predicted_s))
     if attempts and (load := _load(closed.replicas.get(attempts[-1].replica_id))) is not None:
         found.attempts[-1].load_at_end.CopyFrom(load)
     return found
+
+
+def _waits(choice: Choice, attempts: Sequence[FinishedAttempt], now: float) -> list[api.WaitPart]:
+    """Divide the time that a choice waited among its reasons, longest first. The parts add up to that time."""
+    times = [ran.times for ran in attempts if ran.times is not None]
+    left_s = sum(each.granted_at - each.queued_at for each in times if each.granted_at)
+    if not times or (times[-1].queued_at != choice.queued_at and choice.link is None):
+        left_s += now - choice.queued_at
+    parts = dict[WaitReason | None, float]()
+    for reason, seconds in choice.wait.parts.items():
+        parts[reason] = min(seconds, left_s)
+        left_s -= parts[reason]
+    if left_s > 0:
+        # After the last look it waited for the last reason.
+        last = next(reversed(parts), None)
+        parts[last] = parts.get(last, 0.0) + left_s
+    return [
+        api.WaitPart(
+            reason=api.WAIT_REASON_UNSPECIFIED
+            if reason is None
+            else api.WaitReason.Value(f"WAIT_REASON_{reason.name}"),
+            time=duration_to_wire(seconds),
+        )
+        for reason, seconds in sorted(parts.items(), key=lambda part: -part[1])
+        if seconds >= _SHORTEST_WAIT_S
+    ]
+
+
+def _holders(wait: Wait) -> list[api.SlotHolder]:
+    most = sorted(wait.holders.items(), key=lambda each: -each[1])[:_MOST_HOLDERS]
+    return [
+        api.SlotHolder(request_class=request_class_to_wire(each), tenant=tenant, share=total / wait.looks)
+        for (each, tenant), total in most
+    ]
 
 
 def _attempts(choice: Choice) -> list[FinishedAttempt]:
@@ -172,6 +244,9 @@ def _load(record: ReplicaRecord | None) -> api.ReplicaLoad | None:
         prefill_tokens=max(0, record.prefill_tokens),
         draining=record.state is ReplicaState.DRAINING,
     )
+    if "step_a" in stats:
+        found.step_a, found.step_b, found.step_g = stats["step_a"], stats["step_b"], stats["step_g"]
+        found.step_tokens = int(stats.get("step_tokens", 0))
     if (itl_s := stats.get("itl_p95_s", 0.0)) > 0:
         found.itl_p95.CopyFrom(duration_to_wire(itl_s))
     return found

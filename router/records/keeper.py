@@ -21,6 +21,7 @@ from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.records.build import Closed, missed, record_of
 from router.records.genai_metrics import GenAiMetrics
+from router.records.pace import Paces
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class RecordKeeper:
         self._stores: dict[str, RecordStore] = {}
         self._clock = clock or SystemClock()
         self._over: deque[_Over] = deque()
+        self._paces = Paces()
         self._owner = TaskOwner("records")
 
     def store(self, pool: str) -> RecordStore:
@@ -101,6 +103,7 @@ class RecordKeeper:
 
     def _record(self, over: _Over) -> api.RequestRecord:
         record = record_of(over.generation, over.closed)
+        self._paces.note(record)
         for listener in self.listeners:
             listener(record)
         return record

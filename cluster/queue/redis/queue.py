@@ -29,8 +29,10 @@ from cluster.queue.heartbeats import (
     RouterBeat,
     RouterBeatReply,
 )
+from cluster.queue.line import ASKED, Line
 from cluster.queue.redis import codec
 from cluster.queue.redis.keys import pool_keys
+from cluster.queue.redis.line import read_line
 from cluster.queue.redis.scripts import load_scripts
 from cluster.redis.connections import RedisTarget
 from cluster.redis.pipeline import open_pipeline
@@ -152,6 +154,9 @@ class RedisQueue:
 
     async def observe(self) -> PoolView:
         return codec.read_view(await self._call("observe", codec.pack("")))
+
+    async def line(self, ask: Sequence[str] = ()) -> Line:
+        return read_line(await self._call("show_line", codec.pack(list(ask[:ASKED]))))
 
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
         if mark is not None:

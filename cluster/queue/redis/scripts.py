@@ -37,6 +37,7 @@ SCRIPTS = (
     "finish_key",
     "usage",
     "observe",
+    "show_line",
     "quarantine",
     "holdings",
     "account",

@@ -34,10 +34,12 @@ from penstock.values.admin.costs import CostLine, CostReport, GpuTime
 from penstock.values.admin.records import (
     AttemptRecord,
     ChoiceRecord,
+    EarlierRefusals,
     Explanation,
     LineAhead,
     ReplicaLoad,
     RequestRecord,
+    SlotHolder,
 )
 from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
@@ -97,6 +99,7 @@ from penstock.values.results import (
 )
 from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.status.line import LineEntry, TenantQuota
 from penstock.values.status.pool import ClassCounters, ClusterStatus, PoolStatus
 from penstock.values.status.replica import ReplicaStatus
 from penstock.values.steps import Counterfactual, Relief, Step
@@ -137,6 +140,7 @@ __all__ = [
     "DecisionList",
     "Delta",
     "DrainReason",
+    "EarlierRefusals",
     "EmbedItem",
     "Embeddings",
     "ErrorDetails",
@@ -160,6 +164,7 @@ __all__ = [
     "JobTotals",
     "JobUpdate",
     "LineAhead",
+    "LineEntry",
     "Message",
     "ModelDescription",
     "ModelTask",
@@ -189,6 +194,7 @@ __all__ = [
     "Sampling",
     "SamplingFields",
     "Scores",
+    "SlotHolder",
     "Started",
     "Step",
     "Stream",
@@ -196,6 +202,7 @@ __all__ = [
     "StructuredOutput",
     "TaggedSchema",
     "TakenOverError",
+    "TenantQuota",
     "Tls",
     "TokenCount",
     "TokenLogprob",

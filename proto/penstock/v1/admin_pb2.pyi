@@ -1102,6 +1102,7 @@ class PoolStatus(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     ROUTER_IDS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
     AUTOSCALING_FIELD_NUMBER: _builtins.int
@@ -1111,6 +1112,7 @@ class PoolStatus(_message.Message):
     RELIEF_FIELD_NUMBER: _builtins.int
     COST_PER_HOUR_FIELD_NUMBER: _builtins.int
     START_FAILURE_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the pool; also the model's name in requests."""
     waiting: _builtins.int
@@ -1142,6 +1144,12 @@ class PoolStatus(_message.Message):
         """Ids of routers with a live lease."""
 
     @_builtins.property
+    def line(self) -> _containers.RepeatedCompositeFieldContainer[Global___LineEntry]:
+        """Requests that wait or hold a slot, by class and tenant: those that wait first, by class and by whose turn it is.
+        Only the 32 tenants of each class that come next. Up to one second old. Empty while Redis does not answer.
+        """
+
+    @_builtins.property
     def operating_point(self) -> Global___OperatingPoint:
         """Operating point in force: SLO of each class, price and budget."""
 
@@ -1153,6 +1161,10 @@ class PoolStatus(_message.Message):
     def last_decision(self) -> Global___Decision:
         """Newest decision of the autoscaler. Absent where none was ever made, and while Redis does not answer."""
 
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantQuota]:
+        """Quotas of the tenants in line, and of those that used theirs last."""
+
     def __init__(
         self,
         *,
@@ -1162,6 +1174,7 @@ class PoolStatus(_message.Message):
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         router_ids: _abc.Iterable[_builtins.str] | None = ...,
         reachable: _builtins.bool = ...,
+        line: _abc.Iterable[Global___LineEntry] | None = ...,
         operating_point: Global___OperatingPoint | None = ...,
         classes: _abc.Iterable[Global___ClassCounters] | None = ...,
         autoscaling: Global___ControlMode.ValueType = ...,
@@ -1171,10 +1184,11 @@ class PoolStatus(_message.Message):
         relief: Global___Relief.ValueType = ...,
         cost_per_hour: _builtins.float = ...,
         start_failure: _builtins.str = ...,
+        quotas: _abc.Iterable[Global___TenantQuota] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_decision", b"last_decision", "operating_point", b"operating_point"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "name", b"name", "operating_point", b"operating_point", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "line", b"line", "name", b"name", "operating_point", b"operating_point", "quotas", b"quotas", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1213,6 +1227,118 @@ class ClassCounters(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClassCounters: _TypeAlias = ClassCounters  # noqa: Y015
+
+@_typing.final
+class LineEntry(_message.Message):
+    """Requests of one tenant in one class that wait or run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_FIELD_NUMBER: _builtins.int
+    SERVED_AHEAD_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    request_class: _types_pb2.RequestClass.ValueType
+    """Class of the requests."""
+    tenant: _builtins.str
+    """Name of the tenant."""
+    waiting: _builtins.int
+    """Number of requests that wait."""
+    served_ahead: _builtins.int
+    """Weighted tokens that the tenant was served more than the one whose turn comes next in its class; 0 for that one. The
+    tenant with the least comes next.
+    """
+    weight: _builtins.float
+    """Weight of the tenant's share. 0 where no request of it waits."""
+    running: _builtins.int
+    """Number of slots that it holds. Where the pool holds more than 64 slots, an estimate from a part of them."""
+    @_builtins.property
+    def oldest_wait(self) -> _duration_pb2.Duration:
+        """Wait of the oldest one."""
+
+    def __init__(
+        self,
+        *,
+        request_class: _types_pb2.RequestClass.ValueType = ...,
+        tenant: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+        oldest_wait: _duration_pb2.Duration | None = ...,
+        served_ahead: _builtins.int = ...,
+        weight: _builtins.float = ...,
+        running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait", "request_class", b"request_class", "running", b"running", "served_ahead", b"served_ahead", "tenant", b"tenant", "waiting", b"waiting", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineEntry: _TypeAlias = LineEntry  # noqa: Y015
+
+@_typing.final
+class TenantQuota(_message.Message):
+    """Use of a tenant's quota in one pool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    TOKENS_LEFT_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    REQUESTS_LEFT_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    BLOCKED_BY_FIELD_NUMBER: _builtins.int
+    BLOCKED_FOR_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant."""
+    tokens_per_minute: _builtins.int
+    """Limits in force; 0 is no bound."""
+    tokens_left: _builtins.int
+    """Tokens that may be used now; below 0 after a request that used more than was expected."""
+    requests_per_minute: _builtins.int
+    """Limit of requests per minute; 0 is no bound."""
+    requests_left: _builtins.int
+    """Requests that may be made now."""
+    concurrency: _builtins.int
+    """Most requests that may wait or run at a time; 0 is no bound."""
+    open: _builtins.int
+    """Number of requests that count against that."""
+    blocked_by: _builtins.str
+    """Name of the limit that leaves room for nothing now: "tokens_per_minute", "requests_per_minute" or "concurrency";
+    empty for none.
+    """
+    refused: _builtins.int
+    """Number of calls that this router refused in the last minute because of the quota."""
+    @_builtins.property
+    def blocked_for(self) -> _duration_pb2.Duration:
+        """Time until that limit leaves room for something. Absent for concurrency, which a request that ends frees."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        tokens_per_minute: _builtins.int = ...,
+        tokens_left: _builtins.int = ...,
+        requests_per_minute: _builtins.int = ...,
+        requests_left: _builtins.int = ...,
+        concurrency: _builtins.int = ...,
+        open: _builtins.int = ...,
+        blocked_by: _builtins.str = ...,
+        blocked_for: _duration_pb2.Duration | None = ...,
+        refused: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked_for", b"blocked_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_by", b"blocked_by", "blocked_for", b"blocked_for", "concurrency", b"concurrency", "open", b"open", "refused", b"refused", "requests_left", b"requests_left", "requests_per_minute", b"requests_per_minute", "tenant", b"tenant", "tokens_left", b"tokens_left", "tokens_per_minute", b"tokens_per_minute"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantQuota: _TypeAlias = TenantQuota  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):

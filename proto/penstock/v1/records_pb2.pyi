@@ -129,6 +129,10 @@ class ReplicaLoad(_message.Message):
     ITL_P95_FIELD_NUMBER: _builtins.int
     PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    STEP_A_FIELD_NUMBER: _builtins.int
+    STEP_B_FIELD_NUMBER: _builtins.int
+    STEP_G_FIELD_NUMBER: _builtins.int
+    STEP_TOKENS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Number of sequences in the batch."""
     batch_limit: _builtins.int
@@ -139,6 +143,16 @@ class ReplicaLoad(_message.Message):
     """Number of prompt tokens that the replica had been given and not computed."""
     draining: _builtins.bool
     """Whether the replica finished its work, and took no new work."""
+    step_a: _builtins.float
+    """Model of the replica's steps: a step takes step_a + step_b * tokens computed + step_g * context tokens read, in
+    seconds. All are 0 while the replica has not learned them.
+    """
+    step_b: _builtins.float
+    """Seconds per computed token, as above."""
+    step_g: _builtins.float
+    """Seconds per context token read, as above."""
+    step_tokens: _builtins.int
+    """Most tokens that one step computes; 0 where that is not known."""
     @_builtins.property
     def itl_p95(self) -> _duration_pb2.Duration:
         """Time between two tokens, 95th percentile over the last seconds. Absent: not known."""
@@ -152,10 +166,14 @@ class ReplicaLoad(_message.Message):
         itl_p95: _duration_pb2.Duration | None = ...,
         prefill_tokens: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        step_a: _builtins.float = ...,
+        step_b: _builtins.float = ...,
+        step_g: _builtins.float = ...,
+        step_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["itl_p95", b"itl_p95"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_limit", b"batch_limit", "draining", b"draining", "itl_p95", b"itl_p95", "kv_usage", b"kv_usage", "prefill_tokens", b"prefill_tokens", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_limit", b"batch_limit", "draining", b"draining", "itl_p95", b"itl_p95", "kv_usage", b"kv_usage", "prefill_tokens", b"prefill_tokens", "running", b"running", "step_a", b"step_a", "step_b", b"step_b", "step_g", b"step_g", "step_tokens", b"step_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -173,7 +191,7 @@ class WaitPart(_message.Message):
     """The reason."""
     @_builtins.property
     def time(self) -> _duration_pb2.Duration:
-        """Time, to the second where the wait was longer than that."""
+        """Time. The reason is looked up four times a second, or once a second where more than 100 choices wait at the router."""
 
     def __init__(
         self,
@@ -188,6 +206,80 @@ class WaitPart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitPart: _TypeAlias = WaitPart  # noqa: Y015
+
+@_typing.final
+class SlotHolder(_message.Message):
+    """Tenant that held slots while a choice waited."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    request_class: _types_pb2.RequestClass.ValueType
+    """Class of its requests."""
+    tenant: _builtins.str
+    """Name of the tenant. Empty where the reader may not know it."""
+    share: _builtins.float
+    """Mean part of the held slots, 0 to 1."""
+    def __init__(
+        self,
+        *,
+        request_class: _types_pb2.RequestClass.ValueType = ...,
+        tenant: _builtins.str = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_class", b"request_class", "share", b"share", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotHolder: _TypeAlias = SlotHolder  # noqa: Y015
+
+@_typing.final
+class EarlierRefusals(_message.Message):
+    """Refusals of the same call before it was let in: its client came back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMES_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    times: _builtins.int
+    """Number of refusals."""
+    reason: _builtins.str
+    """Reason of the first error, such as "QUOTA_EXCEEDED"."""
+    error: _builtins.str
+    """Sentence of that error."""
+    quota: _builtins.str
+    """Name of the limit where the reason is QUOTA_EXCEEDED: "tokens_per_minute", "requests_per_minute" or "concurrency"."""
+    limit: _builtins.int
+    """Value of that limit."""
+    @_builtins.property
+    def time(self) -> _duration_pb2.Duration:
+        """Time from the first refusal to the arrival of the call."""
+
+    def __init__(
+        self,
+        *,
+        times: _builtins.int = ...,
+        time: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+        error: _builtins.str = ...,
+        quota: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "limit", b"limit", "quota", b"quota", "reason", b"reason", "time", b"time", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EarlierRefusals: _TypeAlias = EarlierRefusals  # noqa: Y015
 
 @_typing.final
 class LineAhead(_message.Message):
@@ -242,6 +334,9 @@ class AttemptRecord(_message.Message):
     LOAD_AT_GRANT_FIELD_NUMBER: _builtins.int
     LOAD_AT_END_FIELD_NUMBER: _builtins.int
     PREFERRED_FIELD_NUMBER: _builtins.int
+    USUAL_PREFILL_FIELD_NUMBER: _builtins.int
+    USUAL_ITL_FIELD_NUMBER: _builtins.int
+    LONE_ITL_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Id of the replica."""
     group_id: _builtins.str
@@ -292,6 +387,20 @@ class AttemptRecord(_message.Message):
     def load_at_end(self) -> Global___ReplicaLoad:
         """Load of the replica at the end."""
 
+    @_builtins.property
+    def usual_prefill(self) -> _duration_pb2.Duration:
+        """Time that the prompt tokens which it computed usually take in an empty batch. Absent: not known. This and the next
+        two are what its router has seen of the pool's requests of late, or what the replica's steps let expect.
+        """
+
+    @_builtins.property
+    def usual_itl(self) -> _duration_pb2.Duration:
+        """Usual time between two tokens in a batch of this size. Absent: not known."""
+
+    @_builtins.property
+    def lone_itl(self) -> _duration_pb2.Duration:
+        """Usual time between two tokens in an empty batch. Absent: not known."""
+
     def __init__(
         self,
         *,
@@ -312,10 +421,13 @@ class AttemptRecord(_message.Message):
         load_at_grant: Global___ReplicaLoad | None = ...,
         load_at_end: Global___ReplicaLoad | None = ...,
         preferred: _builtins.bool | None = ...,
+        usual_prefill: _duration_pb2.Duration | None = ...,
+        usual_itl: _duration_pb2.Duration | None = ...,
+        lone_itl: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_preferred", b"_preferred", "ended_at", b"ended_at", "engine_wait", b"engine_wait", "first_token_at", b"first_token_at", "granted_at", b"granted_at", "load_at_end", b"load_at_end", "load_at_grant", b"load_at_grant", "lost_time", b"lost_time", "preferred", b"preferred", "waits_from", b"waits_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_preferred", b"_preferred", "ended_at", b"ended_at", "engine_wait", b"engine_wait", "first_token_at", b"first_token_at", "granted_at", b"granted_at", "load_at_end", b"load_at_end", "load_at_grant", b"load_at_grant", "lone_itl", b"lone_itl", "lost_time", b"lost_time", "preferred", b"preferred", "usual_itl", b"usual_itl", "usual_prefill", b"usual_prefill", "waits_from", b"waits_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred", b"_preferred", "attempt", b"attempt", "cached_tokens", b"cached_tokens", "ended_at", b"ended_at", "engine_wait", b"engine_wait", "failure", b"failure", "first_token_at", b"first_token_at", "gpu_seconds", b"gpu_seconds", "granted_at", b"granted_at", "group_id", b"group_id", "load_at_end", b"load_at_end", "load_at_grant", b"load_at_grant", "lost_time", b"lost_time", "outcome", b"outcome", "output_tokens", b"output_tokens", "preferred", b"preferred", "replica_id", b"replica_id", "waits_from", b"waits_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred", b"_preferred", "attempt", b"attempt", "cached_tokens", b"cached_tokens", "ended_at", b"ended_at", "engine_wait", b"engine_wait", "failure", b"failure", "first_token_at", b"first_token_at", "gpu_seconds", b"gpu_seconds", "granted_at", b"granted_at", "group_id", b"group_id", "load_at_end", b"load_at_end", "load_at_grant", b"load_at_grant", "lone_itl", b"lone_itl", "lost_time", b"lost_time", "outcome", b"outcome", "output_tokens", b"output_tokens", "preferred", b"preferred", "replica_id", b"replica_id", "usual_itl", b"usual_itl", "usual_prefill", b"usual_prefill", "waits_from", b"waits_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__preferred: _TypeAlias = _typing.Literal["preferred"]  # noqa: Y015
     _WhichOneofArgType__preferred: _TypeAlias = _typing.Literal["_preferred", b"_preferred"]  # noqa: Y015
@@ -338,6 +450,9 @@ class ChoiceRecord(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    KNOWN_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
+    FULL_WINDOW_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the choice, from 0."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -348,6 +463,12 @@ class ChoiceRecord(_message.Message):
     """Number of requests ahead when it was put in line; 0 where it did not wait."""
     prompt_tokens: _builtins.int
     """Number of prompt tokens."""
+    known_prefix_tokens: _builtins.int
+    """Number of the prompt's first tokens that its router had seen run on a replica before."""
+    full_window: _builtins.str
+    """Window of the replicas that was full for most of the wait: "sequences", "kv" or "prefill". Empty where that is not
+    known.
+    """
     @_builtins.property
     def predicted_wait(self) -> _duration_pb2.Duration:
         """First estimate of its wait. Absent where there was none."""
@@ -364,6 +485,10 @@ class ChoiceRecord(_message.Message):
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRecord]:
         """Attempts in order."""
 
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotHolder]:
+        """Tenants that held the slots while it waited, most first. Empty where it did not wait long enough to know."""
+
     def __init__(
         self,
         *,
@@ -376,10 +501,13 @@ class ChoiceRecord(_message.Message):
         ahead: _abc.Iterable[Global___LineAhead] | None = ...,
         attempts: _abc.Iterable[Global___AttemptRecord] | None = ...,
         prompt_tokens: _builtins.int = ...,
+        holders: _abc.Iterable[Global___SlotHolder] | None = ...,
+        known_prefix_tokens: _builtins.int = ...,
+        full_window: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["predicted_wait", b"predicted_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "attempts", b"attempts", "finish_reason", b"finish_reason", "index", b"index", "output_tokens", b"output_tokens", "position", b"position", "predicted_wait", b"predicted_wait", "prompt_tokens", b"prompt_tokens", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "attempts", b"attempts", "finish_reason", b"finish_reason", "full_window", b"full_window", "holders", b"holders", "index", b"index", "known_prefix_tokens", b"known_prefix_tokens", "output_tokens", b"output_tokens", "position", b"position", "predicted_wait", b"predicted_wait", "prompt_tokens", b"prompt_tokens", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -453,6 +581,11 @@ class RequestRecord(_message.Message):
     SAMPLED_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TRACE_STATE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    AFTER_FIRST_CALL_FIELD_NUMBER: _builtins.int
+    EARLIER_TOKENS_FIELD_NUMBER: _builtins.int
+    USUAL_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    USUAL_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     pool: _builtins.str
@@ -491,6 +624,12 @@ class RequestRecord(_message.Message):
     """Task of the model."""
     trace_state: _builtins.str
     """Header `tracestate` of the caller."""
+    earlier_tokens: _builtins.int
+    """Number of output tokens that earlier calls had delivered."""
+    usual_prompt_tokens: _builtins.int
+    """Median number of prompt tokens of the pool's requests of late; 0: not known."""
+    usual_output_tokens: _builtins.int
+    """Median number of output tokens of the pool's requests of late; 0: not known."""
     @_builtins.property
     def admission_time(self) -> _duration_pb2.Duration:
         """Time for validation, chat template and tokenization."""
@@ -518,6 +657,14 @@ class RequestRecord(_message.Message):
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChoiceRecord]:
         """Choices, ordered by index."""
+
+    @_builtins.property
+    def refused(self) -> Global___EarlierRefusals:
+        """Refusals of the same call by this router in the two minutes before. Absent: none."""
+
+    @_builtins.property
+    def after_first_call(self) -> _duration_pb2.Duration:
+        """Time from the arrival of the request's first call to the arrival of this one, where this one went on with it."""
 
     def __init__(
         self,
@@ -548,10 +695,15 @@ class RequestRecord(_message.Message):
         sampled: _builtins.bool = ...,
         task: _types_pb2.ModelTask.ValueType = ...,
         trace_state: _builtins.str = ...,
+        refused: Global___EarlierRefusals | None = ...,
+        after_first_call: _duration_pb2.Duration | None = ...,
+        earlier_tokens: _builtins.int = ...,
+        usual_prompt_tokens: _builtins.int = ...,
+        usual_output_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "delivery_time", b"delivery_time", "slo", b"slo", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "delivery_time", b"delivery_time", "refused", b"refused", "slo", b"slo", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "earlier_tokens", b"earlier_tokens", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "refused", b"refused", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage", "usual_output_tokens", b"usual_output_tokens", "usual_prompt_tokens", b"usual_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -332,6 +332,10 @@ class Pair:
     async def observe(self) -> None:
         await self.both(lambda queue: queue.observe())
 
+    async def line(self) -> None:
+        asked = tuple(self.random.sample(list(self.entries), min(len(self.entries), 5)))
+        await self.both(lambda queue: queue.line(asked))
+
     async def steer(self) -> None:
         # As the autoscaler's store does it.
         relief, until = self.random.choice(("none", "latency", "preempt_batch", "shed")), self.clock.wall_ms() + 3000
@@ -473,6 +477,7 @@ STEPS = (
     "beat_all",
     "reap",
     "observe",
+    "line",
     "steer",
     *["wait"] * 3,
     *["silence"] * 2,

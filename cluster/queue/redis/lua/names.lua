@@ -149,3 +149,7 @@ LATE_LEAST = 4 -- how many any call may move
 LATE_PER_MS = 2 -- how many more for each millisecond since the last move: each takes some 25 us
 MARKS = 256 -- contents in quarantine; those that end first make room
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat
+LINE_TENANTS = 32 -- tenants per class that `show_line` reads, those that are next
+SLOTS_SEEN = 64 -- slots whose holders it looks at
+QUOTAS_SEEN = 16 -- tenants that are in no line whose quotas it reads
+WAITS_SEEN = 32 -- entries of which it tells what is ahead

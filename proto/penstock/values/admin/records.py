@@ -66,6 +66,12 @@ class AttemptRecord:
     load_at_end: ReplicaLoad | None
     preferred: bool | None
     """Whether its replica was preferred for its prefix cache; None without a preference."""
+    usual_prefill: float | None = None
+    """Seconds that the prompt tokens which it computed usually take in an empty batch; None where that is not known."""
+    usual_itl: float | None = None
+    """Usual seconds between two tokens in a batch of this size."""
+    lone_itl: float | None = None
+    """Usual seconds between two tokens in an empty batch."""
 
     @classmethod
     def from_proto(cls, wire: records_pb2.AttemptRecord) -> AttemptRecord:
@@ -87,6 +93,9 @@ class AttemptRecord:
             ReplicaLoad.from_proto(wire.load_at_grant) if wire.HasField("load_at_grant") else None,
             ReplicaLoad.from_proto(wire.load_at_end) if wire.HasField("load_at_end") else None,
             wire.preferred if wire.HasField("preferred") else None,
+            _seconds(wire, "usual_prefill"),
+            _seconds(wire, "usual_itl"),
+            _seconds(wire, "lone_itl"),
         )
 
 
@@ -98,6 +107,36 @@ class LineAhead:
     tenant: str
     """Empty where the caller may not know it."""
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHolder:
+    """A tenant that held slots while a choice waited."""
+
+    request_class: RequestClass
+    tenant: str
+    """Empty where the caller may not know it."""
+    share: float
+    """Mean part of the held slots, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRefusals:
+    """Refusals of the same call before it was let in."""
+
+    times: int
+    time: float
+    """Seconds from the first refusal to the arrival of the call."""
+    reason: str
+    """Reason of the first error, such as "QUOTA_EXCEEDED"."""
+    error: str
+    quota: str
+    """Name of the limit where a quota refused it, such as "tokens_per_minute"; else empty."""
+    limit: int
+
+    @classmethod
+    def from_proto(cls, wire: records_pb2.EarlierRefusals) -> EarlierRefusals:
+        return cls(wire.times, duration_from_wire(wire.time), wire.reason, wire.error, wire.quota, wire.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +156,12 @@ class ChoiceRecord:
     """Reasons of its waits and their seconds, longest first."""
     ahead: tuple[LineAhead, ...]
     attempts: tuple[AttemptRecord, ...]
+    holders: tuple[SlotHolder, ...] = ()
+    """Tenants that held the slots while it waited, most first."""
+    known_prefix_tokens: int = 0
+    """Number of the prompt's first tokens that its router had seen run on a replica before."""
+    full_window: str = ""
+    """Window of the replicas that was full for most of the wait: "sequences", "kv" or "prefill"."""
 
     @classmethod
     def from_proto(cls, wire: records_pb2.ChoiceRecord) -> ChoiceRecord:
@@ -139,6 +184,12 @@ class ChoiceRecord:
                 LineAhead(request_class_from_wire(each.request_class), each.tenant, each.waiting) for each in wire.ahead
             ),
             tuple(AttemptRecord.from_proto(each) for each in wire.attempts),
+            tuple(
+                SlotHolder(request_class_from_wire(each.request_class), each.tenant, each.share)
+                for each in wire.holders
+            ),
+            wire.known_prefix_tokens,
+            wire.full_window,
         )
 
 
@@ -177,6 +228,15 @@ class RequestRecord:
     span_id: str
     resumed: bool
     """Whether the call went on with a request that an earlier call had begun."""
+    refused: EarlierRefusals | None = None
+    """Refusals of the same call in the two minutes before; None where there were none."""
+    after_first_call: float = 0.0
+    """Seconds from the arrival of the request's first call to that of this one, where this one went on with it."""
+    earlier_tokens: int = 0
+    """Output tokens that earlier calls had delivered."""
+    usual_prompt_tokens: int = 0
+    """Median of the pool's requests of late, like the next one; 0 where it is not known."""
+    usual_output_tokens: int = 0
 
     @classmethod
     def from_proto(cls, wire: records_pb2.RequestRecord) -> RequestRecord:
@@ -204,6 +264,11 @@ class RequestRecord:
             wire.trace_id,
             wire.span_id,
             wire.resumed,
+            EarlierRefusals.from_proto(wire.refused) if wire.HasField("refused") else None,
+            duration_from_wire(wire.after_first_call),
+            wire.earlier_tokens,
+            wire.usual_prompt_tokens,
+            wire.usual_output_tokens,
         )
 
 

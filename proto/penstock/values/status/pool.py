@@ -8,6 +8,7 @@ from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
 from penstock.values.decisions import Decision, control_mode_from_wire, point_from_proto, relief_from_wire
 from penstock.values.slo import OperatingPoint
+from penstock.values.status.line import LineEntry, TenantQuota
 from penstock.values.status.replica import ReplicaStatus
 from penstock.values.steps import Relief
 from penstock.wire import request_class_from_wire
@@ -59,6 +60,10 @@ class PoolStatus:
     """Price per hour of all `replicas`, in the operator's currency; 0 without a price."""
     start_failure: str = ""
     """Reason of the last replica that did not come up; empty where all starts of late succeeded."""
+    line: tuple[LineEntry, ...] = ()
+    """Requests that wait or hold a slot, by class and tenant: those that wait first, by whose turn it is."""
+    quotas: tuple[TenantQuota, ...] = ()
+    """Quotas of the tenants in line, and of those that used theirs last."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
@@ -78,6 +83,8 @@ class PoolStatus:
             relief=relief_from_wire(wire.relief),
             cost_per_hour=wire.cost_per_hour,
             start_failure=wire.start_failure,
+            line=tuple(map(LineEntry.from_proto, wire.line)),
+            quotas=tuple(map(TenantQuota.from_proto, wire.quotas)),
         )
 
 

@@ -1,0 +1,1 @@
+"""Slow requests whose cause was planted, and what `explain` says of them."""

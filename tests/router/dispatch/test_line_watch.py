@@ -1,0 +1,138 @@
+"""Choices that wait know why, and what they waited adds up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.queue.redis.queue import RedisQueue
+from penstock.v1 import admin_pb2, records_pb2
+from penstock.wire import duration_from_wire
+from tests.support.keys import Keys, bearer
+from tests.support.stack import Stack, collect, running_stack, stream_request
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path / "keys.toml")
+
+
+def auth(keys: Keys) -> dict[str, Any]:
+    return {"auth": {"keys_file": str(keys.path)}}
+
+
+async def begin(stack: Stack, key: str, tokens: int) -> asyncio.Task[Any]:
+    call = stack.inference().StreamGenerate(stream_request(max_tokens=tokens, ignore_eos=True), metadata=bearer(key))
+    return asyncio.ensure_future(collect(call))
+
+
+async def waiting(stack: Stack, count: int) -> None:
+    pool = stack.routers[0].pools["demo"]
+    await until(lambda: sum(choice.state.waits for choice in pool.choices.values()) == count)
+
+
+async def test_nothing_is_asked_while_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Any]()
+    real = RedisQueue.line
+
+    async def counted(self: RedisQueue, ask: Any = ()) -> Any:
+        asked.append(ask)
+        return await real(self, ask)
+
+    monkeypatch.setattr(RedisQueue, "line", counted)
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}) as stack:
+        running = asyncio.ensure_future(
+            collect(stack.inference().StreamGenerate(stream_request(max_tokens=300, ignore_eos=True)))
+        )
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        await asyncio.sleep(0.6)
+        assert [] == asked
+        late = asyncio.ensure_future(collect(stack.inference().StreamGenerate(stream_request(max_tokens=2))))
+        await asyncio.gather(running, late)
+        assert 1 <= len(asked) <= 3
+
+
+async def test_the_parts_of_a_wait_add_up_to_it_and_say_who_was_ahead(tmp_path: Path, keys: Keys) -> None:
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}, sections=auth(keys)) as stack:
+        await begin(stack, keys.other, 120)
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        ahead = [await begin(stack, keys.acme, 40) for _ in range(3)]
+        await waiting(stack, 3)
+        last = await begin(stack, keys.acme, 2)
+        await waiting(stack, 4)
+        await asyncio.gather(*ahead)
+        request_id = (await last)[-1].finished.request_id
+
+        record = await explained(stack, keys.operator, request_id)
+        [choice] = record.choices
+        [attempt] = choice.attempts
+        waited_s = duration_from_wire(attempt.granted_at) - duration_from_wire(attempt.waits_from)
+        assert waited_s == pytest.approx(sum(duration_from_wire(part.time) for part in choice.waits), abs=0.002)
+        assert records_pb2.WAIT_REASON_OWN_TENANT == choice.waits[0].reason
+        assert ("acme", 3) == (choice.ahead[0].tenant, choice.ahead[0].waiting)
+        assert {"acme", "other"} >= {each.tenant for each in choice.holders}
+        assert sum(each.share for each in choice.holders) == pytest.approx(1.0)
+
+
+async def test_a_tenant_learns_no_other_tenants_name(tmp_path: Path, keys: Keys) -> None:
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}, sections=auth(keys)) as stack:
+        others = [await begin(stack, keys.other, 150) for _ in range(2)]
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        request_id = (await (await begin(stack, keys.acme, 2)))[-1].finished.request_id
+        asked = admin_pb2.ExplainRequest(request_id=request_id)
+        await explained(stack, keys.acme, request_id)
+        own = await stack.admin().Explain(asked, metadata=bearer(keys.acme))
+        operators = await stack.admin().Explain(asked, metadata=bearer(keys.operator))
+        listed = await stack.admin().ListRequests(admin_pb2.ListRequestsRequest(), metadata=bearer(keys.acme))
+
+        assert "tenant other" in operators.summary
+        assert "other" == operators.calls[0].choices[0].holders[0].tenant
+        for found in (own, listed):
+            assert 'tenant: "other"' not in str(found)
+        assert "another tenant" in own.summary
+        await asyncio.gather(*others)
+
+
+async def test_operators_see_the_line_and_the_quotas(tmp_path: Path, keys: Keys) -> None:
+    sections = {
+        **auth(keys),
+        "tenants": {"acme": {"weight": 2, "quota": {"concurrency": 2, "tokens_per_minute": 10_000}}},
+    }
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}, sections=sections) as stack:
+        calls = [await begin(stack, keys.acme, 120)]
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        calls.append(await begin(stack, keys.acme, 2))
+        await waiting(stack, 1)
+        with pytest.raises(Exception, match="concurrency"):
+            await (await begin(stack, keys.acme, 2))
+        status = await stack.admin().GetClusterStatus(
+            admin_pb2.GetClusterStatusRequest(), metadata=bearer(keys.operator)
+        )
+
+        [entry] = status.pools[0].line
+        assert ("acme", 1, 1, 2.0) == (entry.tenant, entry.waiting, entry.running, entry.weight)
+        [quota] = [each for each in status.pools[0].quotas if each.tenant == "acme"]
+        assert ("concurrency", 2, 2, 1) == (quota.blocked_by, quota.concurrency, quota.open, quota.refused)
+        assert 0 < quota.tokens_left < quota.tokens_per_minute == 10_000
+        await asyncio.gather(*calls)
+
+
+async def explained(stack: Stack, key: str, request_id: str) -> Any:
+    """Return the record of a call, as soon as it is there."""
+    found = None
+
+    async def there() -> bool:
+        nonlocal found
+        try:
+            found = await stack.admin().Explain(admin_pb2.ExplainRequest(request_id=request_id), metadata=bearer(key))
+        except Exception:  # noqa: BLE001 - not yet
+            return False
+        return True
+
+    await until(there)
+    assert found is not None
+    return found.calls[0]
