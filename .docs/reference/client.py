@@ -25,6 +25,7 @@ GROUPS = {
     "Batch files": ("batch.input", "batch.output"),
     "Operation": (
         "values.status.pool",
+        "values.status.line",
         "values.status.replica",
         "values.slo",
         "values.decisions",
