@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from cluster.control.step_model import StepSample
 from cluster.models import EngineStats, GenerationSpec, Judgement, ModelInfo, PromptLogprobs, SequenceEnd, Windows
-from penstock.models import ParsedDelta, PositionLogprobs, StructuredOutput
+from penstock.models import OutputParsing, ParsedDelta, PositionLogprobs, StructuredOutput
 
 
 class OutputParser(Protocol):
@@ -107,6 +107,14 @@ class Engine(Protocol):
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
         """Return what the engine's compiler says of a constraint.
+
+        Raises:
+            EngineDeadError: the engine is dead.
+        """
+        ...
+
+    async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
+        """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint.
 
         Raises:
             EngineDeadError: the engine is dead.

@@ -18,6 +18,7 @@ from cluster.trust.link_proof import check_caller
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
 from cluster.wire.former_name import FormerNameServer
+from cluster.wire.output_parsing import parsing_from_wire
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
@@ -148,11 +149,15 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         self, request: pb.CheckConstraintRequest, context: Any
     ) -> pb.CheckConstraintResponse:
         await self._authenticate(context)
-        if (constraint := structured_from_wire(request.constraint)) is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "constraint: is required")
-            raise AssertionError  # abort always raises
+        constraint = structured_from_wire(request.constraint)
         async with self._compiling:
-            found = await self._engine.judge(constraint)
+            if request.HasField("parsing"):
+                found = await self._engine.judge_calls(parsing_from_wire(request.parsing), constraint)
+            elif constraint is not None:
+                found = await self._engine.judge(constraint)
+            else:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "constraint: is required without parsing")
+                raise AssertionError  # abort always raises
         return pb.CheckConstraintResponse(
             problem=found.problem,
             relaxed=None if found.relaxed is None else structured_to_wire(found.relaxed),

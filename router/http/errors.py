@@ -39,6 +39,7 @@ _FIELDS = (
     ),
     (r"^sampling\.structured_output\.structural_tag\.", "response_format."),
     (r"^sampling\.structured_output.*", "response_format"),
+    (r"^prompt\.chat\.(tools\[\d+\])\.", r"\1.function."),
     (r"^prompt\.tokens\.ids", "prompt"),
     (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),
     (r"^prompt\.chat$", "messages"),
@@ -49,7 +50,6 @@ _FIELDS = (
     (r"^reasoning\.effort", "reasoning_effort"),
     (r"^reasoning\.include", "include_reasoning"),
     (r"^tool_choice\..*", "tool_choice"),
-    (r"^(tools\[\d+\])\.", r"\1.function."),
     (r"\.parts\b", ".content"),
     (r"(\.tool_calls\[\d+\])\.(name|arguments)", r"\1.function.\2"),
 )

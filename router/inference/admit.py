@@ -129,6 +129,7 @@ class Admission:
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
+            await self._constraints.check_calls(pool, checked, info, enforced.constraint)
         except NoReplicaError:
             if counted:
                 # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it

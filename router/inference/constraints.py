@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
-from cluster.models import Judgement
+from cluster.models import Judgement, ModelInfo
 from penstock.models import FieldViolation, StructuredOutput, Unenforced
 from router.dispatch.pool import Pool
+from router.inference.parsing import demands_calls, parsing_of
+from router.links.questions import Constrained, DemandedCalls
+from router.validation import CheckedRequest
 
 _LOG = logging.getLogger(__name__)
 
 FIELD = "sampling.structured_output"
 _LATER_S = 1.0
+_TOOL = re.compile(r"tools\[(\d+)\](.*)", re.DOTALL)
 REMEMBERED = 1_024
 """Judgements that a router remembers. Applications send the same few constraints again and again."""
 
@@ -37,7 +43,7 @@ class ConstraintChecks:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, StructuredOutput], Judgement] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, Constrained], Judgement] = OrderedDict()
 
     async def enforced(self, pool: Pool, constraint: StructuredOutput | None) -> Enforced:
         """Return what a pool's engines enforce of a request's constraint: all of it, unless it is at best effort.
@@ -53,6 +59,26 @@ class ConstraintChecks:
             raise InvalidRequestError.of(field_of(constraint, found.field), refused(found.problem))
         return Enforced(replace(found.relaxed or constraint, best_effort=False), found.unenforced)
 
+    async def check_calls(
+        self, pool: Pool, checked: CheckedRequest, info: ModelInfo, structured: StructuredOutput | None
+    ) -> None:
+        """Check that a pool's engines can hold a model to the calls of tools that a request demands.
+
+        Raises:
+            InvalidRequestError: they can't. Names the tool whose schema they do not follow.
+        """
+        parsing = parsing_of(checked, info.capabilities)
+        if parsing is None or not demands_calls(parsing):
+            return
+        for replica_id, group_id in self._groups(pool):
+            found = await self._ask(pool, replica_id, group_id, DemandedCalls(parsing, structured))
+            if found is not None and found.problem:
+                tool = _TOOL.match(found.field)
+                if tool is None:
+                    raise InvalidRequestError.of("tool_choice", f"must be one that the engine follows: {found.problem}")
+                place = checked.tool_names.index(parsing.tools[int(tool[1])].name)
+                raise InvalidRequestError.of(f"prompt.chat.tools[{place}]{tool[2]}", refused_schema(found.problem))
+
     async def problem(self, pool: Pool, constraint: StructuredOutput) -> FieldViolation | None:
         """Return what a pool's engines refuse of a constraint; None where they follow it or can't be asked."""
         try:
@@ -63,15 +89,12 @@ class ConstraintChecks:
 
     async def _judged(self, pool: Pool, constraint: StructuredOutput) -> Judgement:
         """Ask a replica of each group. What one group leaves of a constraint is what the next one is asked for."""
-        left, unenforced, asked = constraint, tuple[Unenforced, ...](), set[str]()
-        for replica_id in pool.replicas.connected():
-            announced = pool.replicas.announcements.get(replica_id)
-            if announced is None or announced.group_id in asked:
-                continue
-            judgement = await self._ask(pool, replica_id, announced.group_id, left)
+        left, unenforced, asked = constraint, tuple[Unenforced, ...](), False
+        for replica_id, group_id in self._groups(pool):
+            judgement = await self._ask(pool, replica_id, group_id, left)
             if judgement is None:
                 continue
-            asked.add(announced.group_id)
+            asked = True
             if judgement.problem:
                 return judgement
             left = replace(judgement.relaxed or left, best_effort=constraint.best_effort)
@@ -80,8 +103,17 @@ class ConstraintChecks:
             raise NoReplicaError(f"no replica of {pool.name!r} can judge a constraint at best effort now", _LATER_S)
         return Judgement("", left if unenforced else None, unenforced)
 
-    async def _ask(self, pool: Pool, replica_id: str, group_id: str, constraint: StructuredOutput) -> Judgement | None:
-        key = pool.name, group_id, constraint
+    def _groups(self, pool: Pool) -> Iterator[tuple[str, str]]:
+        """Yield a replica of each group, with the group."""
+        seen = set[str]()
+        for replica_id in pool.replicas.connected():
+            announced = pool.replicas.announcements.get(replica_id)
+            if announced is not None and announced.group_id not in seen:
+                seen.add(announced.group_id)
+                yield replica_id, announced.group_id
+
+    async def _ask(self, pool: Pool, replica_id: str, group_id: str, asked: Constrained) -> Judgement | None:
+        key = pool.name, group_id, asked
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known
@@ -89,7 +121,7 @@ class ConstraintChecks:
         if link is None:
             return None
         try:
-            found = await link.judge(constraint)
+            found = await link.judge(asked)
         except LinkError as error:
             _LOG.info("constraint.unchecked", extra={"replica": replica_id, "error": str(error)})
             return None
@@ -107,3 +139,8 @@ def field_of(constraint: StructuredOutput, inside: str = "") -> str:
 def refused(problem: str) -> str:
     """Return the description of a violation for a compiler's words."""
     return f"must be a constraint that the engine follows: {problem}"
+
+
+def refused_schema(problem: str) -> str:
+    """Return the description of a violation for a compiler's words about a strict tool."""
+    return f"must be a schema that the engine follows, as the tool is strict: {problem}"

@@ -22,10 +22,9 @@ from cluster.trust.tls import LinkDialer
 from cluster.wire.former_name import FormerNameChannel
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
-from penstock.models import StructuredOutput
 from router.links.failure import Failure
 from router.links.outbox import Outbox
-from router.links.questions import FETCH_TIMEOUT_S, fetch_tokenizer, judge
+from router.links.questions import FETCH_TIMEOUT_S, Constrained, fetch_tokenizer, judge
 from router.links.receiver import Receiver
 from router.links.safeguards import LinkSafeguards
 from router.links.sinks import Sinks
@@ -214,13 +213,13 @@ class ReplicaLink:
         """
         return await fetch_tokenizer(self._stub, self.replica_id, self._metadata(), digest)
 
-    async def judge(self, constraint: StructuredOutput) -> Judgement:
-        """Return what the replica's compiler says of a constraint.
+    async def judge(self, asked: Constrained) -> Judgement:
+        """Return what the replica's compiler says of a constraint, or of demanded calls.
 
         Raises:
             LinkError: the replica is gone, took too long, or is too old to know the question.
         """
-        return await judge(self._stub, self.replica_id, self._metadata(), constraint)
+        return await judge(self._stub, self.replica_id, self._metadata(), asked)
 
     def _metadata(self) -> Metadata:
         return caller_metadata(self._secret, self._router_id, self.replica_id)[0]

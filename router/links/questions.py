@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -10,10 +11,22 @@ import grpc
 from cluster.errors import LinkLostError
 from cluster.models import Judgement
 from cluster.trust.link_proof import Metadata
+from cluster.wire.output_parsing import parsing_to_wire
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.models import StructuredOutput
+from penstock.models import OutputParsing, StructuredOutput
 from penstock.wire import structured_from_wire, structured_to_wire, unenforced_from_wire
 
+
+@dataclass(frozen=True, slots=True)
+class DemandedCalls:
+    """Calls of tools that a sequence demands, and the constraint beside them."""
+
+    parsing: OutputParsing
+    structured: StructuredOutput | None
+
+
+Constrained = StructuredOutput | DemandedCalls
+"""What a compiler can be asked about."""
 FETCH_TIMEOUT_S = 60.0
 """Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 CHECK_TIMEOUT_S = 10.0
@@ -35,13 +48,17 @@ async def fetch_tokenizer(stub: Any, replica_id: str, metadata: Metadata, digest
     return {file.name: file.content for file in reply.files}
 
 
-async def judge(stub: Any, replica_id: str, metadata: Metadata, constraint: StructuredOutput) -> Judgement:
-    """Return what the replica's compiler says of a constraint.
+async def judge(stub: Any, replica_id: str, metadata: Metadata, asked: Constrained) -> Judgement:
+    """Return what the replica's compiler says of a constraint, or of demanded calls.
 
     Raises:
         LinkLostError: the replica is gone, took too long, or is too old to know the question.
     """
-    request = pb.CheckConstraintRequest(constraint=structured_to_wire(constraint))
+    structured, parsing = (asked, None) if isinstance(asked, StructuredOutput) else (asked.structured, asked.parsing)
+    request = pb.CheckConstraintRequest(
+        constraint=None if structured is None else structured_to_wire(structured),
+        parsing=None if parsing is None else parsing_to_wire(parsing),
+    )
     try:
         reply = await stub.CheckConstraint(request, metadata=metadata, timeout=CHECK_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:

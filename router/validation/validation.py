@@ -178,6 +178,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         max_tokens_limit=limits.each.max_tokens,
         max_prompt_logprobs=limits.each.max_prompt_logprobs,
         tool_choice=choice,
+        tool_names=tuple(tool.name for tool in request.prompt.chat.tools),
         parallel_tool_calls=not request.HasField("parallel_tool_calls") or request.parallel_tool_calls,
         include_reasoning=not request.reasoning.HasField("include") or request.reasoning.include,
         reasoning_effort=request.reasoning.effort,

@@ -130,6 +130,8 @@ class CheckedRequest:
     include_reasoning: bool = True
     reasoning_effort: str = ""
     """Amount of reasoning in the words of the chat template; empty for its own default."""
+    tool_names: tuple[str, ...] = ()
+    """Names of all tools of the request, also of those that the model is not shown."""
 
 
 @dataclass(frozen=True, slots=True)

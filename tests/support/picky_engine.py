@@ -10,7 +10,7 @@ from deployments.demo_model import MODEL_DIR
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.sim.engine import SimEngine
 from deployments.engines.vllm.compilers.judge import judge
-from penstock.models import Capabilities, StructuredOutput
+from penstock.models import Capabilities, OutputParsing, StructuredOutput
 from tests.support.stack import sim_pool
 
 WORDS = 'Unimplemented keys: ["not"]'
@@ -28,10 +28,17 @@ class PickyEngine(SimEngine):
 
     async def start(self) -> EngineIdentity:
         found = await super().start()
-        return replace(found, model=replace(found.model, capabilities=Capabilities()))
+        return replace(found, model=replace(found.model, capabilities=Capabilities(tools=True)))
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
         return await judge("llguidance", constraint, self._problem)
+
+    async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
+        self.asked += [tool.name for tool in parsing.tools]
+        for index, tool in enumerate(parsing.tools):
+            if tool.strict and '"not"' in tool.parameters:
+                return Judgement(WORDS, field=f"tools[{index}].parameters")
+        return Judgement("no grammar of its calls" if parsing.template_kwargs else "")
 
     async def _problem(self, constraint: StructuredOutput) -> str:
         self.asked.append(constraint.text)
@@ -40,4 +47,5 @@ class PickyEngine(SimEngine):
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         if spec.sampling.structured is not None:
             self.begun.append(spec.sampling.structured)
-        await super().submit(sequence_id, replace(spec, sampling=replace(spec.sampling, structured=None)), sink)
+        free = replace(spec, sampling=replace(spec.sampling, structured=None), parsing=None)
+        await super().submit(sequence_id, free, sink)

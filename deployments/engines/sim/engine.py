@@ -30,6 +30,7 @@ from penstock.models import (
     Capabilities,
     FinishReason,
     ModelTask,
+    OutputParsing,
     StructuredOutput,
     ToolMode,
 )
@@ -174,6 +175,10 @@ class SimEngine:
     async def judge(self, constraint: StructuredOutput) -> Judgement:
         """Refuse every constraint."""
         return Judgement(NO_CONSTRAINTS)
+
+    async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
+        """Accept all demands: the answer is written by the settings."""
+        return Judgement()
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False

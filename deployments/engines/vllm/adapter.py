@@ -228,7 +228,7 @@ class Frontend:
         in_force = await self.llm.engine_core.call_utility_async("set_batch_limits", sequences, tokens)
         return int(in_force[0]), int(in_force[1])
 
-    def check_constraint(self, constraint: StructuredOutput, params: Any) -> None:
+    def check_constraint(self, constraint: StructuredOutput | None, params: Any) -> None:
         """Check vLLM's SamplingParams with a constraint, without a prompt. Blocks while it compiles.
 
         Raises:

@@ -19,15 +19,15 @@ from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm.compilers.check import silent_gap
-from deployments.engines.vllm.compilers.judge import judge
 from deployments.engines.vllm.parsing.sequence import parse_sequence
 from deployments.engines.vllm.pooling import PooledSequence
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move, pool_once
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.startup import launch, processes, sockets
+from deployments.engines.vllm.startup.judging import Judge
 from deployments.engines.vllm.step_work import work_of
-from penstock.models import FinishReason, SamplingParams, StructuredOutput
+from penstock.models import FinishReason, OutputParsing, StructuredOutput
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend
@@ -193,19 +193,13 @@ class VllmEngine:
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
         """Return what the engine's compiler says of a constraint."""
-        return await judge(self._pool.vllm.structured_output.compiler, constraint, self._problem)
-
-    async def _problem(self, constraint: StructuredOutput) -> str:
         self._raise_if_dead()
-        if (ignored := self._gap(constraint)) is not None:
-            return ignored
-        params = self._up.translate(GenerationSpec((), SamplingParams(max_tokens=1, structured=constraint)))
-        try:
-            # Compiling may take a while, and must not hold up the output of other sequences.
-            await asyncio.to_thread(self._frontend.check_constraint, constraint, params)
-        except EngineRequestError as error:
-            return str(error)
-        return ""
+        return await self._judge.constraint(constraint)
+
+    async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
+        """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint."""
+        self._raise_if_dead()
+        return await self._judge.calls(parsing, structured)
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
@@ -330,6 +324,10 @@ class VllmEngine:
 
     def _gap(self, constraint: StructuredOutput) -> str | None:
         return silent_gap(self._pool.vllm.structured_output.compiler, constraint)
+
+    @property
+    def _judge(self) -> Judge:
+        return Judge(self._pool.vllm.structured_output.compiler, self._up)
 
     @property
     def _up(self) -> launch.Launched:

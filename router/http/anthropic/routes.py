@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from aiohttp import web
 
+from cluster.errors import InvalidRequestError
+from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as api
-from router.http.anthropic.bodies import read_messages
+from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
 from router.http.bodies import count_of
 from router.http.calls import REQUEST_ID, Calls, answer_headers
 
 _PATH = "/v1/messages"
+_TOOL = re.compile(r"^prompt\.chat\.(tools\[\d+\])\.parameters")
 _REQUEST_ID = "request-id"
 """Header in which Anthropic's SDK looks for the id of a request."""
 
@@ -32,6 +37,17 @@ class MessagesRoutes:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
         asked = read_messages(await self._calls.json(request), request.headers)
+        try:
+            return await self._answer(request, asked)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                [
+                    FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description)
+                    for each in error.violations
+                ]
+            ) from error
+
+    async def _answer(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
         model = asked.generate.model
         if not asked.stream:
             reply = await self._calls.generate(request, asked.generate)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from cluster.errors import EngineRequestError
-from deployments.engines.vllm.compilers.check import silent_gap, told
+from deployments.engines.vllm.compilers.check import Compiler, silent_gap, told
 from deployments.engines.vllm.compilers.lark import UnknownFormatError, to_lark
 from deployments.engines.vllm.parsing.loader import Parsers
 from penstock.models import ConstraintKind, OutputParsing, StructuredOutput, ToolMode
@@ -27,11 +27,10 @@ def constraint_of(parsers: Parsers, parsing: OutputParsing, adjusted: Any, clien
     Raises:
         EngineRequestError: the engine can't follow what the request demands.
     """
-    for tool in parsing.tools:
-        if tool.strict and tool.parameters:
-            schema = StructuredOutput(ConstraintKind.JSON_SCHEMA, tool.parameters)
-            if problem := _problem(parsers.compiler, schema):
-                raise EngineRequestError(f"the engine can't follow the parameters of tool {tool.name!r}: {problem}")
+    if (found := schema_problem(parsers.compiler, parsing)) is not None:
+        index, problem = found
+        name = parsing.tools[index].name
+        raise EngineRequestError(f"the engine can't follow the parameters of tool {name!r}: {problem}")
     found = adjusted.structured_outputs
     demanded = "strict tools" if any(tool.strict for tool in parsing.tools) else ""
     demanded = "calls of tools" if parsing.mode is ToolMode.REQUIRED else demanded
@@ -54,6 +53,19 @@ def constraint_of(parsers: Parsers, parsing: OutputParsing, adjusted: Any, clien
             "(pools.NAME.vllm.structured_output.compiler)"
         ) from error
     return StructuredOutputsParams(grammar=grammar)
+
+
+def schema_problem(compiler: Compiler, parsing: OutputParsing) -> tuple[int, str] | None:
+    """Return the first strict tool whose schema a compiler does not follow, and why; None where it follows all.
+
+    Schemas of tools that are not strict are only shown to the model.
+    """
+    for index, tool in enumerate(parsing.tools):
+        if tool.strict and tool.parameters:
+            schema = StructuredOutput(ConstraintKind.JSON_SCHEMA, tool.parameters)
+            if problem := _problem(compiler, schema):
+                return index, problem
+    return None
 
 
 @lru_cache(maxsize=_RECENT)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from cluster.errors import EngineRequestError
-from cluster.models import GenerationSpec
-from deployments.engines.vllm.parsing.constraint import constraint_of
+from cluster.models import GenerationSpec, Judgement
+from deployments.engines.vllm.parsing.constraint import constraint_of, schema_problem
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.parsing.output import VllmOutputParser
 from deployments.engines.vllm.parsing.passing import passing_of
@@ -66,6 +66,22 @@ def parse_sequence(parsers: Parsers | None, spec: GenerationSpec) -> ParsedSeque
     except Exception as error:
         # vLLM's own checks, and parsers of many kinds.
         raise EngineRequestError(f"the tools can't be used: {' '.join(str(error).split())}") from error
+
+
+def judge_calls(parsers: Parsers | None, spec: GenerationSpec) -> tuple[Judgement, Any]:
+    """Judge the calls that a sequence demands, and return the constraint that makes the model write them: vLLM's
+    StructuredOutputsParams, or None.
+    """
+    parsing = spec.parsing
+    if parsing is None:
+        return Judgement(), None
+    if parsers is not None and (found := schema_problem(parsers.compiler, parsing)) is not None:
+        return Judgement(found[1], field=f"tools[{found[0]}].parameters"), None
+    try:
+        parsed = parse_sequence(parsers, spec)
+    except EngineRequestError as error:
+        return Judgement(str(error)), None
+    return Judgement(), None if parsed is None else parsed.constraint
 
 
 def _sequence(parsers: Parsers, kind: Any, parsing: OutputParsing, spec: GenerationSpec) -> ParsedSequence:

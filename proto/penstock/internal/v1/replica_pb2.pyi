@@ -1130,18 +1130,24 @@ class CheckConstraintRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSTRAINT_FIELD_NUMBER: _builtins.int
+    PARSING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def constraint(self) -> _types_pb2.StructuredOutput:
-        """The constraint. Required."""
+        """The constraint. Required without parsing."""
+
+    @_builtins.property
+    def parsing(self) -> Global___OutputParsing:
+        """Tools whose calls are demanded. Then all is judged that a sequence with them and the constraint would be held to."""
 
     def __init__(
         self,
         *,
         constraint: _types_pb2.StructuredOutput | None = ...,
+        parsing: Global___OutputParsing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint", "parsing", b"parsing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraint", b"constraint", "parsing", b"parsing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1160,7 +1166,9 @@ class CheckConstraintResponse(_message.Message):
     problem: _builtins.str
     """Reason why the compiler refuses the constraint, in its own words; empty where it follows it, or what is left of it."""
     field: _builtins.str
-    """Field inside the constraint that has the problem, such as structures[1].json_schema; empty for all of it."""
+    """Field inside the constraint that has the problem, such as structures[1].json_schema, or inside
+    parsing, such as tools[2].parameters; empty for all of it.
+    """
     @_builtins.property
     def relaxed(self) -> _types_pb2.StructuredOutput:
         """What is left of a constraint at best effort; unset where nothing has to be left out."""
