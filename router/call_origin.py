@@ -17,10 +17,11 @@ class CallOrigin:
     """"grpc", "openai", "anthropic", "responses" or "job"."""
     parent: TraceContext | None = None
     """Span of the caller; None where it sent none."""
+    submitted_by: str = ""
+    """Span of the call that submitted the job of an item, ids of trace and span with a hyphen between them."""
 
 
 GRPC = CallOrigin("grpc")
-JOB = CallOrigin("job")
 OPENAI = CallOrigin("openai")
 ANTHROPIC = CallOrigin("anthropic")
 RESPONSES = CallOrigin("responses")

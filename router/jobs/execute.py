@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from penstock.v1 import embeddings_pb2 as embeddings
 from penstock.v1 import inference_pb2 as api
-from router.call_origin import JOB, enter_call
 from router.embeddings.admit import PoolingAdmission
 from router.generation.generation import Generation
 from router.identity import Caller
@@ -43,7 +42,6 @@ class Executor:
         self._closed = closed
 
     async def __call__(self, tenant: str, request: Asked) -> Answer:
-        enter_call(JOB)
         if isinstance(request, embeddings.EmbedRequest):
             return await self._embed(tenant, request)
         checked = check_request(request, self._limits)

@@ -16,9 +16,11 @@ from cluster.jobs.contract import ItemResult, JobClaim, JobRecord, JobStore
 from cluster.jobs.ids import file_of
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
+from cluster.telemetry.tracing.context import read_trace_parent
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1.inference_pb2 import GenerateRequest
 from penstock.wire import request_class_to_wire
+from router.call_origin import CallOrigin, enter_call
 from router.jobs.execute import Execute
 from router.jobs.lines import name_of, read_item, request_of
 from router.jobs.messages import error_result, response_result
@@ -74,6 +76,8 @@ class JobRun:
         """The job as the store last reported it."""
         self._job_id = claim.record.job_id
         self._header = api.JobHeader.FromString(claim.record.header)
+        submitted = read_trace_parent(self._header.trace_parent)
+        self._origin = CallOrigin("job", submitted_by="" if submitted is None else submitted.name)
         self._owner = TaskOwner(f"job.{self._job_id}")
         self._items: set[asyncio.Task[None]] = set()
         self._resting: set[asyncio.Task[Any]] = set()
@@ -202,6 +206,7 @@ class JobRun:
     async def _result(self, index: int, item: api.JobItem) -> ItemResult:
         while True:
             try:
+                enter_call(self._origin)
                 return response_result(
                     index, item, await self._tools.execute(self._claim.record.tenant, request_of(item))
                 )

@@ -23,7 +23,7 @@ from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.tools import JobTools
-from router.jobs.upload import Upload, check_header, class_of
+from router.jobs.upload import Upload, check_header, class_of, stored_header
 from router.validation.violations import Violations, shown
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class JobServicer:
             await _only_read(upload, requests)
             return _existing(known, upload, key)
         job_id = new_id(header.model)
-        await store.create(job_id, caller.tenant, header.SerializeToString())
+        await store.create(job_id, caller.tenant, stored_header(header))
         await self._fill(store, header.model, job_id, upload, requests)
         # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
         record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))

@@ -74,6 +74,7 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
     if (trace := generation.trace) is not None:
         record.trace_id, record.span_id, record.sampled = trace.own.trace_id, trace.own.span_id, trace.own.sampled
         record.parent_span_id = trace.parent.span_id if trace.parent is not None else ""
+        record.job_span = generation.origin.submitted_by
         record.first_span, record.trace_state = first.wait.first_span, trace.own.state
     if (error := generation.error) is not None:
         record.error_reason = error.reason

@@ -35,9 +35,10 @@ class _Spans:
     def call(self) -> Span:
         record = self._record
         operation, links = _operation(record), list[SpanLink]()
-        if record.first_span:
-            trace_id, span_id = record.first_span.split("-")
-            links.append(SpanLink(trace_id, span_id, {"penstock.link": "resumes"}))
+        for span, link in ((record.first_span, "resumes"), (record.job_span, "submitted_by")):
+            if span:
+                trace_id, span_id = span.split("-")
+                links.append(SpanLink(trace_id, span_id, {"penstock.link": link}))
         return Span(
             name=f"{operation} {record.pool}",
             trace_id=record.trace_id,

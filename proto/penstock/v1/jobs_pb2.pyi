@@ -106,6 +106,7 @@ class JobHeader(_message.Message):
     REQUEST_CLASS_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     RUN_WITHIN_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model of all items, as ListModels returns it. Required, 1 to 256 bytes."""
     request_class: _types_pb2.RequestClass.ValueType
@@ -114,6 +115,8 @@ class JobHeader(_message.Message):
     """The client's own name for the job. The same key with the same content returns the job that exists already, with
     other content ALREADY_EXISTS, as long as that job is not deleted. 1 to 128 bytes of printable ASCII; default: none.
     """
+    trace_parent: _builtins.str
+    """Header `traceparent` of the call that submitted the job. Routers set it, and replace what a client sends."""
     @_builtins.property
     def run_within(self) -> _duration_pb2.Duration:
         """Longest time from submission to the end; after it the job ends as EXPIRED. Above 0, at most the setting
@@ -127,10 +130,11 @@ class JobHeader(_message.Message):
         request_class: _types_pb2.RequestClass.ValueType = ...,
         idempotency_key: _builtins.str = ...,
         run_within: _duration_pb2.Duration | None = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run_within", b"run_within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "model", b"model", "request_class", b"request_class", "run_within", b"run_within"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "model", b"model", "request_class", b"request_class", "run_within", b"run_within", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -581,6 +581,7 @@ class RequestRecord(_message.Message):
     SAMPLED_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TRACE_STATE_FIELD_NUMBER: _builtins.int
+    JOB_SPAN_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     AFTER_FIRST_CALL_FIELD_NUMBER: _builtins.int
     EARLIER_TOKENS_FIELD_NUMBER: _builtins.int
@@ -624,6 +625,10 @@ class RequestRecord(_message.Message):
     """Task of the model."""
     trace_state: _builtins.str
     """Header `tracestate` of the caller."""
+    job_span: _builtins.str
+    """Span of the call that submitted the job of which this is an item: the ids of trace and span, with a hyphen between
+    them.
+    """
     earlier_tokens: _builtins.int
     """Number of output tokens that earlier calls had delivered."""
     usual_prompt_tokens: _builtins.int
@@ -695,6 +700,7 @@ class RequestRecord(_message.Message):
         sampled: _builtins.bool = ...,
         task: _types_pb2.ModelTask.ValueType = ...,
         trace_state: _builtins.str = ...,
+        job_span: _builtins.str = ...,
         refused: Global___EarlierRefusals | None = ...,
         after_first_call: _duration_pb2.Duration | None = ...,
         earlier_tokens: _builtins.int = ...,
@@ -703,7 +709,7 @@ class RequestRecord(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "delivery_time", b"delivery_time", "refused", b"refused", "slo", b"slo", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "earlier_tokens", b"earlier_tokens", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "refused", b"refused", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage", "usual_output_tokens", b"usual_output_tokens", "usual_prompt_tokens", b"usual_prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "earlier_tokens", b"earlier_tokens", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "job_span", b"job_span", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "refused", b"refused", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage", "usual_output_tokens", b"usual_output_tokens", "usual_prompt_tokens", b"usual_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ from router.http.files.notes import BatchNote, FileNote, LineError
 from router.http.files.objects import batch_object
 from router.identity import Caller, require_class, require_model
 from router.jobs.tools import JobTools
-from router.jobs.upload import check_header
+from router.jobs.upload import check_header, stored_header
 
 NOT_YET = ("/v1/responses",)
 """Endpoints that OpenAI's batches have, and ours will have."""
@@ -146,7 +146,7 @@ class Batches:
         header.run_within.CopyFrom(duration_to_wire(min(asked.window_s, settings.run_within_s)))
         check_header(header, settings)
         job = FileJob(
-            header=header.SerializeToString(),
+            header=stored_header(header),
             note=BatchNote(asked.endpoint, asked.completion_window, asked.metadata, errors).pack(),
             key=asked.key,
             digest=asked.digest(),

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from penstock.v1 import jobs_pb2
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire
 from tests.support.collector import Collector, attributes, running_collector
@@ -183,3 +184,22 @@ async def test_a_request_that_no_model_serves_has_one_span_if_it_is_sampled(stac
     assert attributes(span)["error.type"] == "MODEL_NOT_FOUND"
     assert span.status.code == Status.STATUS_CODE_ERROR
     assert span.parent_span_id.hex() == CALLER
+
+
+async def test_an_item_of_a_job_links_to_the_call_that_submitted_it(stack: Stack, collector: Collector) -> None:
+    header = jobs_pb2.JobHeader(model="demo", trace_parent=f"00-{TRACE[::-1]}-{CALLER}-01")
+    item = jobs_pb2.JobItem(custom_id="a", request=request(max_tokens=2))
+    # A job's items have the class BATCH, whose SLO nothing meets here, so they are exported.
+    parts = (
+        jobs_pb2.SubmitJobRequest(header=header),
+        jobs_pb2.SubmitJobRequest(items=jobs_pb2.JobItems(items=[item])),
+    )
+    await stack.jobs().SubmitJob(iter(parts), metadata=SAMPLED)
+
+    def calls() -> list[Span]:
+        return [span for span in collector.spans if attributes(span).get("penstock.origin") == "job"]
+
+    await until(lambda: bool(calls()))
+    [link] = calls()[0].links
+    assert (link.trace_id.hex(), link.span_id.hex()) == (TRACE, CALLER)
+    assert not calls()[0].parent_span_id
