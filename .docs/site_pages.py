@@ -36,6 +36,7 @@ CONTENTS = {
     "Manuals": {
         "API and client": "proto/README",
         "Using a cluster": "router/README",
+        "Costs": "router/COSTS",
         "Examples": "proto/examples/README",
         "Console": "router/console/README",
         "Running a cluster": "cluster/README",

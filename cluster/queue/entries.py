@@ -248,6 +248,20 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
+class HourUse:
+    """Use by one tenant in one hour."""
+
+    hour: int
+    """Hour of the day, 0 to 23."""
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    gpu_seconds: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
 class UsageLine:
     """Use by one tenant on one day of pool time."""
 
@@ -260,6 +274,8 @@ class UsageLine:
     cached_tokens: int
     gpu_seconds: float
     cost: float
+    hours: tuple[HourUse, ...] = ()
+    """The same by hour, in order; empty for old days."""
 
 
 @dataclass(frozen=True, slots=True)

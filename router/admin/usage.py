@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from cluster.errors import InvalidRequestError
 from cluster.queue.entries import CostLine, GpuTime, UsageLine
@@ -33,16 +33,16 @@ async def read_usage(
         require_role(caller, Role.OPERATOR, method)
     first, last = _days(request)
     names = _names(pools, request.pool, caller)
-    found = await asyncio.gather(*(pools[name].ledger.usage(tenant, first, last, MAX_LINES + 1) for name in names))
-    lines = sorted(
-        (line.day, name, line.tenant, line)
+    most = MAX_LINES // 24 if request.by_hour else MAX_LINES
+    found = await asyncio.gather(*(pools[name].ledger.usage(tenant, first, last, most + 1) for name in names))
+    lines = [
+        wire
         for name, part in zip(names, found, strict=True)
-        for line in part[:MAX_LINES]
-    )
-    return api.GetUsageResponse(
-        lines=[_line(name, line) for _, name, _, line in lines],
-        truncated=any(len(part) > MAX_LINES for part in found),
-    )
+        for line in part[:most]
+        for wire in (_hours(name, line) if request.by_hour and _has_hours(line) else (_line(name, line),))
+    ]
+    lines.sort(key=lambda line: (line.day, line.hour, line.pool, line.tenant))
+    return api.GetUsageResponse(lines=lines, truncated=any(len(part) > most for part in found))
 
 
 async def read_costs(pools: Mapping[str, Pool], request: api.GetCostsRequest, caller: Caller) -> api.GetCostsResponse:
@@ -100,10 +100,34 @@ def _line(pool: str, line: UsageLine) -> api.UsageLine:
     )
 
 
+def _has_hours(line: UsageLine) -> bool:
+    """Return whether a line has all its hours: a release without them may have begun its day."""
+    return bool(line.hours) and sum(use.requests for use in line.hours) == line.requests
+
+
+def _hours(pool: str, line: UsageLine) -> Iterator[api.UsageLine]:
+    for use in line.hours:
+        yield api.UsageLine(
+            day=(_EPOCH + datetime.timedelta(days=line.day)).isoformat(),
+            hour=_hour(line.day * 24 + use.hour),
+            pool=pool,
+            tenant=line.tenant,
+            requests=use.requests,
+            prompt_tokens=use.prompt_tokens,
+            output_tokens=use.output_tokens,
+            cached_tokens=use.cached_tokens,
+            gpu_seconds=use.gpu_seconds,
+            cost=use.cost,
+        )
+
+
+def _hour(hour: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(hour * 3600, datetime.UTC):%Y-%m-%dT%H:%MZ}"
+
+
 def _cost_line(pool: str, line: CostLine) -> api.CostLine:
-    begins = datetime.datetime.fromtimestamp(line.hour * 3600, datetime.UTC)
     return api.CostLine(
-        hour=f"{begins:%Y-%m-%dT%H:%MZ}",
+        hour=_hour(line.hour),
         pool=pool,
         total=_time(line.total),
         requests=_time(line.requests),

@@ -15,11 +15,14 @@ from rich.text import Text
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
+from penstock.values.admin.costs import CostReport
+from penstock.values.results import UsageReport
 from router.commands.costs import print_costs
+from router.commands.export import FOCUS_VERSION, rows_of, write_csv, write_focus
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from penstock.client import UsageLine, UsageReport
+    from penstock.client import UsageLine
 
 
 _KEYS = ("day", "pool", "tenant")
@@ -35,11 +38,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs", action="store_true", help="what the accelerators did by hour, idle and lost time too; for operators"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_target_flags(parser)
-    show_examples(
-        parser, "penstock usage", "penstock usage --all-tenants --first-day 2026-01-01 --json", "penstock usage --costs"
+    parser.add_argument("--by", choices=("day", "hour"), default="day", help="length of a line's period (default: day)")
+    parser.add_argument(
+        "--format",
+        choices=("table", "json", "csv", "focus"),
+        default="table",
+        help=f"csv and focus (FOCUS {FOCUS_VERSION}) are for finance tools; with --all-tenants they have idle time too",
     )
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    parser.add_argument(
+        "--currency", default="XXX", help="FOCUS: code of the prices' currency, such as EUR (default: XXX)"
+    )
+    parser.add_argument("--provider", default="Penstock", help="FOCUS: who runs the cluster (default: Penstock)")
+    add_target_flags(parser)
+    examples = (
+        "penstock usage",
+        "penstock usage --all-tenants --first-day 2026-01-01 --json",
+        "penstock usage --costs",
+    )
+    show_examples(parser, *examples, "penstock usage --all-tenants --by hour --format focus --currency EUR")
     parser.set_defaults(run=run_usage)
 
 
@@ -52,35 +69,35 @@ def _day(text: str) -> datetime.date:
 
 def run_usage(options: argparse.Namespace) -> int:
     """Print the usage of tenants, or the costs of replicas; the totals are in the footer."""
-    if options.costs:
-        return _run_costs(options)
+    days = {"first_day": options.first_day, "last_day": options.last_day}
+    by_hour = options.by == "hour"
+    usage, costs = UsageReport((), truncated=False), CostReport(())
     with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
-        report = client.usage(
-            tenant=options.tenant,
-            all_tenants=options.all_tenants,
-            pool=options.pool,
-            first_day=options.first_day,
-            last_day=options.last_day,
-            timeout=30.0,
-        )
-        if options.json:
-            sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
-        else:
-            print_table(_table(report), screen(), keys=len(_KEYS))
-        if report.truncated:
+        if not options.costs:
+            whose = {"tenant": options.tenant, "all_tenants": options.all_tenants}
+            usage = client.usage(**whose, pool=options.pool, **days, by_hour=by_hour, timeout=30.0)
+        if options.costs or (options.all_tenants and options.format in ("csv", "focus")):
+            costs = client.costs(pool=options.pool, **days, timeout=30.0)
+        _show(options, usage, costs)
+        if usage.truncated:
             messages().print("[yellow]there is more: ask for fewer days[/]")
     return outcome.status
 
 
-def _run_costs(options: argparse.Namespace) -> int:
-    days = {"first_day": options.first_day, "last_day": options.last_day}
-    with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
-        report = client.costs(pool=options.pool, **days, timeout=30.0)
-        if options.json:
+def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) -> None:
+    match options.format:
+        case "json":
+            report = costs if options.costs else usage
             sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
-        else:
-            print_costs(report, screen())
-    return outcome.status
+        case "csv":
+            write_csv(rows_of(usage.lines, costs.lines, by_hour=options.by == "hour"), sys.stdout)
+        case "focus":
+            rows = rows_of(usage.lines, costs.lines, by_hour=options.by == "hour")
+            write_focus(rows, sys.stdout, currency=options.currency, provider=options.provider)
+        case _ if options.costs:
+            print_costs(costs, screen())
+        case _:
+            print_table(_table(usage), screen(), keys=len(_KEYS))
 
 
 def _table(report: UsageReport) -> Table:
@@ -99,7 +116,8 @@ def _table(report: UsageReport) -> Table:
 
 def _row(line: UsageLine) -> tuple[tuple[str, ...], tuple[float, ...]]:
     tokens = (line.prompt_tokens, line.cached_tokens, line.output_tokens)
-    return (str(line.day), line.pool, line.tenant), (line.requests, *tokens, line.gpu_seconds, line.cost)
+    period = str(line.day) if line.hour is None else f"{line.hour:%Y-%m-%d %H:%M}"
+    return (period, line.pool, line.tenant), (line.requests, *tokens, line.gpu_seconds, line.cost)
 
 
 def _number(value: float) -> str:

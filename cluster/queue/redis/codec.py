@@ -17,6 +17,7 @@ from cluster.queue.entries import (
     Grant,
     Holding,
     Holdings,
+    HourUse,
     KnownRequest,
     Mail,
     Mark,
@@ -42,6 +43,8 @@ from cluster.queue.heartbeats import (
 from penstock.models import ReplicaState
 
 _ORDER_KINDS = {b"c": "cancel", b"d": "moved", b"e": "expired", b"f": "preempt"}
+_NUMBERS = 6
+"""Numbers of a line of usage, and of each hour in it."""
 _KINDS = 7
 """Kinds of GPU time in a line of costs."""
 _QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
@@ -236,7 +239,11 @@ def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
     lines = []
     for field, packed in fields:
         day, tenant = field.decode().split("\0")
-        lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
+        numbers = msgpack.unpackb(packed)
+        starts = range(_NUMBERS, len(numbers), _NUMBERS + 1)
+        hours = tuple(HourUse(*numbers[start : start + _NUMBERS + 1]) for start in starts)
+        requests, prompt, output, cached, gpu_seconds, cost = numbers[:_NUMBERS]
+        lines.append(UsageLine(int(day), tenant, requests, prompt, output, cached, gpu_seconds, cost, hours))
     return following, lines
 
 

@@ -776,6 +776,7 @@ class GetUsageRequest(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     FIRST_DAY_FIELD_NUMBER: _builtins.int
     LAST_DAY_FIELD_NUMBER: _builtins.int
+    BY_HOUR_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of a tenant. Absent: the caller's own. Another tenant's: PERMISSION_DENIED below operator."""
     all_tenants: _builtins.bool
@@ -786,6 +787,8 @@ class GetUsageRequest(_message.Message):
     """First day, such as "2026-01-31", in UTC. Empty: as far back as the ledger is kept."""
     last_day: _builtins.str
     """Last day, itself included. Empty: today."""
+    by_hour: _builtins.bool
+    """Whether lines are by hour. Days older than a month have one line all the same."""
     def __init__(
         self,
         *,
@@ -794,10 +797,11 @@ class GetUsageRequest(_message.Message):
         pool: _builtins.str = ...,
         first_day: _builtins.str = ...,
         last_day: _builtins.str = ...,
+        by_hour: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "first_day", b"first_day", "last_day", b"last_day", "pool", b"pool", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "by_hour", b"by_hour", "first_day", b"first_day", "last_day", b"last_day", "pool", b"pool", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_whose: _TypeAlias = _typing.Literal["tenant", "all_tenants"]  # noqa: Y015
     _WhichOneofArgType_whose: _TypeAlias = _typing.Literal["whose", b"whose"]  # noqa: Y015
@@ -814,10 +818,10 @@ class GetUsageResponse(_message.Message):
     LINES_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """Whether there are more lines than were sent (10,000 per pool): ask for fewer days."""
+    """Whether there are more lines than were sent (10,000 per pool, a day's hours counted as 24): ask for fewer days."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageLine]:
-        """One line per day, pool and tenant with any use, in this order."""
+        """One line per day (or hour), pool and tenant with any use, in this order."""
 
     def __init__(
         self,
@@ -848,6 +852,7 @@ class UsageLine(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    HOUR_FIELD_NUMBER: _builtins.int
     day: _builtins.str
     """Day, such as "2026-01-31", in UTC by the clock of the pool's Redis."""
     pool: _builtins.str
@@ -866,6 +871,8 @@ class UsageLine(_message.Message):
     """Accelerator time in seconds; each engine step's time is divided among its sequences."""
     cost: _builtins.float
     """Price by the pool's price table, in the operator's currency."""
+    hour: _builtins.str
+    """Begin of the hour, such as "2026-01-31T13:00Z". Empty for a whole day."""
     def __init__(
         self,
         *,
@@ -878,10 +885,11 @@ class UsageLine(_message.Message):
         cached_tokens: _builtins.int = ...,
         gpu_seconds: _builtins.float = ...,
         cost: _builtins.float = ...,
+        hour: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "cost", b"cost", "day", b"day", "gpu_seconds", b"gpu_seconds", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "cost", b"cost", "day", b"day", "gpu_seconds", b"gpu_seconds", "hour", b"hour", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

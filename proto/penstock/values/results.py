@@ -224,7 +224,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Usage of a pool by one tenant on one day."""
+    """Usage of a pool by one tenant on one day, or in one hour."""
 
     day: datetime.date
     """Day in UTC."""
@@ -237,6 +237,8 @@ class UsageLine:
     gpu_seconds: float
     cost: float
     """Cost in the operator's currency."""
+    hour: datetime.datetime | None = None
+    """Begin of the hour in UTC; None for a whole day."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.UsageLine) -> UsageLine:
@@ -250,6 +252,7 @@ class UsageLine:
             wire.cached_tokens,
             wire.gpu_seconds,
             wire.cost,
+            datetime.datetime.fromisoformat(wire.hour.replace("Z", "+00:00")) if wire.hour else None,
         )
 
 

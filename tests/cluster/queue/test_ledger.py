@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 
 from cluster.models import Windows
-from cluster.queue.entries import QueueLimits, Settlement, UsageLine
+from cluster.queue.entries import HourUse, QueueLimits, Settlement, UsageLine
 from cluster.redis.keys import pool_key
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
@@ -36,7 +37,7 @@ async def test_lines_add_up_by_tenant_and_day(scene: Scene, backend: Backend) ->
 
     lines = await scene.queue.usage("", *DAYS)
 
-    assert lines == (
+    assert tuple(replace(line, hours=()) for line in lines) == (
         UsageLine(today, "acme", 4, 28, 40, 12, 2.0, 1.0),
         UsageLine(today, "beta", 1, 2, 1, 0, 0.125, 0.0),
         UsageLine(today + 1, "acme", 1, 1, 5, 0, 0.0, 1.0),
@@ -56,6 +57,28 @@ async def test_an_attempt_that_gave_way_counts_its_time_and_the_end_its_tokens(s
 
     assert (line.requests, line.prompt_tokens, line.output_tokens) == (1, 7, 10)
     assert (line.gpu_seconds, line.cost) == (0.75, 0.75)
+
+
+async def test_a_line_has_its_hours_for_a_month(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": WIDE}, ("A", "B"))
+    backend.clock.advance(86_400 - scene.clock.wall_ms() / 1000 % 86_400 + 7200)
+    await scene.pass_time(6, routers=["A", "B"], replicas=["r1"])
+    first = scene.clock.wall_ms() // 86_400_000
+    for i in range(3):
+        await run_one(scene, f"q{i}", Settlement(10, 1, 7, 3, 0.5, 0.25))
+        backend.clock.advance(1800)
+        await scene.pass_time(6, routers=["A", "B"], replicas=["r1"])
+    [line] = await scene.queue.usage("acme", *DAYS)
+    assert (HourUse(2, 2, 14, 20, 6, 1.0, 0.5), HourUse(3, 1, 7, 10, 3, 0.5, 0.25)) == line.hours
+    assert 3 == line.requests
+
+    for day, hours in ((30, 2), (31, 0)):
+        backend.clock.advance((first + day) * 86_400 + 10 - scene.clock.wall_ms() / 1000)
+        await scene.pass_time(6, routers=["A", "B"], replicas=["r1"])
+        await run_one(scene, f"d{day}", Settlement(1, 1, 1))
+        [old] = await scene.queue.usage("acme", first, first)
+        assert hours == len(old.hours)
+        assert replace(line, hours=old.hours) == old
 
 
 @pytest.mark.parametrize(("days", "kept"), [(0, 0), (2, 1), (30, 3)])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,29 @@ async def test_costs_add_up_and_say_so(
         assert abs(float(total[9].rstrip("%"))) <= 1.0
         assert "#" in text.splitlines()[-7]
         assert all(kind in text for kind in kinds)
+
+        exported = list(csv.DictReader(io.StringIO(await costs("--format", "csv"))))
+        assert {"idle", "starting"} <= {row["kind"] for row in exported}
+
+
+async def test_an_export_has_tenants_and_unallocated_time_by_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+    async with running_stack(tmp_path, sections={"auth": {"keys_file": str(keys.path)}}) as stack:
+
+        async def export(key: str, *flags: str) -> list[dict[str, str]]:
+            monkeypatch.setenv("PENSTOCK_API_KEY", key)
+            target = f"127.0.0.1:{stack.routers[0].port}"
+            assert 0 == await asyncio.to_thread(main, ["usage", "--target", target, "--by", "hour", *flags])
+            return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+        for key in (keys.acme, keys.other):
+            await stack.inference().Generate(request(max_tokens=5, ignore_eos=True), metadata=bearer(key))
+        rows: list[dict[str, str]] = []
+        while {"acme", "other", ""} != {row["tenant"] for row in rows}:
+            rows = await export(keys.operator, "--all-tenants", "--format", "csv")
+        moments = (rows[0][name].replace("Z", "+00:00") for name in ("period_start", "period_end"))
+        start, end = map(datetime.fromisoformat, moments)
+        assert timedelta(hours=1) == end - start
+        assert {"acme"} == {row["SubAccountId"] for row in await export(keys.acme, "--format", "focus")}

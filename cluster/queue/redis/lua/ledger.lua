@@ -27,7 +27,8 @@ function Q.forget_ordered(id, e)
   Q.forget(id, e)
 end
 
--- Add use to the tenant's line of today: requests, prompt tokens, output tokens, cached tokens, GPU-seconds, cost.
+-- Add use to the tenant's line of today: requests, prompt tokens, output tokens, cached tokens, GPU-seconds, cost. The
+-- same numbers by hour follow in the line, so that they cost no command of their own.
 function Q.enter_ledger(e, ...)
   if tonumber(ARGV[17]) == 0 then return end
   local gpu_seconds, cost = select(5, ...)
@@ -39,9 +40,28 @@ function Q.enter_ledger(e, ...)
   if not line then
     line = {0, 0, 0, 0, 0, 0}
     call('ZADD', K[LEDGER_DAYS], day, field)
+    Q.drop_hours(day - HOUR_DAYS, e[TENANT])
   end
-  for i = 1, 6 do line[i] = line[i] + select(i, ...) end
+  local hour, last = math.floor(Q.now / 3600000) % 24, #line - 6
+  if last == 0 or line[last] ~= hour then
+    last = #line + 1
+    line[last] = hour
+    for i = 1, 6 do line[last + i] = 0 end
+  end
+  for i = 1, 6 do
+    local used = select(i, ...)
+    line[i], line[last + i] = line[i] + used, line[last + i] + used
+  end
   call('HSET', K[LEDGER], field, cmsgpack.pack(line))
+end
+
+-- Keep only the sum of a tenant's old day.
+function Q.drop_hours(day, tenant)
+  local field = string.format('%d', day) .. '\0' .. tenant
+  local packed = call('HGET', K[LEDGER], field)
+  if not packed then return end
+  local line = cmsgpack.unpack(packed)
+  call('HSET', K[LEDGER], field, cmsgpack.pack({line[1], line[2], line[3], line[4], line[5], line[6]}))
 end
 
 -- Remove lines that are older than the settings keep, all of them if the settings keep none; at most KEYS_PER_CALL.

@@ -32,7 +32,8 @@ QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as
 OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, as in quota.lua
 OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
 TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by the time when they are forgotten (ms)
-LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost};
+LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost, then for each
+--             hour with use: hour of the day, and the same six};
 --             "day\0\0hour" -> packed {GPU-seconds x7, costs x7, charged}, kinds as in costs.lua
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that are charged by estimate and not settled
@@ -138,6 +139,7 @@ WALL_MS = 1000 -- how long a load remembers that the front of the line can't run
 KEYS_PER_CALL = 64 -- keys, tenants or ledger lines that one call forgets
 LINES_PER_CALL = 256 -- ledger lines that one call reads, in some 0.6 ms
 HOURS_PER_ACCOUNT = 48 -- hours over which one account is spread; what is older goes to the oldest of them
+HOUR_DAYS = 31 -- days for which lines keep their hours; a tenant's older days lose them when it has a new day
 METER_MS = 3600000 -- how long the account of a replica without lease is kept
 CHOICES = 16 -- most choices of a request; each is an entry of its own, "id/0" and so on
 PREEMPT_SCAN = 16 -- waiting entries that preemption looks at

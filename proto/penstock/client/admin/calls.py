@@ -23,15 +23,16 @@ def cluster_status() -> UnaryCall[ClusterStatus]:
 
 
 def usage(
-    tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
+    tenant: str, all_tenants: bool, pool: str, days: tuple[datetime.date | None, datetime.date | None], *, by_hour: bool
 ) -> UnaryCall[UsageReport]:
     """Return the GetUsage call; days are in UTC.
 
     Raises:
         ValueError: both a tenant and all tenants are asked for.
     """
-    days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
-    request = build(admin_pb2.GetUsageRequest, pool=pool, **days, **_whose(tenant, all_tenants))
+    fields = {"first_day": _day("first_day", days[0]), "last_day": _day("last_day", days[1])}
+    whose = _whose(tenant, all_tenants)
+    request = build(admin_pb2.GetUsageRequest, pool=pool, by_hour=by_hour, **fields, **whose)
     return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
 
 

@@ -29,6 +29,7 @@ class AdminCaller(Caller):
         pool: str = "",
         first_day: datetime.date | None = None,
         last_day: datetime.date | None = None,
+        by_hour: bool = False,
         timeout: float | None = None,
     ) -> UsageReport:
         """Return the usage of the caller's tenant. Operators may ask for another tenant or all of them.
@@ -39,13 +40,14 @@ class AdminCaller(Caller):
             pool: default: all.
             first_day: UTC; default: as far back as the ledger is kept.
             last_day: UTC, itself included; default: today.
+            by_hour: whether lines are by hour; days older than a month have one line all the same.
             timeout: seconds; default: the client's.
 
         Raises:
             PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
             ValueError: both a tenant and all tenants are asked for.
         """
-        return self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
+        return self._run(calls.usage(tenant, all_tenants, pool, (first_day, last_day), by_hour=by_hour), timeout)
 
     def costs(
         self,
