@@ -118,7 +118,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         running_usage=running_usage,
         token_ids=token_ids,
         tokens_as_ids=tokens_as_ids,
-        tier="default" if tier in ("auto", "standard") else tier,
+        tier=tier_name(tier),
         receipt=receipt,
         received=received,
         ignored=request.ignored,
@@ -143,6 +143,11 @@ def tier_class(fields: Fields) -> RequestClass:
         BodyError: there is no such tier.
     """
     return _TIERS.get(_tier(fields), RequestClass.STANDARD)
+
+
+def tier_name(tier: str) -> str:
+    """Return the tier that an answer names; empty for none."""
+    return "default" if tier in ("auto", "standard") else tier
 
 
 def _tier(fields: Fields) -> str:

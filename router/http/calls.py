@@ -34,8 +34,8 @@ BODY_S = 60.0
 """Longest time in seconds until a body has arrived."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ErrorBody = Callable[[HttpError], Mapping[str, Any]]
-"""Function that returns an error as the clients of one API read it."""
+ErrorBody = Callable[[HttpError, str], Mapping[str, Any]]
+"""Function that returns an error of a request id as the clients of one API read it."""
 
 
 class Calls:
@@ -138,8 +138,9 @@ class Calls:
         self.note(request, error, request_id)
         headers = {**error.headers(), REQUEST_ID: request_id}
         forms = (form for path, form in self.error_bodies.items() if request.path.startswith(path))
-        body = next(forms, HttpError.object)
-        return web.json_response(body(error), status=error.status, headers=headers)
+        form = next(forms, None)
+        body = error.object() if form is None else form(error, request_id)
+        return web.json_response(body, status=error.status, headers=headers)
 
     def note(self, request: web.Request, error: HttpError, request_id: str = "") -> None:
         """Count and log an error. `request_id` is the one that the client gets with it."""

@@ -19,7 +19,12 @@ def allow_origins(app: web.Application, origins: Sequence[str]) -> None:
         origin = request.headers.get("Origin", "")
         if not origin or (origin not in origins and "*" not in origins):
             return {}
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        return {
+            "Access-Control-Allow-Origin": origin,
+            # Without this a page sees no request id, and OpenAI's client in it not when to come back.
+            "Access-Control-Expose-Headers": "*",
+            "Vary": "Origin",
+        }
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(allowed(request))

@@ -14,6 +14,7 @@ from penstock.batch.output import completion_object
 from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
 from penstock.wire import model_task_from_wire
+from router.http.anthropic.models import VERSION, model_info, models_page
 from router.http.bodies import Asked, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
@@ -101,17 +102,16 @@ class Routes:
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """List the models that the caller may use."""
-        return web.json_response({"object": "list", "data": await self._listed(request)})
+        found = await self._calls.inference.ListModels(api.ListModelsRequest(), *self._calls.caller(request))
+        if VERSION in request.headers:
+            return web.json_response(models_page(found.models))
+        return web.json_response({"object": "list", "data": [_model(each) for each in found.models]})
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         """Describe a model."""
         asked = api.GetModelRequest(model=request.match_info["model"])
         found = await self._calls.inference.GetModel(asked, *self._calls.caller(request))
-        return web.json_response(_model(found.model))
-
-    async def _listed(self, request: web.Request) -> list[dict[str, Any]]:
-        found = await self._calls.inference.ListModels(api.ListModelsRequest(), *self._calls.caller(request))
-        return [_model(each) for each in found.models]
+        return web.json_response((model_info if VERSION in request.headers else _model)(found.model))
 
 
 def _model(model: api.Model) -> dict[str, Any]:

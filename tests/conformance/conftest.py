@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anthropic
 import openai
 import pytest
 import pytest_asyncio
 
+from tests.conformance.differences import read_differences
 from tests.conformance.target import ANSWER, Target
 
 
@@ -18,8 +20,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--model", default="", help="model for conversations and texts")
     group.addoption("--tool-model", default="", help="model that calls tools; that of --model if absent")
     group.addoption("--embedding-model", default="", help="model that embeds; its tests are skipped if absent")
+    group.addoption("--classifier-model", default="", help="model that classifies; as --embedding-model")
+    group.addoption("--origin", default="", help="origin of a page that may call (CORS); as --embedding-model")
     group.addoption("--api-key", default="", help="key, where the server wants one")
+    group.addoption("--differences", default="", help="file of known differences; those tests must fail")
     group.addoption("--complete", action="store_true", help="fail, not skip, where the server lacks an endpoint")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Expect the failures that the file of differences lists, and no others."""
+    if name := config.getoption("--differences", ""):
+        known = read_differences(Path(str(name)))
+        for item in items:
+            if found := next((each for each in known if each.is_about(item.path.name, item.name)), None):
+                item.add_marker(pytest.mark.xfail(reason=found.theirs, strict=True))
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
@@ -38,6 +52,8 @@ async def target(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
             model=model,
             tool_model=option("--tool-model") or model,
             embedding_model=option("--embedding-model"),
+            classifier_model=option("--classifier-model"),
+            origin=option("--origin").rstrip("/"),
             key=option("--api-key"),
             complete=bool(pytestconfig.getoption("--complete", False)),
         )
@@ -52,12 +68,25 @@ async def target(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
         "demo": sim_pool(max_model_len=1024),
         "tools": sim_pool(answer=ANSWER),
         "vectors": {**sim_pool(vector_size=8, max_model_len=512), "task": "embed"},
+        "classes": {**sim_pool(max_model_len=512), "task": "classify"},
     }
+    origin = "https://app.example.com"
+    router = {"http": {"port": 0, "cors_origins": [origin]}}
     sections = {"auth": {"keys_file": str(folder / "keys.toml")}}
-    async with running_stack(folder, pools=pools, router={"http": {"port": 0}}, sections=sections) as stack:
+    async with running_stack(folder, pools=pools, router=router, sections=sections) as stack:
         http = stack.routers[0].http
         assert http is not None
-        yield Target(f"http://127.0.0.1:{http.port}", "demo", "tools", "vectors", key, complete=True, simulated=True)
+        yield Target(
+            base=f"http://127.0.0.1:{http.port}",
+            model="demo",
+            tool_model="tools",
+            embedding_model="vectors",
+            classifier_model="classes",
+            origin=origin,
+            key=key,
+            complete=True,
+            simulated=True,
+        )
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="package")

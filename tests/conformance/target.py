@@ -61,8 +61,12 @@ class Target:
     """Model that calls tools, and reasons."""
     embedding_model: str
     """Empty where the server has none."""
+    classifier_model: str
+    """As above."""
     key: str
     """API key; empty where none is needed."""
+    origin: str
+    """Origin of a page that may call the server; empty where none may."""
     complete: bool
     """Whether a missing endpoint is a failure. Otherwise its tests are skipped."""
     simulated: bool = False
@@ -116,8 +120,15 @@ class Target:
         return {"model": self.tool_model, "messages": ask, "tools": TOOLS, "max_tokens": 300, "temperature": 0, **more}
 
 
-def refused(reply: Reply, status: int | tuple[int, ...], param: str | None = None) -> dict[str, Any]:
-    """Check the form of an error, and return it."""
+def named(value: Any) -> str | None:
+    """Name a case of a test by the fields that it sets."""
+    if not isinstance(value, dict):
+        return None
+    return ",".join(f"{name}={json.dumps(each, separators=(',', ':'))}" for name, each in value.items())[:60] or "none"
+
+
+def refused(reply: Reply, status: int | tuple[int, ...], param: str | tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Check the form of an error, and return it. Its `param` begins with one of the given names."""
     wanted = (status,) if isinstance(status, int) else status
     assert reply.status in wanted, (reply.status, reply.body)
     assert reply.headers["content-type"].startswith("application/json")

@@ -11,7 +11,7 @@ import pytest
 from openai.types import Batch
 from openai.types.chat import ChatCompletion
 
-from tests.conformance.target import CHAT, MARKS, Target, refused
+from tests.conformance.target import CHAT, MARKS, Target, named, refused
 
 pytestmark = MARKS
 ENDPOINT = ("GET", "/v1/files")
@@ -90,6 +90,7 @@ async def test_what_is_unknown_is_not_found(target: Target, method: str, path: s
         ({"completion_window": "soon"}, 400, "completion_window"),
         ({"metadata": 5}, 400, "metadata"),
     ],
+    ids=named,
 )
 async def test_a_wrong_batch_is_refused(target: Target, fields: Any, status: Any, param: str | None) -> None:
     body = {"input_file_id": "file-none", "endpoint": CHAT, "completion_window": "24h", **fields}

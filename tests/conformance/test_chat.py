@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from tests.conformance.target import ASK, CHAT, MARKS, Target, refused
+from tests.conformance.target import ASK, CHAT, MARKS, Target, named, refused
 
 pytestmark = MARKS
 
@@ -50,6 +50,10 @@ async def test_several_choices_are_numbered(target: Target) -> None:
     found = await target.ok(CHAT, target.chat(n=3, temperature=1))
     assert [each["index"] for each in found["choices"]] == [0, 1, 2]
     assert all(each["finish_reason"] for each in found["choices"])
+
+
+async def test_several_choices_are_given_at_temperature_zero(target: Target) -> None:
+    assert len((await target.ok(CHAT, target.chat(n=2)))["choices"]) == 2
 
 
 async def test_a_seed_makes_an_answer_repeatable(target: Target) -> None:
@@ -123,12 +127,15 @@ async def test_a_text_is_the_same_as_its_part(target: Target) -> None:
     ids=["text", "json_schema"],
 )  # fmt: skip
 async def test_a_response_format_is_taken(target: Target, form: dict[str, Any]) -> None:
-    body = target.chat(response_format=form, max_tokens=64)
+    body = target.chat(response_format=form, max_tokens=200)
     if form["type"] == "text":
         await target.ok(CHAT, body)
     else:
         found = await target.shaped(CHAT, body, "response_format")
-        assert set(json.loads(found["choices"][0]["message"]["content"])) == {"city"}
+        choice = found["choices"][0]
+        if choice["finish_reason"] == "length":
+            pytest.skip("the model did not end in 200 tokens; white space between the parts of JSON is free")
+        assert set(json.loads(choice["message"]["content"])) == {"city"}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +167,7 @@ async def test_a_response_format_is_taken(target: Target, form: dict[str, Any]) 
         ({"stream": "x"}, "stream"),
         ({"model": 5}, "model"),
     ],
+    ids=named,
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_wrong_field_is_refused_and_named(

@@ -14,7 +14,7 @@ pytestmark = MARKS
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "two": {"n": 2},
+    "two": {"n": 2, "temperature": 1, "seed": 7},
     "usage": {"stream_options": {"include_usage": True}},
     "logprobs": {"logprobs": True, "top_logprobs": 2},
     "tools": {"tool_choice": "auto"},

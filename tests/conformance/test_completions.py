@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types import Completion
 
-from tests.conformance.target import MARKS, TEXT, Target, refused
+from tests.conformance.target import MARKS, TEXT, Target, named, refused
 
 pytestmark = MARKS
 
@@ -109,6 +109,7 @@ async def test_the_sdk_reads_a_stream(target: Target, lax: openai.AsyncOpenAI) -
         ({"temperature": "hot"}, "temperature"),
         ({"stream_options": {}}, "stream_options"),
     ],
+    ids=named,
 )
 async def test_a_wrong_field_is_refused_and_named(target: Target, fields: dict[str, Any], param: str) -> None:
     refused(await target.post(TEXT, {**target.text(), **fields}), 400, param)

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
 
-from tests.conformance.target import MARKS, Target, refused
+from tests.conformance.target import MARKS, Target, named, refused
 
 pytestmark = MARKS
 ENDPOINT = ("POST", "/v1/embeddings")
@@ -62,6 +62,7 @@ async def test_a_field_may_be_null(target: Target, model: str, field: str) -> No
         ({"dimensions": -1}, "dimensions"),
         ({"dimensions": "x"}, "dimensions"),
     ],
+    ids=named,
 )
 async def test_a_wrong_field_is_refused_and_named(
     target: Target, model: str, fields: dict[str, Any], param: str

@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from anthropic.types import Message
 
-from tests.conformance.target import ASK, MARKS, SCHEMA, Reply, Target
+from tests.conformance.target import ASK, MARKS, SCHEMA, Reply, Target, named
 
 pytestmark = MARKS
 ENDPOINT = ("POST", "/v1/messages")
@@ -97,6 +97,13 @@ async def test_a_tool_is_called_and_its_result_taken(target: Target) -> None:
     await target.ok(PATH, {**body, "messages": said})
 
 
+async def test_models_are_listed(target: Target, claude: anthropic.AsyncAnthropic) -> None:
+    found = [model async for model in claude.models.list()]
+    assert target.model in [model.id for model in found]
+    assert {model.type for model in found} == {"model"}
+    assert (await claude.models.retrieve(target.model)).display_name
+
+
 async def test_tokens_are_counted(target: Target) -> None:
     body = {"model": target.model, "messages": ASK}
     assert (await target.ok(f"{PATH}/count_tokens", body))["input_tokens"] > 0
@@ -122,6 +129,7 @@ async def test_keys_come_in_both_headers(target: Target) -> None:
         {"tool_choice": {"type": "some"}},
         {"stream": "x"},
     ],
+    ids=named,
 )
 async def test_a_wrong_field_is_refused(target: Target, fields: dict[str, Any]) -> None:
     refused(await target.post(PATH, ask(target, **fields)), 400, "invalid_request_error")

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from tests.conformance.target import MARKS, SCHEMA, Target, refused
+from tests.conformance.target import MARKS, SCHEMA, Target, named, refused
 
 pytestmark = MARKS
 ENDPOINT = ("POST", "/v1/responses")
@@ -131,6 +131,7 @@ async def test_a_tool_is_called(target: Target, sdk: openai.AsyncOpenAI) -> None
         ({"stream": 5}, "stream"),
         ({"store": "x"}, "store"),
     ],
+    ids=named,
 )
 async def test_a_wrong_field_is_refused_and_named(target: Target, fields: dict[str, Any], param: str) -> None:
     refused(await target.post(PATH, ask(target, **fields)), 400, param)

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.conformance.target import CHAT, MARKS, Target, refused
+from tests.conformance.target import CHAT, MARKS, Target, named, refused
 
 pytestmark = MARKS
 
@@ -103,7 +103,7 @@ async def test_a_call_that_is_cut_says_length(target: Target, cut: int, stream: 
         assert (await target.ok(CHAT, body))["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None}, {"tools": [], "tool_choice": None}])
+@pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None}, {"tools": [], "tool_choice": None}], ids=named)
 async def test_no_tools_are_the_same_as_an_empty_list(target: Target, fields: dict[str, Any]) -> None:
     found = await target.ok(CHAT, target.chat(**fields))
     alone = await target.ok(CHAT, target.chat())
@@ -141,6 +141,7 @@ async def test_results_go_back_into_the_conversation(target: Target, sdk: openai
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 5}}]}, "tools[0]"),
         ({"tools": "x"}, "tools"),
     ],
+    ids=named,
 )
 async def test_a_wrong_tool_is_refused_and_named(target: Target, fields: dict[str, Any], param: str) -> None:
     refused(await target.post(CHAT, target.tools(**fields)), 400, param)

@@ -20,7 +20,7 @@ _KINDS: Mapping[int, str] = {
 """Type of an error by its status. Others are `api_error`, or `invalid_request_error` below 500."""
 
 
-def error_object(error: HttpError) -> dict[str, Any]:
+def error_object(error: HttpError, request_id: str) -> dict[str, Any]:
     """Return the body of an error."""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}

@@ -21,11 +21,11 @@ _SIGNATURE = "penstock"
 class MessageEvents:
     """Encoder of one stream. Its content is a list of blocks, one open at a time."""
 
-    def __init__(self, model: str) -> None:
-        """`model`: as the client wrote it."""
+    def __init__(self, model: str, called: str = "") -> None:
+        """`model`: as the client wrote it. `called`: the client's own id of the request, if it has one."""
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
-        self._model = model
+        self._model, self._called = model, called
         self._begun = False
         self._index = -1
         """Number of the open block, or of the last one."""
@@ -58,7 +58,7 @@ class MessageEvents:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last event of a stream that fails."""
-        return _event("error", error_object(error))
+        return _event("error", error_object(error, self._called or self.request_id))
 
     def _start(self, prompt_tokens: int) -> bytes:
         if self._begun:

@@ -53,7 +53,7 @@ class MessagesRoutes:
             reply = await self._calls.generate(request, asked.generate)
             headers = answer_headers(request, reply.request_id, asked.ignored)
             return web.json_response(message_object(reply, model), headers=headers)
-        events = MessageEvents(model)
+        events = MessageEvents(model, request.headers.get(REQUEST_ID, ""))
         generate = api.StreamGenerateRequest(generate=asked.generate)
         return await self._calls.stream(
             request, generate, events, lambda: answer_headers(request, events.request_id, asked.ignored)

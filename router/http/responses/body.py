@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.values.objects import BodyError, Fields, shown
+from router.http.bodies import tier_name
 from router.http.responses.items import Item, read_items
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -106,7 +107,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         "parallel_tool_calls": parallel,
         "previous_response_id": fields.text("previous_response_id") or None,
         "reasoning": reasoning,
-        "service_tier": fields.text("service_tier") or "default",
+        "service_tier": tier_name(fields.text("service_tier")) or "default",
         "store": store,
         "temperature": 1.0 if (temperature := fields.number("temperature")) is None else temperature,
         "text": {"format": text_format, "verbosity": verbosity or "medium"},

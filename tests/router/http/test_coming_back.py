@@ -127,6 +127,7 @@ async def test_pages_of_other_origins_may_call_only_where_it_is_set(stack: Stack
             origin = {"Origin": "https://app.example.com"}
             async with session.post(base(open_stack) + PATH, json=body, headers=origin) as reply:
                 assert "https://app.example.com" == reply.headers[allowed]
+                assert "*" == reply.headers["Access-Control-Expose-Headers"]
             async with session.post(base(open_stack) + PATH, json={}, headers=origin) as reply:
                 assert (400, "https://app.example.com") == (reply.status, reply.headers[allowed])
             async with session.post(base(open_stack) + PATH, json=body, headers={"Origin": "https://x.org"}) as reply:

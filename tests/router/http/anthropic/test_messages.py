@@ -62,10 +62,9 @@ async def test_errors_have_anthropics_form(client: anthropic.AsyncAnthropic, sta
         await client.messages.create(model="nope", max_tokens=1, messages=ASK)
     assert {
         "type": "error",
-        "error": {"type": "not_found_error", "message": unknown.value.body["error"]["message"]},
-    } == (  # type: ignore[index]
-        unknown.value.body
-    )
+        "error": {"type": "not_found_error", "message": unknown.value.body["error"]["message"]},  # type: ignore[index]
+        "request_id": unknown.value.request_id,
+    } == unknown.value.body
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
         await client.messages.create(model="demo", max_tokens=1, messages=ASK, extra_body={"temperature": 9})
     status, body, _headers = await post(stack, "/v1/messages", data=b"{", headers={"Content-Type": "application/json"})
