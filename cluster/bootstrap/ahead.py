@@ -47,11 +47,11 @@ def check_ahead(settings: Settings) -> None:
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router
-    if router.http.port and _taken(router.host, router.http.port):
+    if router.http.port and port_taken(router.host, router.http.port):
         raise SettingsError(
             f"router.http.port: {router.http.port} on {router.host} is in use; choose another one with --http-port"
         )
-    if router.port and _taken(router.host, router.port):
+    if router.port and port_taken(router.host, router.port):
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
 
 
@@ -112,12 +112,12 @@ def with_http(settings: Settings) -> tuple[Settings, bool]:
     if router.http.port is not None:
         return settings, False
     http = router.http.model_copy(
-        update={"port": free_port(router.host) if _taken(router.host, HTTP_PORT) else HTTP_PORT}
+        update={"port": free_port(router.host) if port_taken(router.host, HTTP_PORT) else HTTP_PORT}
     )
     return settings.model_copy(update={"router": router.model_copy(update={"http": http})}), True
 
 
-def _taken(host: str, port: int) -> bool:
+def port_taken(host: str, port: int) -> bool:
     """Return whether the port is in use. Routers can share a port, even with those of another cluster."""
     host = listening_host(host)
     with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:

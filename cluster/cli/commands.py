@@ -20,7 +20,7 @@ COMMANDS = (
         Extra.CLUSTER,
     ),
     Command("down", "stop the cluster that `penstock up` started", "cluster.cli.down", Purpose.RUN, Extra.CLUSTER),
-    Command("logs", "show the logs of the cluster that `penstock up` started", "cluster.cli.logs", Purpose.RUN),
+    Command("logs", "show the logs of the cluster that `penstock up` started", "cluster.cli.logs.command", Purpose.RUN),
     Command(
         "config", "check, show or begin a file of settings", "cluster.cli.config.command", Purpose.RUN, Extra.ROUTER
     ),

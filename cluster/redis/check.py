@@ -7,6 +7,7 @@ import hashlib
 import logging
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from cluster.redis.keys import PREFIX, pool_key
 _LOG = logging.getLogger(__name__)
 OLDEST = (6, 2)
 """Oldest version of Redis."""
+ROUND_TRIPS = 50
+"""Round trips that a measurement takes."""
 _LOOK_S = 1.0
 """Seconds for a look whether a port that fails with TLS speaks without."""
 
@@ -130,6 +133,39 @@ async def check_redis(url: str, pool: str, timeout_s: float, *, allow_eviction: 
         raise _error(explain(kind(state), url))
     _check_version(info, url)
     return RedisReport(info.get("redis_version", ""), _warnings(info, url, allow_eviction))
+
+
+async def measure_redis(url: str, timeout_s: float) -> tuple[Mapping[str, str], tuple[float, ...], float]:
+    """Return the fields of INFO, some round trips in seconds, and the seconds by which Redis' clock is ahead of ours.
+
+    Raises:
+        SettingsError, QueueUnavailableError: as `check_redis`.
+    """
+    source = ConnectionSource(url, timeout_s, PREFIX)
+    try:
+        connection = source.make()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connection.connect()
+            trips = []
+            for _ in range(ROUND_TRIPS):
+                async with asyncio.timeout(timeout_s):
+                    began = time.perf_counter()
+                    await _ask(connection, "PING")
+                    trips.append(time.perf_counter() - began)
+            async with asyncio.timeout(timeout_s):
+                info = await _info(connection)
+                before = time.time()
+                seconds, micros = await _ask(connection, "TIME")
+                # Redis read its clock in the middle of the round trip, as far as can be known.
+                ahead_s = int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2
+        finally:
+            await connection.disconnect(nowait=True)
+    except (*CONNECTION_ERRORS, exceptions.RedisError) as error:
+        raise _error(explain(error, url)) from error
+    finally:
+        await source.close()
+    return info, tuple(trips), ahead_s
 
 
 async def warn_or_refuse(url: str, pool: str, timeout_s: float, *, allow_eviction: bool) -> None:

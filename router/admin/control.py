@@ -47,7 +47,7 @@ _CLASSES = ("interactive", "standard", "batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PoolLook:
     """A pool as its autoscaler knows it."""
 
     view: PoolView
@@ -73,7 +73,7 @@ class ControlApi:
         self._stores: dict[str, ControlStore] = {}
         self._queues: dict[str, Queue] = {}
 
-    async def look(self, pool: str) -> Look:
+    async def look(self, pool: str) -> PoolLook:
         """Read what is known of a pool now.
 
         Raises:
@@ -83,7 +83,7 @@ class ControlApi:
             self._queues[pool] = self._open_queue(pool)
         store = self._store(pool)
         view, stored, found = await asyncio.gather(self._queues[pool].observe(), store.load(), store.decisions(1))
-        return Look(view, stored, _decision(found[0]) if found else None)
+        return PoolLook(view, stored, _decision(found[0]) if found else None)
 
     async def list_decisions(self, request: api.ListDecisionsRequest, caller: Caller) -> api.ListDecisionsResponse:
         """Answer ListDecisions.

@@ -16,7 +16,7 @@ from penstock.models import ReplicaState, RequestClass
 from penstock.v1 import admin_pb2 as api
 from penstock.values.steps import Relief
 from penstock.wire import drain_reason_to_wire, duration_to_wire, replica_state_to_wire, request_class_to_wire
-from router.admin.control import MODES, RELIEFS, ControlApi, Look, point_to_wire
+from router.admin.control import MODES, RELIEFS, ControlApi, PoolLook, point_to_wire
 from router.admin.line import add_line
 from router.dispatch.pool import Pool
 from router.identity import TenantPolicies
@@ -32,7 +32,7 @@ class _Kept:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     at: float | None = None
-    look: Look | None = None
+    look: PoolLook | None = None
 
 
 class StatusReader:
@@ -57,7 +57,7 @@ class StatusReader:
             add_line(status, line, pool, self._policies)
         return status
 
-    async def _look(self, name: str) -> Look | None:
+    async def _look(self, name: str) -> PoolLook | None:
         kept = self._kept.setdefault(name, _Kept())
         async with kept.lock:
             if kept.at is None or time.monotonic() - kept.at >= FRESH_S:
@@ -69,7 +69,7 @@ class StatusReader:
             return kept.look
 
 
-def pool_status(pool: Pool, beat: RouterBeatReply, look: Look | None) -> api.PoolStatus:
+def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api.PoolStatus:
     """Return the status of a pool.
 
     Args:

@@ -8,6 +8,7 @@ COMMANDS = (
     Command("generate", "send a prompt and stream the answer", "router.commands.generate", Purpose.CALL),
     Command("chat", "talk with a model, message by message", "router.commands.chat", Purpose.CALL),
     Command("jobs", "run files of requests in the background", "router.commands.jobs", Purpose.CALL),
+    Command("top", "watch the cluster live", "router.commands.top.command", Purpose.LOOK_AFTER),
     Command("explain", "show where the time of a request went", "router.commands.explain", Purpose.LOOK_AFTER),
     Command("status", "show pools, replicas and routers", "router.commands.status", Purpose.LOOK_AFTER),
     Command(
@@ -24,6 +25,13 @@ COMMANDS = (
         Extra.ROUTER,
     ),
     Command("keys", "make, list and check API keys", "router.commands.keys", Purpose.LOOK_AFTER, Extra.ROUTER),
+    Command(
+        "doctor",
+        "check whether this machine can run the cluster",
+        "router.commands.doctor.command",
+        Purpose.RUN,
+        Extra.ROUTER,
+    ),
     Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions", Purpose.LOOK_AFTER),
     Command(
         "operating-point",

@@ -176,8 +176,9 @@ def add_target_flags(
     group.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
 
 
-def open_client(options: argparse.Namespace) -> Client:
-    """Build the client that the flags and the environment describe.
+def open_client(options: argparse.Namespace, *, quiet: bool = False) -> Client:
+    """Build the client that the flags and the environment describe. A quiet one reports a failure at once, and prints
+    no line about a wait: the screen is used otherwise.
 
     Raises:
         SettingsError: the flags contradict each other, or a file can't be read.
@@ -193,7 +194,7 @@ def open_client(options: argparse.Namespace) -> Client:
             tls=_tls(options),
             api_key=key,
             allow_plaintext_key=options.allow_plaintext_key,
-            retry=RetryPolicy(on_wait=_Waits()),
+            retry=RetryPolicy(max_attempts=1) if quiet else RetryPolicy(on_wait=_Waits()),
         )
 
 
