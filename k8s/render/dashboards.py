@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from k8s.render.autoscaler_board import AUTOSCALER
-from k8s.render.panels import NAMESPACE, POOL, WINDOW, Panel, by_class, highest, quantiles, rate
+from k8s.render.panels import NAMESPACE, POOL, WINDOW, Panel, burn_rate, by_class, highest, quantiles, rate
 
 PROMISES = "penstock_router_slo_choices_total"
 MET, MISSED = 'outcome="met"', 'outcome!="met"'
+TOKENS, MODEL = "rate(gen_ai_client_token_usage", '{gen_ai_request_model=~"$pool"}'
 NAMED = 'tenant!="(other)"'
 """Tenants with a name of their own. Those beyond a router's first hundred share one series."""
 
@@ -49,6 +50,21 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 {"{{pool}} {{class}} {{outcome}}": rate(PROMISES, "pool, class, outcome", MISSED)},
                 "reqps",
                 "ttft: first token too late. itl: tokens too slow. not_served: refused for lack of room, or failed.",
+            ),
+            Panel(
+                "Burn rate of the error budget",
+                {f"{{{{pool}}}} {{{{class}}}} {window}": burn_rate(window) for window in ("1h", "6h", "3d")},
+                text="At 1 the misses that the attainment allows last for 30 days. Alerts: 1h 14.4, 6h 6, 3d 1.",
+            ),
+            Panel(
+                "Tokens per request",
+                {
+                    "{{gen_ai_request_model}} {{gen_ai_token_type}}": (
+                        f"sum by (gen_ai_request_model, gen_ai_token_type) ({TOKENS}_sum{MODEL}{WINDOW}))"
+                        f" / sum by (gen_ai_request_model, gen_ai_token_type) ({TOKENS}_count{MODEL}{WINDOW}))"
+                    )
+                },
+                text="Mean of requests that are over. The metrics gen_ai_* are those of OpenTelemetry's conventions.",
             ),
             Panel("Open generations", {"all routers": "sum(penstock_router_open_calls)"}),
             Panel("Tokens", {"{{pool}} {{kind}}": rate("penstock_router_tokens_total", "pool, kind")}, "ops"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from cluster.alerts.burn_rates import CHOICES, TARGET
+
 NAMESPACE = 'namespace=~"$namespace"'
 """Selector of namespaces, as a Prometheus may have several releases. "All" also matches a missing label, outside
 Kubernetes.
 """
 POOL = 'pool=~"$pool"'
 WINDOW = "[$__rate_interval]"
+_METRIC = r"\b((?:penstock|gen_ai_(?:client|server))_\w+)"
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,23 @@ class Panel:
 
 def in_namespaces(query: str) -> str:
     """Restrict every metric of a query to the chosen namespaces."""
-    narrowed = re.sub(r"\b(penstock_\w+)\{", rf"\1{{{NAMESPACE},", query)
-    return re.sub(r"\b(penstock_\w+)(?![\w{])", rf"\1{{{NAMESPACE}}}", narrowed)
+    narrowed = re.sub(rf"{_METRIC}\{{", rf"\1{{{NAMESPACE},", query)
+    return re.sub(rf"{_METRIC}(?![\w{{])", rf"\1{{{NAMESPACE}}}", narrowed)
 
 
 def rate(metric: str, by: str = "pool", where: str = "") -> str:
     """Return the growth of a counter per second. `where` restricts it further."""
     selector = f"{POOL},{where}" if where else POOL
     return f"sum by ({by}) (rate({metric}{{{selector}}}{WINDOW}))"
+
+
+def burn_rate(window: str) -> str:
+    """Return the rate at which a class uses up its error budget over a window; 1 makes it last for 30 days."""
+    missed, all_choices = (
+        f"sum by (pool, class) (rate({CHOICES}{{{selector}}}[{window}]))"
+        for selector in (f'{POOL},outcome!="met"', POOL)
+    )
+    return f"{missed} / {all_choices} / (1 - max by (pool, class) ({TARGET}{{{POOL}}}))"
 
 
 def quantile(metric: str, part: float, by: str = "pool") -> str:

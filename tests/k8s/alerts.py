@@ -18,7 +18,7 @@ def alerts() -> list[dict[str, Any]]:
 
 def names(promql: str) -> set[str]:
     """Return the metrics that a query or series names."""
-    return set(re.findall(r"\bpenstock_[a-z0-9_]+", promql))
+    return set(re.findall(r"\b(?:penstock|gen_ai_(?:client|server))_[a-z0-9_]+", promql))
 
 
 def matchers(promql: str) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ from tests.support.stack import collect, stream_request
 from tests.support.waiting import TimedOutError, until
 
 WINDOW = "[5s]"
+METRIC = r"\b(?:penstock|gen_ai_client|gen_ai_server)_"
 in_package = pytest.mark.asyncio(loop_scope="package")
 
 
@@ -92,7 +93,7 @@ def test_alerts_are_about_the_namespace_of_their_release(tmp_path: Path) -> None
 
 def test_panels_are_about_the_chosen_namespaces() -> None:
     for board, panel, query in dashboards.queries():
-        assert query.count('{namespace=~"$namespace"') == len(re.findall(r"\bpenstock_", query)), (board, panel)
+        assert query.count('{namespace=~"$namespace"') == len(re.findall(METRIC, query)), (board, panel)
 
 
 def exported(kubelet: Kubelet) -> set[str]:
