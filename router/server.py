@@ -26,7 +26,7 @@ from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableErr
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Bell
 from cluster.settings import RouterSettings, Settings
-from cluster.telemetry import MetricsServer
+from cluster.telemetry import MetricsServer, PushPlan
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
@@ -53,7 +53,8 @@ from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
-from router.records.keeper import RecordKeeper, open_keeper
+from router.records.genai_metrics import GenAiMetrics, push_plan
+from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
 from router.stores import QueueFactory
 from router.validation import RequestLimits
@@ -95,6 +96,7 @@ class RouterParts:
     feeder: JobFeeder
     control_api: ControlApi
     records: RecordKeeper
+    push: PushPlan | None
     tracing: Tracing | None
     """Export of traces; None where it is off."""
     health: Any
@@ -149,10 +151,11 @@ def build_router(
         tracing=tracing.sampling if tracing is not None else None,
     )
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
-    records = open_keeper(pools, queues.records, metrics.registry)
-    if tracing is not None:
-        records.listeners.append(tracing.take)
-        admission.refused = tracing.refused
+    records = RecordKeeper(pools, queues.records)
+    for observer in (GenAiMetrics(metrics.registry, pools), tracing):
+        if observer is not None:
+            records.listeners.append(observer.take)
+            admission.on_refused.append(observer.refused)
     generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s, records.closed)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
     pooling = PoolingAdmission(catalog, admission, policies, salts)
@@ -191,6 +194,7 @@ def build_router(
         feeder=feeder,
         control_api=control_api,
         records=records,
+        push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,
         server=public_server(own, handlers, health_service, names, shared_port=shared_port),
@@ -293,7 +297,7 @@ class Router:
         probes = {"/livez": lambda: _still_runs(loop), "/readyz": lambda: self._serving}
         host, port = self._settings.host, self._metrics_port
         try:
-            return MetricsServer(host, port, self._metrics.registry, probes)
+            return MetricsServer(host, port, self._metrics.registry, probes, self._parts.push)
         except OSError as error:
             what = f"metrics can't be served on {host_port(host, port)}: {error.strerror}"
             raise BootstrapError("router", what) from error

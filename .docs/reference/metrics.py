@@ -54,7 +54,7 @@ def _families(registry: CollectorRegistry) -> Iterator[tuple[str, str, tuple[str
 def _router() -> CollectorRegistry:
     metrics = RouterMetrics()
     metrics.watch({}, lambda: 0)
-    GenAiMetrics(metrics.registry)
+    GenAiMetrics(metrics.registry, ())
     return metrics.registry
 
 

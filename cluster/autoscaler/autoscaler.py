@@ -19,6 +19,7 @@ from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
 from cluster.settings import Settings
+from cluster.telemetry.otlp_metrics import MetricPush, open_push
 from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Autoscaler:
         self._owner = TaskOwner(self.holder)
         self._looked_at = time.monotonic()
         self._server: ObservedServer | None = None
+        self._push: MetricPush | None = None
         self.scalers = {
             name: PoolScaler(
                 name,
@@ -75,6 +77,8 @@ class Autoscaler:
         except OSError as error:
             why = error.strerror or error
             raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be used: {why}") from error
+        resource = {"service.name": "penstock-autoscaler", "service.instance.id": self.holder}
+        self._push = open_push(self._settings.telemetry.push(resource), metrics.registry)
         for scaler in self.scalers.values():
             self._owner.spawn(self._look_after(scaler), scaler.name)
         _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})
@@ -118,6 +122,8 @@ class Autoscaler:
         for name in self.scalers:
             await self._queues[name].close()
             await self._stores[name].close()
+        if self._push is not None:
+            await asyncio.to_thread(self._push.close)
         if self._server is not None:
             await asyncio.to_thread(self._server.close)
         _LOG.info("autoscaler.stopped", extra={"autoscaler": self.holder})

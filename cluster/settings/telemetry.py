@@ -1,12 +1,16 @@
-"""Settings of traces and of metrics that are pushed."""
+"""Settings of traces, and of metrics that are pushed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from cluster.settings.section import Section
+from cluster.telemetry.otel_names import OtelName
+from cluster.telemetry.otlp import OtlpTarget
+from cluster.telemetry.otlp_metrics import PushPlan
 
 
 class TelemetrySettings(Section):
@@ -20,6 +24,8 @@ class TelemetrySettings(Section):
     trace_ratio: float = Field(default=0.1, ge=0, le=1)
     """Part of the requests whose trace is exported, where the caller does not decide. Requests that miss their SLO or
     fail are exported in any case."""
+    metrics_s: float = Field(default=15.0, ge=0, le=3600)
+    """Seconds between two pushes of all metrics to the collector; 0 pushes none. They are those of `/metrics`."""
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -27,3 +33,13 @@ class TelemetrySettings(Section):
         if address and not address.startswith(("http://", "https://")):
             raise ValueError(f"must begin with http:// or https://, got {address!r}")
         return address
+
+    @property
+    def target(self) -> OtlpTarget | None:
+        """The collector; None where there is none."""
+        return OtlpTarget(self.otlp_endpoint, self.otlp_protocol) if self.otlp_endpoint else None
+
+    def push(self, resource: Mapping[str, str], names: Mapping[str, OtelName] | None = None) -> PushPlan | None:
+        """Return the plan of a process' pushes of metrics; None where nothing is to be pushed. Arguments as there."""
+        target = self.target
+        return None if target is None or not self.metrics_s else PushPlan(target, self.metrics_s, resource, names or {})

@@ -2,5 +2,6 @@
 
 from cluster.telemetry.logs import configure_logging
 from cluster.telemetry.metrics import MetricsServer
+from cluster.telemetry.otlp_metrics import PushPlan
 
-__all__ = ["MetricsServer", "configure_logging"]
+__all__ = ["MetricsServer", "PushPlan", "configure_logging"]

@@ -1,4 +1,4 @@
-"""HTTP endpoint of a process for Prometheus and for health probes."""
+"""Metrics of a process: its HTTP endpoint for Prometheus and for health probes, and their push."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.addresses import listening_host
+from cluster.telemetry.otlp_metrics import PushPlan, open_push
 
 LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -29,6 +30,7 @@ class MetricsServer:
         port: int,
         registry: CollectorRegistry,
         probes: Mapping[str, Callable[[], bool]] | None = None,
+        push: PushPlan | None = None,
     ) -> None:
         """Start to listen.
 
@@ -37,6 +39,10 @@ class MetricsServer:
             port: 0 to 65535; 0 takes a free one.
             registry: metrics that /metrics shows.
             probes: functions by path, such as /readyz: true answers 200, false 503. Called on any thread.
+            push: plan of pushes to a collector; None pushes nothing.
+
+        Raises:
+            SettingsError: packages for the push are missing.
         """
         self._host = listening_host(host)
         server, thread = start_http_server(port, addr=self._host, registry=registry)
@@ -45,9 +51,12 @@ class MetricsServer:
         self.port = int(self._server.server_port)
         if probes:
             self._server.set_app(_with_probes(self._server.get_app(), probes))
+        self._push = open_push(push, registry)
 
     def close(self) -> None:
-        """Stop serving and free the port."""
+        """Push for the last time, stop serving and free the port."""
+        if self._push is not None:
+            self._push.close()
         closer = threading.Thread(target=self._server.shutdown)
         closer.start()
         while closer.is_alive():

@@ -6,104 +6,87 @@ nothing more for the push.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 
-from cluster.errors import SettingsError
 from cluster.telemetry.otel_names import OtelName, otel_name
+from cluster.telemetry.otlp import OtlpTarget, Signal, open_exporter
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricExporter, MetricsData
 
 _LOG = logging.getLogger(__name__)
-_EXPORTERS = {
-    "grpc": "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
-    "http": "opentelemetry.exporter.otlp.proto.http.metric_exporter",
-}
-_HTTP_PATH = "/v1/metrics"
-PERIOD_S = 15.0
-"""Seconds between two pushes."""
 _TIMEOUT_MS = 5_000.0
+_LAST_S = 2.0
+"""Longest wait for the last push, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlan:
+    """Plan of a process' pushes."""
+
+    target: OtlpTarget
+    period_s: float
+    """Seconds between two pushes."""
+    resource: Mapping[str, str]
+    """Description of the process by OpenTelemetry's names, such as service.name."""
+    names: Mapping[str, OtelName] = field(default_factory=dict)
+    """Names in OpenTelemetry by names in Prometheus; other metrics keep theirs."""
 
 
 class MetricPush:
     """Regular push, from a thread of its own. A push that fails is lost; the next one has the sums."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        exporter: MetricExporter,
-        resource: Mapping[str, str],
-        names: Mapping[str, OtelName],
-        period_s: float = PERIOD_S,
-    ) -> None:
+    def __init__(self, plan: PushPlan, registry: CollectorRegistry) -> None:
         """Start to push.
 
-        Args:
-            registry: metrics to send.
-            exporter: way to the collector.
-            resource: description of this process by OpenTelemetry's names, such as service.name.
-            names: names in OpenTelemetry by names in the registry; others keep theirs.
-            period_s: seconds between two pushes.
+        Raises:
+            SettingsError: the packages of the extra `otel` are missing.
         """
+        self._plan = plan
         self._registry = registry
-        self._exporter = exporter
-        self._resource = dict(resource)
-        self._names = names
-        self._period_s = period_s
+        self._exporter: MetricExporter = open_exporter(plan.target, Signal.METRICS)
         self._began_ns = time.time_ns()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metric-push", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Push once more, as far as the collector answers within some seconds, and stop."""
+        """Push once more, as far as the collector answers soon, and stop."""
         self._over.set()
+        self._thread.join(_LAST_S)
+        # This ends a push that still tries.
+        self._exporter.shutdown(_LAST_S * 1000.0)
         self._thread.join()
-        self._exporter.shutdown(_TIMEOUT_MS)
 
     def _run(self) -> None:
-        while not self._over.wait(self._period_s):
+        while not self._over.wait(self._plan.period_s):
             self._push()
         self._push()
 
     def _push(self) -> None:
         try:
-            data = metrics_data(self._registry.collect(), self._resource, self._names, self._began_ns)
+            data = metrics_data(self._registry.collect(), self._plan.resource, self._plan.names, self._began_ns)
             self._exporter.export(data, _TIMEOUT_MS)
         except Exception:  # noqa: BLE001 - whatever it is, the next push must still come
             _LOG.warning("metrics.not_pushed", exc_info=True)
 
 
-def open_metric_exporter(endpoint: str, protocol: str) -> MetricExporter:
-    """Return OpenTelemetry's exporter.
-
-    Args:
-        endpoint: http://host:port or https://host:port of the collector.
-        protocol: "grpc" or "http".
+def open_push(plan: PushPlan | None, registry: CollectorRegistry) -> MetricPush | None:
+    """Start to push a registry; None where nothing is to be pushed.
 
     Raises:
         SettingsError: the packages of the extra `otel` are missing.
     """
-    try:
-        module = importlib.import_module(_EXPORTERS[protocol])
-    except ImportError as error:
-        raise SettingsError(f"telemetry.otlp_endpoint: metrics need the extra 'otel' ({error})") from error
-    options: dict[str, Any] = {"endpoint": endpoint}
-    if protocol == "http":
-        options["endpoint"] = endpoint.rstrip("/") + _HTTP_PATH
-    else:
-        options["insecure"] = not endpoint.startswith("https://")
-    exporter: MetricExporter = module.OTLPMetricExporter(**options)
-    return exporter
+    return None if plan is None else MetricPush(plan, registry)
 
 
 def metrics_data(
@@ -113,8 +96,8 @@ def metrics_data(
 
     Args:
         families: metrics, as a registry collects them.
-        resource: as in `MetricPush`.
-        names: as in `MetricPush`.
+        resource: as in `PushPlan`.
+        names: as in `PushPlan`.
         began_ns: nanoseconds since the Unix epoch at which counters began that don't know when they did.
     """
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics

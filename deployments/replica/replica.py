@@ -38,7 +38,7 @@ from deployments.replica.group_fit import GroupFit
 from deployments.replica.life import Life, engine_report
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer, open_server, require_tokenizer
-from deployments.replica.spans import open_engine_spans
+from deployments.replica.spans import open_engine_spans, resource_of
 from deployments.replica.time_account import TimeAccount, TimeReport
 from penstock.models import DrainReason, ModelTask, ReplicaState
 from penstock.values.steps import Relief
@@ -156,7 +156,10 @@ class Replica:
                 await self._group_fit.seed(governor)
             await governor.start()
             port = await self._serve()
-            self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
+            push = plan.telemetry.push(resource_of(plan.pool, plan.replica_id))
+            self._metrics_server = MetricsServer(
+                plan.settings.host, plan.settings.metrics_port, metrics.registry, push=push
+            )
             self.address = host_port(plan.settings.host, port)
             self._record = self._announcement(self._metrics_server.port).seal(self._secret)
             self._owner.spawn(self._sweep(), "sweep")

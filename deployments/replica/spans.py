@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cluster.clock import Clock
 from cluster.settings import TelemetrySettings
 from cluster.telemetry.tracing.context import read_trace_parent, span_of
-from cluster.telemetry.tracing.exporter import OtlpTarget, SpanSink
+from cluster.telemetry.tracing.exporter import SpanSink
 from cluster.telemetry.tracing.span import Attribute, Span, SpanKind
 from deployments.replica.output_log import OutputLog
 
@@ -46,11 +46,14 @@ def open_engine_spans(telemetry: TelemetrySettings, pool: str, replica_id: str, 
     Raises:
         SettingsError: the packages of the extra `otel` are missing.
     """
-    if not telemetry.otlp_endpoint:
-        return EngineSpans(None, clock.wall_ms)
-    resource = {"service.name": "penstock-replica", "service.instance.id": replica_id, "penstock.pool": pool}
-    target = OtlpTarget(telemetry.otlp_endpoint, telemetry.otlp_protocol)
-    return EngineSpans(SpanSink(target, resource), clock.wall_ms)
+    target = telemetry.target
+    sink = None if target is None else SpanSink(target, resource_of(pool, replica_id))
+    return EngineSpans(sink, clock.wall_ms)
+
+
+def resource_of(pool: str, replica_id: str) -> dict[str, str]:
+    """Return the description of a replica by OpenTelemetry's names."""
+    return {"service.name": "penstock-replica", "service.instance.id": replica_id, "penstock.pool": pool}
 
 
 def span_of_attempt(log: OutputLog, now_ms: int) -> Span | None:

@@ -62,14 +62,19 @@ class Admission:
         tracing: TraceSampling | None = None,
     ) -> None:
         """Without `tracing`, requests have no traces."""
-        self.refused: Callable[[Refused], None] = lambda _refused: None
-        """Told every request that is refused."""
+        self.on_refused: list[Callable[[Refused], None]] = []
+        """Functions that are told every request that is refused."""
         self._catalog = catalog
         self._salts = salts
         self._constraints = constraints
         self._expected_output_tokens = expected_output_tokens
         self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing)
         self._resumed = Resume(self._builder, secret)
+
+    def refused(self, refused: Refused) -> None:
+        """Tell of a request that is refused."""
+        for tell in self.on_refused:
+            tell(refused)
 
     async def open(
         self,

@@ -16,6 +16,7 @@ REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
 ERROR_TYPE = "error.type"
+_EMBEDS = (types.MODEL_TASK_EMBED, types.MODEL_TASK_CLASSIFY)
 _COMMON = (OPERATION, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL)
 
 
@@ -71,6 +72,23 @@ class Measurement:
     attributes: Mapping[str, str]
 
 
+def operation_of(record: api.RequestRecord) -> str:
+    """Return the operation's name by the conventions."""
+    return "embeddings" if _embeds(record) else "chat"
+
+
+def refusal(model: str, seconds: float, reason: str) -> Measurement:
+    """Return what a request is worth that was refused before it was in line.
+
+    Args:
+        model: its model; empty for one that the cluster does not serve, so that no caller can make series.
+        seconds: time from its arrival.
+        reason: reason of the error.
+    """
+    common = {OPERATION: "chat", PROVIDER_NAME: PROVIDER, REQUEST_MODEL: model, RESPONSE_MODEL: ""}
+    return Measurement(DURATION, seconds, {**common, ERROR_TYPE: reason})
+
+
 def measurements(record: api.RequestRecord) -> Iterator[Measurement]:
     """Yield what one call is worth.
 
@@ -78,7 +96,7 @@ def measurements(record: api.RequestRecord) -> Iterator[Measurement]:
     them end, and the first token with the call that it was sent to.
     """
     common = {
-        OPERATION: "chat",
+        OPERATION: operation_of(record),
         PROVIDER_NAME: PROVIDER,
         REQUEST_MODEL: record.pool,
         RESPONSE_MODEL: record.pool,
@@ -92,8 +110,12 @@ def measurements(record: api.RequestRecord) -> Iterator[Measurement]:
             for choice in record.choices:
                 if (per_token_s := _per_token_s(choice)) is not None:
                     yield Measurement(PER_TOKEN, per_token_s, common)
-    if record.HasField("time_to_first_token") and not (record.error_reason or record.resumed):
+    if record.HasField("time_to_first_token") and not (record.error_reason or record.resumed or _embeds(record)):
         yield Measurement(FIRST_TOKEN, duration_from_wire(record.time_to_first_token), common)
+
+
+def _embeds(record: api.RequestRecord) -> bool:
+    return record.task in _EMBEDS
 
 
 def _per_token_s(choice: api.ChoiceRecord) -> float | None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry, Histogram
 
+from cluster.settings import Settings
+from cluster.telemetry import PushPlan
 from cluster.telemetry.otel_names import OtelName, attribute_label, metric_name
 from penstock.v1 import records_pb2 as api
-from router.records.genai import METRICS, GenAiMetric, Measurement, measurements
+from router.call_origin import call_origin
+from router.records.genai import METRICS, GenAiMetric, Measurement, measurements, refusal
+from router.records.refusal import Refused
+from router.records.tracing import resource_of
 
+_JOB = "job"
 OTEL_NAMES = {
     metric_name(each.name, each.unit): OtelName(
         each.name, each.unit, {attribute_label(attribute): attribute for attribute in each.attributes}
@@ -23,7 +30,9 @@ OTEL_NAMES = {
 class GenAiMetrics:
     """Histograms that change once per call, when its record is made."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, models: Collection[str]) -> None:
+        """`models`: names of the models that the cluster serves."""
+        self._models = models
         self._histograms = {each.name: _series(each, registry) for each in METRICS}
 
     def take(self, record: api.RequestRecord) -> None:
@@ -31,6 +40,12 @@ class GenAiMetrics:
         example = {"trace_id": record.trace_id, "span_id": record.span_id} if record.trace_id else None
         for each in measurements(record):
             self._observe(each, example)
+
+    def refused(self, refused: Refused) -> None:
+        """Count a request that was refused. Items of jobs don't count: they are tried again and again."""
+        if call_origin().api != _JOB:
+            model = refused.model if refused.model in self._models else ""
+            self._observe(refusal(model, time.monotonic() - refused.arrived_at, refused.error.reason), None)
 
     def _observe(self, each: Measurement, example: dict[str, str] | None) -> None:
         labels = tuple(each.attributes[attribute] for attribute in each.metric.attributes)
@@ -47,3 +62,8 @@ def _series(metric: GenAiMetric, registry: CollectorRegistry) -> Callable[..., H
         registry=registry,
     )
     return functools.cache(histogram.labels)
+
+
+def push_plan(settings: Settings, router_id: str) -> PushPlan | None:
+    """Return a router's plan of pushes; None where nothing is to be pushed."""
+    return settings.telemetry.push(resource_of(router_id), OTEL_NAMES)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from prometheus_client import CollectorRegistry
-
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
@@ -20,7 +18,6 @@ from penstock.v1 import records_pb2 as api
 from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.records.build import Closed, missed, record_of
-from router.records.genai_metrics import GenAiMetrics
 from router.records.pace import Paces
 
 _LOG = logging.getLogger(__name__)
@@ -125,12 +122,3 @@ def _is_over(generation: Generation) -> bool:
 def _stored(record: api.RequestRecord) -> EndedRequest:
     blob = api.RequestCalls(calls=[record]).SerializeToString()
     return EndedRequest(record.request_id, record.tenant, missed(record), blob)
-
-
-def open_keeper(
-    pools: Mapping[str, Pool], open_store: Callable[[str], RecordStore], registry: CollectorRegistry
-) -> RecordKeeper:
-    """Return a keeper whose records also count in the GenAI metrics of a registry."""
-    keeper = RecordKeeper(pools, open_store)
-    keeper.listeners.append(GenAiMetrics(registry).take)
-    return keeper

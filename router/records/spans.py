@@ -12,8 +12,8 @@ from cluster.telemetry.tracing.context import span_of
 from cluster.telemetry.tracing.span import Attribute, Span, SpanKind, SpanLink
 from penstock.v1 import records_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.records.genai import operation_of
 
-_EMBEDS = (types.MODEL_TASK_EMBED, types.MODEL_TASK_CLASSIFY)
 _MS = 1_000_000
 _LEAST_DELIVERY_NS = _MS
 """Shortest delivery that gets a span of its own."""
@@ -34,7 +34,7 @@ class _Spans:
 
     def call(self) -> Span:
         record = self._record
-        operation, links = _operation(record), list[SpanLink]()
+        operation, links = operation_of(record), list[SpanLink]()
         for span, link in ((record.first_span, "resumes"), (record.job_span, "submitted_by")):
             if span:
                 trace_id, span_id = span.split("-")
@@ -120,10 +120,6 @@ class _Spans:
 
     def _at(self, offset: Duration) -> int:
         return self._since_ns + offset.ToNanoseconds()
-
-
-def _operation(record: api.RequestRecord) -> str:
-    return "embeddings" if record.task in _EMBEDS else "chat"
 
 
 def _call_attributes(record: api.RequestRecord, operation: str) -> dict[str, Attribute]:

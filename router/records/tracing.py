@@ -7,7 +7,7 @@ import time
 import cluster
 from cluster.settings import Settings
 from cluster.telemetry.tracing.context import TraceSampling
-from cluster.telemetry.tracing.exporter import OtlpTarget, SpanSink
+from cluster.telemetry.tracing.exporter import SpanSink
 from penstock.v1 import records_pb2 as api
 from router.call_origin import call_origin
 from router.records.build import missed
@@ -45,13 +45,16 @@ def open_tracing(settings: Settings, router_id: str) -> Tracing | None:
     Raises:
         SettingsError: the packages of the extra `otel` are missing.
     """
-    telemetry = settings.telemetry
-    if not telemetry.otlp_endpoint:
+    target = settings.telemetry.target
+    if target is None:
         return None
-    resource = {
+    return Tracing(TraceSampling(settings.telemetry.trace_ratio), SpanSink(target, resource_of(router_id)))
+
+
+def resource_of(router_id: str) -> dict[str, str]:
+    """Return the description of a router by OpenTelemetry's names."""
+    return {
         "service.name": "penstock-router",
         "service.version": cluster.__version__,
         "service.instance.id": router_id,
     }
-    sink = SpanSink(OtlpTarget(telemetry.otlp_endpoint, telemetry.otlp_protocol), resource)
-    return Tracing(TraceSampling(telemetry.trace_ratio), sink)

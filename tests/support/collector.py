@@ -1,4 +1,4 @@
-"""OpenTelemetry collectors for tests, over gRPC and over HTTP: they keep the spans that real exporters send."""
+"""OpenTelemetry collectors for tests, over gRPC and over HTTP: they keep what real exporters send."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 
 import grpc
 from aiohttp import web
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_api
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as api
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as api_grpc
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 @dataclass
 class Collector:
-    """Spans that were received, with the service that sent each."""
+    """Spans that were received, with the service that sent each, and metrics."""
 
     endpoint: str = ""
     spans: list[Span] = field(default_factory=list)
     services: dict[bytes, str] = field(default_factory=dict)
+    pushes: list[metrics_api.ExportMetricsServiceRequest] = field(default_factory=list)
+    """Metrics, as each push brought them."""
 
     def take(self, request: api.ExportTraceServiceRequest) -> None:
         """Keep what an exporter sent."""
@@ -31,6 +36,15 @@ class Collector:
                     self.spans.append(span)
                     self.services[span.span_id] = service
 
+    def metrics(self, service: str) -> dict[str, Metric]:
+        """Return the newest metrics of a service, by name."""
+        found: dict[str, Metric] = {}
+        for push in self.pushes:
+            for resource in push.resource_metrics:
+                if any(each.value.string_value == service for each in resource.resource.attributes):
+                    found = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+        return found
+
     def named(self, name: str, trace_id: str = "") -> list[Span]:
         """Return the spans of a name, of one trace if given."""
         return [span for span in self.spans if span.name == name and trace_id in ("", span.trace_id.hex())]
@@ -40,8 +54,8 @@ class Collector:
         return [span for span in self.spans if span.parent_span_id == parent.span_id]
 
 
-def attributes(span: Span) -> dict[str, Any]:
-    """Return a span's attributes as plain values."""
+def attributes(span: Any) -> dict[str, Any]:
+    """Return the attributes of a span, a resource or a point as plain values."""
     return {each.key: _plain(each.value) for each in span.attributes}
 
 
@@ -67,7 +81,13 @@ async def _grpc(collector: Collector) -> AsyncIterator[None]:
             collector.take(request)
             return api.ExportTraceServiceResponse()
 
+    class MetricsServicer(metrics_grpc.MetricsServiceServicer):
+        async def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
+            collector.pushes.append(request)
+            return metrics_api.ExportMetricsServiceResponse()
+
     server = grpc.aio.server()
+    metrics_grpc.add_MetricsServiceServicer_to_server(MetricsServicer(), server)
     api_grpc.add_TraceServiceServicer_to_server(Servicer(), server)
     collector.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -85,7 +105,14 @@ async def _http(collector: Collector) -> AsyncIterator[None]:
             body=api.ExportTraceServiceResponse().SerializeToString(), content_type="application/x-protobuf"
         )
 
+    async def export_metrics(request: web.Request) -> web.Response:
+        collector.pushes.append(metrics_api.ExportMetricsServiceRequest.FromString(await request.read()))
+        return web.Response(
+            body=metrics_api.ExportMetricsServiceResponse().SerializeToString(), content_type="application/x-protobuf"
+        )
+
     app = web.Application()
+    app.router.add_post("/v1/metrics", export_metrics)
     app.router.add_post("/v1/traces", export)
     runner = web.AppRunner(app)
     await runner.setup()

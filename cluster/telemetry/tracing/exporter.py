@@ -1,38 +1,19 @@
-"""Export of spans to an OpenTelemetry collector, by OpenTelemetry's own SDK. Only this file knows it."""
+"""Export of spans to an OpenTelemetry collector, by OpenTelemetry's own SDK."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.errors import SettingsError
+from cluster.telemetry.otlp import OtlpTarget, Signal, open_exporter
 from cluster.telemetry.tracing.span import Span, SpanKind
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-_LOG = logging.getLogger(__name__)
-_EXPORTERS = {
-    "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
-    "http": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-}
-_HTTP_PATH = "/v1/traces"
 MOST_UNSENT = 8_192
 """Most spans that wait to be sent. While the collector is away, later ones are lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpTarget:
-    """Where an OpenTelemetry collector listens."""
-
-    endpoint: str
-    """http://host:port or https://host:port."""
-    protocol: str = "grpc"
-    """"grpc" or "http"."""
 
 
 class SpanSink:
@@ -44,7 +25,7 @@ class SpanSink:
         Raises:
             SettingsError: the packages of the extra `otel` are missing.
         """
-        exporter = open_exporter(target)
+        exporter: SpanExporter = open_exporter(target, Signal.TRACES)
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -59,25 +40,6 @@ class SpanSink:
     def close(self) -> None:
         """Send what is left, as far as the collector answers within some seconds."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]  # missing in OpenTelemetry
-
-
-def open_exporter(target: OtlpTarget) -> SpanExporter:
-    """Return OpenTelemetry's exporter for a target.
-
-    Raises:
-        SettingsError: the packages of the extra `otel` are missing.
-    """
-    try:
-        module = importlib.import_module(_EXPORTERS[target.protocol])
-    except ImportError as error:
-        raise SettingsError(f"telemetry.otlp_endpoint: traces need the extra 'otel' ({error})") from error
-    options: dict[str, Any] = {"endpoint": target.endpoint}
-    if target.protocol == "http":
-        options["endpoint"] = target.endpoint.rstrip("/") + _HTTP_PATH
-    else:
-        options["insecure"] = not target.endpoint.startswith("https://")
-    exporter: SpanExporter = module.OTLPSpanExporter(**options)
-    return exporter
 
 
 def _readable(span: Span, resource: Any) -> ReadableSpan:

@@ -21,6 +21,7 @@ from cluster.settings import AutoscalerSettings, PoolSettings, Settings
 from cluster.trust.secret import ClusterSecret
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.servers import Server
+from tests.support.collector import attributes, running_collector
 from tests.support.waiting import until
 
 
@@ -81,6 +82,18 @@ async def test_a_port_that_is_taken_is_named() -> None:
         made = Autoscaler(settings, ClusterSecret(b"0" * 32), AutoscalerStores(Mock(), Mock()), Mock())
         with pytest.raises(SettingsError, match=f"autoscaler.port: {port} on 127.0.0.1 .*: Address already in use"):
             await made.start()
+
+
+async def test_its_metrics_are_pushed_until_its_end() -> None:
+    async with running_collector("http") as collector:
+        telemetry = {"otlp_endpoint": collector.endpoint, "otlp_protocol": "http", "metrics_s": 3600}
+        settings = Settings.model_validate({"autoscaler": {"port": 0}, "telemetry": telemetry})
+        made = Autoscaler(settings, ClusterSecret(b"0" * 32), AutoscalerStores(Mock(), Mock()), Mock())
+        await made.start()
+        await made.stop()
+    [push] = collector.pushes
+    resource = {"service.name": "penstock-autoscaler", "service.instance.id": made.holder}
+    assert resource.items() <= attributes(push.resource_metrics[0].resource).items()
 
 
 @pytest.mark.parametrize("turns", range(6))

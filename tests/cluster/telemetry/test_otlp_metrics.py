@@ -2,76 +2,33 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent import futures
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as service
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as service_grpc
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
 
 from cluster.errors import SettingsError
+from cluster.settings import TelemetrySettings
+from cluster.telemetry import MetricsServer
 from cluster.telemetry.otel_names import OtelName
-from cluster.telemetry.otlp_metrics import MetricPush, metrics_data, open_metric_exporter
+from cluster.telemetry.otlp import OtlpTarget
+from cluster.telemetry.otlp_metrics import MetricPush, PushPlan, metrics_data, open_push
+from tests.support.collector import attributes, running_collector
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
-Pushes = queue.Queue[service.ExportMetricsServiceRequest]
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 NAMES = {"gen_ai_time_seconds": OtelName("gen_ai.time", "s", {"error_type": "error.type"})}
 RESOURCE = {"service.name": "penstock-router", "service.instance.id": "r-1"}
 
 
-@contextmanager
-def grpc_collector(pushes: Pushes) -> Iterator[str]:
-    class Collector(service_grpc.MetricsServiceServicer):
-        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
-            pushes.put(request)
-            return service.ExportMetricsServiceResponse()
-
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    service_grpc.add_MetricsServiceServicer_to_server(Collector(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
-
-
-@contextmanager
-def http_collector(pushes: Pushes) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert "/v1/metrics" == self.path
-            pushes.put(service.ExportMetricsServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-COLLECTORS = {"grpc": grpc_collector, "http": http_collector}
+def plan(endpoint: str, protocol: str) -> PushPlan:
+    return PushPlan(OtlpTarget(endpoint, protocol), 0.05, RESOURCE, NAMES)
 
 
 def filled() -> CollectorRegistry:
@@ -85,34 +42,23 @@ def filled() -> CollectorRegistry:
     return registry
 
 
-def received(push: service.ExportMetricsServiceRequest) -> dict[str, metrics_pb2.Metric]:
-    scopes = [scope for resource in push.resource_metrics for scope in resource.scope_metrics]
-    return {metric.name: metric for scope in scopes for metric in scope.metrics}
-
-
-def attributes(point: Any) -> dict[str, str]:
-    return {each.key: each.value.string_value for each in point.attributes}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", COLLECTORS)
-def test_a_collector_gets_all_metrics_again_and_again_and_at_the_end(protocol: str) -> None:
-    pushes: Pushes = queue.Queue()
-    with COLLECTORS[protocol](pushes) as endpoint:
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_a_collector_gets_all_metrics_again_and_again_and_at_the_end(protocol: str) -> None:
+    async with running_collector(protocol) as collector:
         registry = filled()
-        push = MetricPush(registry, open_metric_exporter(endpoint, protocol), RESOURCE, NAMES, period_s=0.05)
-        first, second = pushes.get(timeout=10), pushes.get(timeout=10)
-        Counter("penstock_late", "Counted just before the end.", registry=registry).inc()
-        push.close()
-    assert received(first).keys() == received(second).keys()
-    last = second
-    while not pushes.empty():
-        last = pushes.get()
-    assert "penstock_late" in received(last)
-    resource = {each.key: each.value.string_value for each in first.resource_metrics[0].resource.attributes}
-    assert resource.items() >= RESOURCE.items()
+        server = MetricsServer("127.0.0.1", 0, registry, push=plan(collector.endpoint, protocol))
 
-    got = received(first)
+        async def twice() -> bool:
+            return len(collector.pushes) >= 2
+
+        await until(twice)
+        Counter("penstock_late", "Counted just before the end.", registry=registry).inc()
+        await asyncio.to_thread(server.close)
+        assert "penstock_late" in collector.metrics("penstock-router")
+    [resource] = collector.pushes[0].resource_metrics
+    assert attributes(resource.resource).items() >= RESOURCE.items()
+
+    got = collector.metrics("penstock-router")
     calls = got["penstock_calls"].sum
     assert (3.0, True, metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE) == (
         calls.data_points[0].as_double,
@@ -122,8 +68,10 @@ def test_a_collector_gets_all_metrics_again_and_again_and_at_the_end(protocol: s
     assert {"method": "Generate"} == attributes(calls.data_points[0])
     lag = got["penstock_lag_seconds"]
     assert ("s", 0.25) == (lag.unit, lag.gauge.data_points[0].as_double)
+    check_histogram(got["gen_ai.time"])
 
-    times = got["gen_ai.time"]
+
+def check_histogram(times: Any) -> None:
     good, bad = times.histogram.data_points
     assert ("s", "Time.") == (times.unit, times.description)
     assert ([1, 2, 1], [0.1, 1.0], 4, 6.15) == (
@@ -140,26 +88,37 @@ def test_a_collector_gets_all_metrics_again_and_again_and_at_the_end(protocol: s
     ]
 
 
-@pytest.mark.slow
-def test_a_collector_that_is_away_disturbs_nobody_and_gets_the_sums_later() -> None:
-    port, pushes = free_port(), queue.Queue[service.ExportMetricsServiceRequest]()
-    exporter = open_metric_exporter(f"http://127.0.0.1:{port}", "http")
-    push = MetricPush(filled(), exporter, RESOURCE, NAMES, period_s=0.05)
-    push.close()
-    assert pushes.empty()
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_a_collector_that_comes_late_gets_the_sums(protocol: str) -> None:
+    """Until then pushes fail, and nobody notices but the log."""
+    push = MetricPush(plan(f"http://127.0.0.1:{free_port()}", protocol), filled())
+    await asyncio.to_thread(push.close)
+    async with running_collector(protocol) as collector:
+        late = MetricPush(plan(collector.endpoint, protocol), filled())
+        await asyncio.to_thread(late.close)
+        assert 3.0 == collector.metrics("penstock-router")["penstock_calls"].sum.data_points[0].as_double
 
 
 def test_counters_without_a_birthday_began_with_the_push() -> None:
-    from prometheus_client.core import CounterMetricFamily
-
     family = CounterMetricFamily("penstock_x", "X.", labels=["pool"])
     family.add_metric(["demo"], 2.0)
-    data = metrics_data([family], {}, {}, began_ns=17)
+    data: Any = metrics_data([family], {}, {}, began_ns=17)
     point = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0]
     assert (17, {"pool": "demo"}) == (point.start_time_unix_nano, point.attributes)
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
-    with pytest.raises(SettingsError, match="extra 'otel'"):
-        open_metric_exporter("http://127.0.0.1:4317", "grpc")
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{protocol}.metric_exporter", None)
+    with pytest.raises(SettingsError, match="metrics need the extra 'otel'"):
+        open_push(plan("http://127.0.0.1:4317", protocol), CollectorRegistry())
+
+
+def test_without_a_collector_or_a_period_nothing_is_pushed() -> None:
+    threads = threading.active_count()
+    assert TelemetrySettings().push({}) is None
+    assert TelemetrySettings(otlp_endpoint="http://127.0.0.1:4317", metrics_s=0).push({}) is None
+    assert open_push(None, CollectorRegistry()) is None
+    assert threads == threading.active_count()
+    made = TelemetrySettings(otlp_endpoint="http://127.0.0.1:4318", otlp_protocol="http", metrics_s=7).push(RESOURCE)
+    assert PushPlan(OtlpTarget("http://127.0.0.1:4318", "http"), 7.0, RESOURCE) == made

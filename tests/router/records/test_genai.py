@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import time
 import urllib.request
 from pathlib import Path
 
@@ -15,11 +17,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from cluster.errors import QueueFullError
 from penstock.v1 import records_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
+from router.call_origin import OPENAI, CallOrigin, enter_call
 from router.records.genai import DURATION, FIRST_TOKEN, METRICS, PER_TOKEN, TOKENS, measurements
 from router.records.genai_metrics import OTEL_NAMES, GenAiMetrics
+from router.records.refusal import Refused
+from tests.support.collector import attributes, running_collector
 from tests.support.stack import Stack, request, running_stack, sim_pool
 from tests.support.waiting import until
 
@@ -106,6 +112,36 @@ def test_a_choice_without_a_second_token_has_no_time_per_token(tokens: int) -> N
     assert PER_TOKEN.name not in worth(record(short))
 
 
+def test_embeddings_have_no_tokens_that_come_one_by_one() -> None:
+    made = record(api.ChoiceRecord(finish_reason=types.FINISH_REASON_STOP, attempts=[attempt(0.5, 2.5)]))
+    made.task = types.MODEL_TASK_EMBED
+    assert {DURATION.name, TOKENS.name} == worth(made).keys()
+    assert {"embeddings"} == {each.attributes["gen_ai.operation.name"] for each in measurements(made)}
+
+
+@pytest.mark.parametrize(
+    ("model", "origin", "counted"),
+    [("demo", OPENAI, "demo"), ("made-up", OPENAI, ""), ("demo", CallOrigin("job"), None)],
+)
+def test_a_refusal_has_a_duration_and_a_model_that_exists(model: str, origin: CallOrigin, counted: str | None) -> None:
+    """Items of jobs are tried again and again, which is no request of anybody."""
+
+    def tell() -> None:
+        enter_call(origin)
+        metrics.refused(Refused(model, "acme", time.monotonic() - 1.0, QueueFullError("demo", 5, 1.0)))
+
+    registry = CollectorRegistry()
+    metrics = GenAiMetrics(registry, {"demo"})
+    contextvars.copy_context().run(tell)
+    found = [
+        (sample.labels["gen_ai_request_model"], sample.labels["error_type"], sample.value)
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name.endswith("_count")
+    ]
+    assert ([] if counted is None else [(counted, "QUEUE_FULL", 1.0)]) == found
+
+
 def test_names_units_and_attributes_are_those_of_the_conventions() -> None:
     names = {value for name, value in vars(gen_ai_metrics).items() if name.startswith("GEN_AI_")}
     attributes = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
@@ -135,7 +171,7 @@ def test_names_in_prometheus_are_those_of_opentelemetrys_exporter() -> None:
 
 def test_a_trace_is_the_example_of_its_buckets() -> None:
     registry = CollectorRegistry()
-    metrics = GenAiMetrics(registry)
+    metrics = GenAiMetrics(registry, {"demo"})
     metrics.take(record())
     untraced = record()
     untraced.trace_id = ""
@@ -197,3 +233,30 @@ async def test_a_router_counts_each_call_once_and_not_each_token(tmp_path: Path)
 def _value(text: str, name: str) -> float:
     """Return the sum of a metric's series."""
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name}{{"))
+
+
+async def test_every_process_pushes_its_metrics_and_a_trace_is_the_example(tmp_path: Path) -> None:
+    async with running_collector("grpc") as collector:
+        telemetry = {"otlp_endpoint": collector.endpoint, "trace_ratio": 1.0, "metrics_s": 0.2}
+        pools, sections = {"demo": sim_pool(base_ms=1.0)}, {"telemetry": telemetry}
+        async with running_stack(tmp_path, pools=pools, sections=sections) as stack:
+            await stack.inference().Generate(request("one two three", max_tokens=8, ignore_eos=True))
+
+            async def pushed() -> bool:
+                both = (collector.metrics("penstock-router"), collector.metrics("penstock-replica"))
+                return TOKENS.name in both[0] and "penstock_replica_steps" in both[1]
+
+            await until(pushed)
+            _, text = await asyncio.to_thread(scrape, stack, "application/openmetrics-text; version=1.0.0")
+    got = collector.metrics("penstock-router")
+    assert {each.name for each in METRICS} <= got.keys()
+    for metric in METRICS:
+        points = got[metric.name].histogram.data_points
+        assert metric.unit == got[metric.name].unit
+        assert all(list(metric.buckets) == list(point.explicit_bounds) for point in points)
+    [duration] = got[DURATION.name].histogram.data_points
+    assert COMMON == attributes(duration)
+    [span] = collector.named("chat demo")
+    assert [span.trace_id] == [each.trace_id for each in duration.exemplars]
+    assert f'# {{span_id="{span.span_id.hex()}",trace_id="{span.trace_id.hex()}"}}' in text
+    assert got["penstock_router_calls"].sum.data_points
