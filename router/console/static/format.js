@@ -12,14 +12,15 @@ export function short(value) {
   for (const [size, unit] of [[1e9, " G"], [1e6, " M"], [1e4, " k"]]) {
     if (value >= size) return `${digits(value / (unit === " k" ? 1e3 : size))}${unit}`;
   }
-  return Number.isInteger(value) ? count(value) : digits(value);
+  return digits(value);
 }
 
 // Three digits that matter.
 export function digits(value) {
   if (value === null || value === undefined) return ABSENT;
-  if (value === 0) return "0";
+  if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
+  if (size < 0.001) return "< 0.001";
   return size >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(size >= 10 ? 1 : size >= 0.1 ? 2 : 3);
 }
 

@@ -23,7 +23,9 @@ function drawNavigation(current) {
   const links = PAGES.filter((page) => !page.hidden && (page.needs !== "planner" || about.planner)).map((page) =>
     h("li", {}, h("a", { href: `#/${page.name}`, "aria-current": page.name === current ? "page" : null }, page.title)),
   );
-  patchChildren(document.getElementById("pages"), [h("ul", {}, links)]);
+  const place = document.getElementById("pages");
+  patchChildren(place, [h("ul", {}, links)]);
+  place.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function open() {

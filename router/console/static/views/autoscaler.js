@@ -7,6 +7,7 @@ import { clock, counted, digits, money, moment, nearly, percent, seconds, words 
 import { badge, choose, facts, field, heading, section, table } from "../parts.js";
 
 const CLASSES = ["interactive", "standard", "batch"];
+const NEWEST = 10;
 
 export const autoscaler = {
   name: "autoscaler",
@@ -23,19 +24,19 @@ export const autoscaler = {
     const all = found.decisions;
     const chosen = all.find((each) => String(each.number) === query.decision) ?? all[0];
     return [
-      heading("Autoscaler", "How many replicas the pool should have, every 15 seconds, and why."),
+      heading("Autoscaler", "How many replicas the pool should have, and why."),
       pools.length > 1 ? pick(pools, pool) : null,
       point(found, pool, redraw, fail),
       all.length ? course(all) : null,
       chosen ? decision(chosen) : h("p", { class: "empty" }, "No decisions: no autoscaler looks after this pool."),
-      all.length ? list(all, pool, chosen) : null,
+      all.length ? list(all, pool, chosen, query) : null,
     ].filter(Boolean);
   },
 };
 
 function pick(pools, pool) {
   const choice = choose(pools.map((each) => [each, each]), pool, (event) => (location.hash = `#/autoscaler?pool=${encodeURIComponent(event.target.value)}`));
-  return field("Pool", choice, "pool-choice");
+  return h("div", { class: "filters" }, field("Pool", choice, "pool-choice"));
 }
 
 function course(all) {
@@ -112,6 +113,7 @@ function decision(one) {
             ["output", (each) => digits(each.output_tokens), { end: true }],
             ["queued", (each) => each.queued, { end: true }],
             ["oldest", (each) => seconds(each.oldest_wait), { end: true }],
+            ["to be done in", (each) => (each.deadline === null ? "–" : seconds(each.deadline)), { end: true }],
           ],
           one.demands,
         )
@@ -119,7 +121,11 @@ function decision(one) {
   );
 }
 
-function list(all, pool, chosen) {
+// The newest, and earlier ones that changed something or warn; all where asked for.
+function list(all, pool, chosen, query) {
+  const everything = query.all === "1";
+  const rows = all.filter((each, index) => everything || index < NEWEST || each.replicas !== each.replicas_before || each.alarms.length || each === chosen);
+  const more = `#/autoscaler?pool=${encodeURIComponent(pool)}${everything ? "" : "&all=1"}`;
   const link = (each) => h("a", { href: `#/autoscaler?pool=${encodeURIComponent(pool)}&decision=${each.number}`, "aria-current": each === chosen ? "true" : null }, String(each.number));
   return section(
     "Decisions",
@@ -134,9 +140,10 @@ function list(all, pool, chosen) {
         ["waiting", (each) => digits(each.waiting), { end: true }],
         ["why", (each) => each.reason, { wide: true }],
       ],
-      all,
+      rows,
       { key: (each) => `decision-${each.number}` },
     ),
+    rows.length < all.length || everything ? h("p", {}, h("a", { href: more }, everything ? "Leave out those that changed nothing" : `Show all ${all.length}`)) : null,
   );
 }
 

@@ -25,7 +25,7 @@ function pool(one) {
     h("p", { class: "note" }, `${counted(one.waiting, "request")} waiting, ${count(one.running)} running`),
     chart(past, { label: "requests waiting while this page was open", height: 60 }),
     entries.length ? h("div", { class: "tiles" }, CLASSES.map((name) => share(name, entries, one))) : null,
-    table(
+    one.line && table(
       "Tenants, those that come next first",
       [
         ["tenant", (each) => each.tenant],

@@ -69,7 +69,7 @@ function form(result, signal, fail) {
     field("Part within SLO, %", parts.attainment, "plan-attainment"),
     field("Price per GPU hour", parts.price, "plan-price"),
     h("fieldset", { class: "wide" }, h("legend", {}, "Accelerators"), gpus),
-    h("div", { class: "wide" }, from),
+    h("div", { class: "wide filters" }, from),
     h("p", { class: "buttons wide" }, button),
   );
 }

@@ -18,7 +18,7 @@ export const request = {
     heading(`Request ${rest[0]}`, found.summary),
     section("Where the time went", parts(found.parts), h("p", { class: "note" }, "Cause of most of the time above what it needed: ", h("strong", {}, words(found.cause)))),
     ...found.calls.map((call, index) => one(call, found.calls.length > 1 ? `Call ${index + 1} of ${found.calls.length}` : "Call")),
-    found.decisions.length ? decisions(found.decisions, found.calls[0].pool) : null,
+    decisions(found.decisions, found.calls[0].pool),
   ].filter(Boolean),
 };
 
@@ -91,7 +91,10 @@ function load(one) {
   return one ? `${count(one.running)} of ${count(one.batch_limit)}, KV ${percent(one.kv_usage)}` : "–";
 }
 
+// Those that changed something or warn, and the last one.
 function decisions(all, pool) {
+  const rows = all.filter((each, index) => each.replicas !== each.replicas_before || each.alarms.length || index === all.length - 1);
+  if (!rows.length) return null;
   return section(
     "The autoscaler around it",
     table(
@@ -102,7 +105,8 @@ function decisions(all, pool) {
         ["replicas", (each) => `${each.replicas_before} → ${each.replicas}`, { end: true }],
         ["why", (each) => each.reason, { wide: true }],
       ],
-      all,
+      rows,
     ),
+    h("p", { class: "note" }, `${counted(all.length, "decision")} from a minute before its arrival to its end; those that changed nothing are left out.`),
   );
 }
