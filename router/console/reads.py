@@ -37,6 +37,7 @@ class ReadRoutes:
         add("/api/requests/{request_id}", self.explain)
         add("/api/jobs", self.jobs)
         add("/api/usage", self.usage)
+        add("/api/costs", self.costs)
 
     async def about(self, request: web.Request) -> web.StreamResponse:
         return answer(self._about)
@@ -74,8 +75,7 @@ class ReadRoutes:
         return answer(await request.app[CLIENT].list_jobs(page_size=limit, timeout=TIMEOUT_S))
 
     async def usage(self, request: web.Request) -> web.StreamResponse:
-        days = number(request, "days", 14, MOST_DAYS)
-        first = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days - 1)
+        first = first_day(request)
         return answer(
             await request.app[CLIENT].usage(
                 tenant=request.query.get("tenant", ""),
@@ -85,6 +85,15 @@ class ReadRoutes:
                 timeout=TIMEOUT_S,
             )
         )
+
+    async def costs(self, request: web.Request) -> web.StreamResponse:
+        return answer(await request.app[CLIENT].costs(first_day=first_day(request), timeout=TIMEOUT_S))
+
+
+def first_day(request: web.Request) -> datetime.date:
+    """Return the first of the days of the query, which end today; UTC."""
+    days = number(request, "days", 14, MOST_DAYS)
+    return datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days - 1)
 
 
 def number(request: web.Request, name: str, default: int, most: int) -> int:

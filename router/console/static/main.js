@@ -124,6 +124,11 @@ const saved = localStorage.getItem("penstock-theme");
 useTheme(THEMES.includes(saved) ? saved : "auto");
 document.getElementById("theme").onclick = nextTheme;
 document.getElementById("key").onclick = askKey;
+// The address after # names the page.
+document.getElementById("skip").onclick = (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+};
 document.getElementById("ask-form").onsubmit = keepKey;
 showKey();
 window.addEventListener("hashchange", () => {

@@ -19,6 +19,10 @@ from tests.support.stack import Stack, running_stack, sim_pool
 
 SLOW_MS = 150.0
 """Of a step, so that an answer is there long enough to be stopped."""
+ANSWER = (
+    "<think>I need the weather.</think>I look it up."
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+)
 POOL = {
     **sim_pool(base_ms=2.0),
     "slo": {"interactive": {"ttft_p99_s": 60.0, "itl_p95_s": 20.0}, "standard": {"ttft_p99_s": 60.0}},
@@ -55,7 +59,7 @@ async def running_console(stack: Stack, **options: Any) -> AsyncIterator[Console
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Console]:
-    pools = {"demo": POOL, "other": sim_pool(base_ms=SLOW_MS)}
+    pools = {"demo": POOL, "other": sim_pool(base_ms=SLOW_MS), "tools": sim_pool(answer=ANSWER)}
     sections = {"autoscaler": {"tick_s": 0.2, "lease_s": 2.0}}
     async with (
         running_stack(tmp_path_factory.mktemp("console"), replicas=2, pools=pools, sections=sections) as stack,

@@ -42,7 +42,7 @@ async def test_it_serves_a_cluster_says_where_and_ends_by_sigterm(console: Conso
     async with started(tmp_path, "--target", target) as (process, url):
         async with aiohttp.ClientSession(headers=OWN) as session:
             async with session.get(f"{url}/api/status") as answer:
-                assert ["demo", "other"] == [pool["name"] for pool in (await answer.json())["status"]["pools"]]
+                assert ["demo", "other", "tools"] == [pool["name"] for pool in (await answer.json())["status"]["pools"]]
             async with session.get(f"{url}/api/about") as answer:
                 assert target == (await answer.json())["target"]
         process.send_signal(signal.SIGTERM)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from playwright.async_api import Browser
 
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from penstock.client import ClassSlo, GenerateOptions, OperatingPoint, RequestClass
+from penstock.client import AsyncClient, ClassSlo, GenerateOptions, OperatingPoint, RequestClass
 from penstock.values.jobs import JobItem
+from penstock.values.status.line import LineEntry
 from tests.router.admin.test_operating_point import Platform
 from tests.router.console.browser import Tab, open_tab
 from tests.router.console.conftest import Console
@@ -199,12 +198,19 @@ async def test_usage_adds_up_to_the_ledger(console: Console, tab: Tab) -> None:
     assert f"{sum(line.requests for line in lines):,}" == row[2]
     assert f"{sum(line.gpu_seconds for line in lines):.1f}" == row[6]
     by_day = await tab.rows("Newest first")
+    async with console.client() as client:
+        hours = (await client.costs()).lines
+    spent = await tab.rows("GPU seconds by hour, newest first")
+    assert {line.pool for line in hours} == {each[1] for each in spent}
+    for cells in spent:
+        total, *parts = (float(cell.replace(",", "")) for cell in cells[2:9])
+        assert total == pytest.approx(sum(parts), rel=0.05, abs=1.0)
     assert {line.pool for line in lines} == {row[1] for row in by_day}
 
 
 async def test_models_show_context_and_features(console: Console, tab: Tab) -> None:
     async with console.client() as client:
-        (demo, _other) = await client.list_models()
+        demo, *_ = await client.list_models()
     await tab.open("models")
     text = await tab.page.locator('section[aria-label="demo"]').inner_text()
     assert f"{demo.max_context_tokens:,} tokens" in text
@@ -216,7 +222,12 @@ async def test_models_show_context_and_features(console: Console, tab: Tab) -> N
     assert "demo" == await tab.page.input_value("#play-model")
 
 
-async def test_the_line_shows_who_waits(console: Console, browser: Browser) -> None:
+async def entries(client: AsyncClient) -> tuple[LineEntry, ...]:
+    pools = {pool.name: pool for pool in (await client.cluster_status()).pools}
+    return pools["other"].line
+
+
+async def test_the_line_shows_who_waits_and_who_runs(console: Console, browser: Browser) -> None:
     """A replica with a full batch makes requests wait."""
     options = GenerateOptions(request_class=RequestClass.BATCH)
     async with open_tab(browser, console.url) as tab, console.client() as client:
@@ -229,12 +240,22 @@ async def test_the_line_shows_who_waits(console: Console, browser: Browser) -> N
         try:
             for reader in readers:
                 await anext(reader)
-            panel = tab.page.locator('section[aria-label="other"]')
 
             async def waits() -> bool:
-                return bool(re.search(r"[1-9]\d* requests? waiting", await panel.inner_text()))
+                return any(entry.waiting for entry in await entries(client))
 
             await until(waits)
+            await tab.see("anonymous", 'section[aria-label="other"]')
+
+            async def shown() -> bool:
+                rows = await tab.page.locator('section[aria-label="other"] tbody tr').all_inner_texts()
+                cells = [row.split("\t")[:4] for row in rows]
+                return cells == [
+                    [entry.tenant, entry.request_class.name.lower(), f"{entry.waiting:,}", f"{entry.running:,}"]
+                    for entry in await entries(client)
+                ]
+
+            await until(shown)
         finally:
             for stream in streams:
                 await stream.aclose()

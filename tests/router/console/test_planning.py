@@ -11,6 +11,7 @@ import pytest
 from tests.router.console.browser import Tab
 from tests.router.console.conftest import Console
 from tests.router.console.test_guard import JSON
+from tests.support.speed import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
@@ -22,7 +23,7 @@ async def test_a_plan_is_that_of_the_command(tab: Tab) -> None:
     await tab.page.fill("#plan-rate", "2")
     await tab.page.get_by_label("h200").uncheck()
     await tab.page.get_by_role("button", name="Plan", exact=True).click()
-    await tab.page.get_by_role("heading", name="Plan", exact=True).wait_for(timeout=100_000)
+    await tab.page.get_by_role("heading", name="Plan", exact=True).wait_for(timeout=60_000 * patience())
     (row,) = [each for each in await tab.rows(BEST) if each[0].startswith("1 x h100")][:1]
     assert ["1 x h100, bf16", "1", "1"] == row[:3]
     assert "2.50" == row[4]
@@ -35,7 +36,7 @@ BEST = "Simulated, best first; ranges are those of the engine's speed"
 
 async def test_the_load_and_slo_of_a_pool_fill_the_form(console: Console, tab: Tab) -> None:
     async with console.client() as client:
-        (demo, _other) = (await client.cluster_status()).pools
+        demo, *_ = (await client.cluster_status()).pools
     await tab.open("plan")
     await tab.page.select_option("#plan-from", "demo")
     assert demo.operating_point.interactive.ttft_p99_s == float(await tab.page.input_value("#plan-ttft"))

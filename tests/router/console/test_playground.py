@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.router.console.browser import Tab
@@ -46,6 +48,22 @@ async def test_two_models_answer_side_by_side(tab: Tab) -> None:
     assert boxes[0] is not None
     assert boxes[1] is not None
     assert boxes[0]["y"] == boxes[1]["y"]
+
+
+async def test_reasoning_and_tools_are_shown_and_results_go_back(tab: Tab) -> None:
+    await tab.open("playground?model=tools")
+    await tab.page.get_by_text("System message and tools").click()
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    await tab.page.fill("#play-tools", json.dumps([tool]))
+    await ask(tab, "Weather?", most=200)
+    await tab.see("ended: tool calls")
+    assert "I look it up." == (await tab.page.locator(".said.model > .text").inner_text()).strip()
+    assert "I need the weather." in (await tab.page.locator(".reasoning").text_content() or "")
+    assert ['get_weather({"city": "Oslo"})'] == await tab.page.locator(".calls code").all_inner_texts()
+    await tab.page.get_by_label("Result of get_weather").fill("Snow")
+    await tab.page.get_by_role("button", name="Send results").click()
+    await until(lambda: answers(tab, 2))
+    assert "Snow" in await tab.text(".log")
 
 
 async def test_stop_ends_the_request_in_the_cluster(console: Console, tab: Tab) -> None:

@@ -5,6 +5,7 @@ import { meter } from "../charts.js";
 import { h } from "../dom.js";
 import { count, money, percent, short } from "../format.js";
 import { choose, field, heading, section, table } from "../parts.js";
+import { costs } from "./costs.js";
 
 const PERIODS = [["1", "today"], ["7", "7 days"], ["14", "14 days"], ["31", "31 days"], ["92", "92 days"]];
 const SUMS = ["requests", "prompt_tokens", "output_tokens", "cached_tokens", "gpu_seconds", "cost"];
@@ -16,14 +17,15 @@ export const usage = {
   async load({ query }) {
     const days = PERIODS.some(([value]) => value === query.days) ? query.days : "14";
     try {
-      return { days, everyone: true, ...(await read("/api/usage", { days, all: "1" })) };
+      const [used, spent] = await Promise.all([read("/api/usage", { days, all: "1" }), read("/api/costs", { days })]);
+      return { days, everyone: true, ...used, spent: spent.lines };
     } catch (error) {
       // A user's key sees its own tenant.
       if (!(error instanceof CallError) || error.status !== 403) throw error;
       return { days, everyone: false, ...(await read("/api/usage", { days })) };
     }
   },
-  draw({ days, everyone, lines, truncated }) {
+  draw({ days, everyone, lines, truncated, spent }) {
     const tenants = sums(lines, (each) => each.tenant).sort((one, other) => other.cost - one.cost || other.gpu_seconds - one.gpu_seconds);
     const whole = tenants.reduce((sum, each) => sum + (each.cost || each.gpu_seconds), 0);
     const byDay = sums(lines, (each) => `${each.day} ${each.pool} ${each.tenant}`, (each) => ({ day: each.day, pool: each.pool, tenant: each.tenant })).sort((one, other) => other.name.localeCompare(one.name));
@@ -45,6 +47,7 @@ export const usage = {
           { key: (each) => each.name, empty: "No usage in this period." },
         ),
       ),
+      spent ? costs(spent) : null,
       section(
         "By day",
         table("Newest first", [["day", (each) => each.day], ["pool", (each) => each.pool], ["tenant", (each) => each.tenant], ...columns()], byDay, {
