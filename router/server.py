@@ -42,6 +42,7 @@ from router.grpc_server import CallServer
 from router.grpc_server.public import public_server
 from router.handlers import service_handler
 from router.http.calls import Calls
+from router.http.files.endpoints import ENDPOINTS
 from router.http.files.results import line_bytes
 from router.http.responses.runs import ResponseRuns, response_tools
 from router.http.server import HttpServer, HttpServices, build_http
@@ -226,6 +227,7 @@ def _build_feeder(
         capacity=lambda pool: pools[pool].replicas.capacity(),
         on_item=metrics.job_item,
         line_bytes=line_bytes,
+        endpoints=ENDPOINTS,
     )
     for name, pool in pools.items():
         pool.job_work = partial(feeder.work, name)

@@ -12,6 +12,7 @@ from cluster.errors import PenstockError, QueueUnavailableError
 from cluster.jobs.contract import JobRecord, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
+from penstock.batch.input import ENDPOINTS, Endpoints
 from router.jobs.execute import Execute
 from router.jobs.run import JobRun, RunTools
 
@@ -31,12 +32,13 @@ class JobFeeder:
         on_item: Callable[[str, bool], None] = lambda _pool, _failed: None,
         *,
         line_bytes: Callable[[JobRecord, bytes], int] = lambda _record, _result: 0,
+        endpoints: Endpoints = ENDPOINTS,
         monotonic: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         """`capacity` takes a pool's name and returns how many sequences its replicas run together. `on_item` is called
         for every stored result with the pool and whether the item failed. `line_bytes` returns the bytes of a result's
-        line in a file.
+        line in a file, and `endpoints` has readers of its requests.
         """
         self._router_id = router_id
         self._stores = stores
@@ -45,6 +47,7 @@ class JobFeeder:
         self._capacity = capacity
         self._on_item = on_item
         self._line_bytes = line_bytes
+        self._endpoints = endpoints
         self._monotonic = monotonic
         self._wall_s = wall_s
         self._owner = TaskOwner("jobs")
@@ -124,6 +127,7 @@ class JobFeeder:
                 capacity=lambda: self._capacity(pool),
                 on_item=lambda failed: self._on_item(pool, failed),
                 line_bytes=self._line_bytes,
+                endpoints=self._endpoints,
                 wall_s=self._wall_s,
             )
             run = JobRun(claim, tools)

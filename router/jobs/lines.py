@@ -7,22 +7,28 @@ import json
 from cluster.errors import InvalidRequestError
 from cluster.jobs.ids import file_of
 from penstock.batch.encoding import ESCAPED
-from penstock.batch.input import BatchFileError, read_line
+from penstock.batch.input import BatchFileError, Endpoints, read_line
 from penstock.v1 import embeddings_pb2, inference_pb2
 from penstock.v1 import jobs_pb2 as api
 
 
-def read_item(job_id: str, body: bytes) -> api.JobItem:
-    """Read a stored item of a job.
+def read_item(job_id: str, body: bytes, endpoints: Endpoints) -> tuple[api.JobItem, str]:
+    """Read a stored item of a job, and the fields of it that its answer repeats.
+
+    Args:
+        job_id: the job's.
+        body: the item.
+        endpoints: readers of lines of a file.
 
     Raises:
         InvalidRequestError: the line can't be served. It was checked when it was uploaded, but perhaps by a router of
             another version.
     """
     if not file_of(job_id):
-        return api.JobItem.FromString(body)
+        return api.JobItem.FromString(body), ""
     try:
-        return read_line(body.decode(errors=ESCAPED), 1, ignore_unknown=True).item.to_proto()
+        line = read_line(body.decode(errors=ESCAPED), 1, ignore_unknown=True, endpoints=endpoints)
+        return line.item.to_proto(), line.repeated
     except BatchFileError as error:
         raise InvalidRequestError.of(error.field, error.problem) from None
     except (TypeError, ValueError) as error:

@@ -68,9 +68,12 @@ def _failure(record: JobRecord) -> str:
 
 
 def response_result(
-    index: int, item: api.JobItem, response: inference_pb2.GenerateResponse | embeddings_pb2.EmbedResponse
+    index: int,
+    item: api.JobItem,
+    response: inference_pb2.GenerateResponse | embeddings_pb2.EmbedResponse,
+    repeated: str = "",
 ) -> ItemResult:
-    """Pack an item's output."""
+    """Pack an item's output. `repeated`: fields of the request that the answer repeats, as JSON."""
     usage, receipt = response.usage, response.receipt
     used = JobUsage(
         usage.prompt_tokens,
@@ -81,6 +84,7 @@ def response_result(
         usage.reasoning_tokens,
     )
     result = _result(index, item, response.request_id)
+    result.response_fields = repeated
     if isinstance(response, embeddings_pb2.EmbedResponse):
         result.embeddings.CopyFrom(response)
         return ItemResult(result.SerializeToString(), usage=used)

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cluster.autoscaler.router_report import JobWork
@@ -17,6 +17,7 @@ from cluster.jobs.ids import file_of
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from cluster.telemetry.tracing.context import read_trace_parent
+from penstock.batch.input import ENDPOINTS, Endpoints
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1.inference_pb2 import GenerateRequest
 from penstock.wire import request_class_to_wire
@@ -56,6 +57,8 @@ class RunTools:
     """Called for every stored result with whether the item failed."""
     line_bytes: Callable[[JobRecord, bytes], int] = lambda _record, _result: 0
     """Function that returns the bytes of a result's line in a file, for jobs on a file."""
+    endpoints: Endpoints = field(default_factory=lambda: ENDPOINTS)
+    """Readers of lines, for jobs on a file."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     wall_s: Callable[[], float] = time.time
     """Seconds since the epoch, as on the store's clock."""
@@ -173,16 +176,17 @@ class JobRun:
 
     async def _item(self, index: int, body: bytes) -> None:
         try:
-            item = read_item(self._job_id, body)
+            item, repeated = read_item(self._job_id, body, self._tools.endpoints)
             asked = request_of(item)
             asked.model = self._header.model
             owner = asked if isinstance(asked, GenerateRequest) else asked.options
             owner.request_class = request_class_to_wire(class_of(self._header))
             unreadable = None
         except InvalidRequestError as error:
-            item, unreadable = api.JobItem(custom_id=name_of(body)), to_rpc_status(error)
+            item, repeated, unreadable = api.JobItem(custom_id=name_of(body)), "", to_rpc_status(error)
         try:
-            result = error_result(index, item, unreadable) if unreadable else await self._result(index, item)
+            failed = error_result(index, item, unreadable) if unreadable else None
+            result = failed or await self._result(index, item, repeated)
             try:
                 stored = await self._put(index, result)
             except JobLimitError as error:
@@ -203,13 +207,12 @@ class JobRun:
             result = replace(result, line_bytes=size)
         return await self._insist(lambda: self._store.store(self._claim, index, result))
 
-    async def _result(self, index: int, item: api.JobItem) -> ItemResult:
+    async def _result(self, index: int, item: api.JobItem, repeated: str) -> ItemResult:
         while True:
             try:
                 enter_call(self._origin)
-                return response_result(
-                    index, item, await self._tools.execute(self._claim.record.tenant, request_of(item))
-                )
+                answer = await self._tools.execute(self._claim.record.tenant, request_of(item))
+                return response_result(index, item, answer, repeated)
             except Exception as error:  # noqa: BLE001 - every error that a client could get is judged
                 status = to_rpc_status(error)
             verdict = judge(status)

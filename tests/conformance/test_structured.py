@@ -51,3 +51,10 @@ async def test_what_stands_between_tags_follows_its_schema(target: Target) -> No
 )
 async def test_a_format_that_is_not_well_formed_is_refused(target: Target, wrong: Any) -> None:
     refused(await target.post(CHAT, {**target.chat(), "response_format": wrong}), (400, 422))
+
+
+async def test_a_tool_that_is_not_strict_is_not_refused_for_its_schema(target: Target) -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 3}}}, "unevaluatedItems": False}
+    tools = [{"type": "function", "function": {"name": "odd", "parameters": odd}}]
+    reply = await target.post(CHAT, {**target.chat(), "model": target.tool_model, "tools": tools})
+    assert reply.status == 200, reply.body

@@ -38,6 +38,8 @@ class Body:
     """Options of a conversation; the defaults for a completion."""
     ignored: tuple[str, ...]
     """Paths of unsupported fields that were left out."""
+    repeated: str = ""
+    """Fields of the request that the answer repeats, as the text of a JSON object; empty for none."""
 
 
 def read_body(body: Fields, *, chat: bool) -> Body:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.batch.body import Body, read_body
 from penstock.batch.embeddings import EMBEDDINGS_URL, EmbedBody, read_embed_line
@@ -24,7 +24,8 @@ from penstock.values.objects import BodyError, Fields, shown
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
-ENDPOINTS: Mapping[str, Callable[[Fields], Body | EmbedBody]] = {
+Endpoints: TypeAlias = Mapping[str, Callable[[Fields], Body | EmbedBody]]
+ENDPOINTS: Endpoints = {
     CHAT_URL: partial(read_body, chat=True),
     COMPLETIONS_URL: partial(read_body, chat=False),
     EMBEDDINGS_URL: read_embed_line,
@@ -55,6 +56,8 @@ class BatchLine:
     item: JobItem | EmbedItem
     ignored: tuple[str, ...]
     """Paths of unsupported fields that were left out at the caller's wish."""
+    repeated: str = ""
+    """Fields of the request that the answer repeats, as the text of a JSON object; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,20 @@ def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
     return Batch(model, tuple(items), ignored)
 
 
-def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchLine:
-    """Read one line; `number`, from 1, is for errors.
+def read_line(text: str, number: int, *, ignore_unknown: bool = False, endpoints: Endpoints = ENDPOINTS) -> BatchLine:
+    """Read one line.
+
+    Args:
+        text: the line.
+        number: of the line, from 1, for errors.
+        ignore_unknown: whether fields that are not supported, and do not change answers, are left out.
+        endpoints: readers of bodies by the URL of a line.
 
     Raises:
         BatchFileError: the line is no request that can be served as written.
     """
     try:
-        return _read_line(text, ignore_unknown)
+        return _read_line(text, ignore_unknown, endpoints)
     except BodyError as error:
         raise BatchFileError(number, error.field, error.problem) from None
     except RecursionError:
@@ -111,7 +120,7 @@ def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchL
         raise BatchFileError(number, "", "is nested too deeply") from None
 
 
-def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
+def _read_line(text: str, ignore_unknown: bool, endpoints: Endpoints) -> BatchLine:
     # Editors and spreadsheets put a byte order mark at the beginning of a file.
     text = text.removeprefix("\ufeff")
     if (problem := encoding_problem(text)) is not None:
@@ -134,12 +143,12 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
     method, url = fields.text("method"), fields.text("url")
     if method != "POST":
         raise fields.wrong("method", f'must be "POST", got {shown(method)}')
-    if url not in ENDPOINTS:
-        raise fields.wrong("url", f"must be {' or '.join(ENDPOINTS)}, got {shown(url)}")
+    if url not in endpoints:
+        raise fields.wrong("url", f"must be {' or '.join(endpoints)}, got {shown(url)}")
     body = fields.object("body")
     if body is None:
         raise fields.wrong("body", "is required")
-    request = ENDPOINTS[url](body)
+    request = endpoints[url](body)
     if isinstance(request, EmbedBody):
         embed = EmbedItem(custom_id, request.inputs, request.dimensions, request.normalize, request.options)
         return BatchLine(url, request.request.model, embed, (*fields.leftovers(), *request.ignored))
@@ -150,4 +159,4 @@ def _read_line(text: str, ignore_unknown: bool) -> BatchLine:
         session_id=request.session_id,
         **chat_fields(request.options),
     )
-    return BatchLine(url, request.model, item, (*fields.leftovers(), *request.ignored))
+    return BatchLine(url, request.model, item, (*fields.leftovers(), *request.ignored), request.repeated)

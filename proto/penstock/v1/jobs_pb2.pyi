@@ -375,6 +375,7 @@ class JobResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     EMBEDDINGS_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELDS_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Number of the job's results before this one."""
     index: _builtins.int
@@ -385,6 +386,10 @@ class JobResult(_message.Message):
     """Whether the prompt was a conversation."""
     execution_id: _builtins.str
     """Id of this execution; the response's request id where there is one."""
+    response_fields: _builtins.str
+    """Fields of the answer that repeat the request, as the text of a JSON object. Only for lines of /v1/responses in a
+    file of the HTTP API.
+    """
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
         """Time at which the result was stored, by the router's clock."""
@@ -413,10 +418,11 @@ class JobResult(_message.Message):
         error: Global___JobError | None = ...,
         embeddings: _embeddings_pb2.EmbedResponse | None = ...,
         execution_id: _builtins.str = ...,
+        response_fields: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings", "ended_at", b"ended_at", "error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "custom_id", b"custom_id", "embeddings", b"embeddings", "ended_at", b"ended_at", "error", b"error", "execution_id", b"execution_id", "index", b"index", "offset", b"offset", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "custom_id", b"custom_id", "embeddings", b"embeddings", "ended_at", b"ended_at", "error", b"error", "execution_id", b"execution_id", "index", b"index", "offset", b"offset", "outcome", b"outcome", "response", b"response", "response_fields", b"response_fields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error", "embeddings"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015

@@ -54,6 +54,12 @@ class Fields:
         self.taken[name] = None
         return self._left.pop(name, None)
 
+    def rest(self) -> dict[str, Any]:
+        """Return all fields that are left, and mark them as known."""
+        left, self._left = self._left, {}
+        self.taken.update(dict.fromkeys(left))
+        return left
+
     def text(self, name: str) -> str:
         """Return a text; empty when absent."""
         value = self.take(name)

@@ -13,11 +13,11 @@ from typing import Any
 from cluster.errors import BatchUnknownError, FileUnknownError, JobExistsError, JobNotFoundError
 from cluster.jobs.contract import FileJob, JobCursor, JobRecord, JobStore
 from cluster.jobs.ids import id_on, pool_of
-from penstock.batch.input import ENDPOINTS
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.objects import BodyError, Fields, shown
 from penstock.wire import duration_to_wire
+from router.http.files.endpoints import ENDPOINTS
 from router.http.files.ids import job_of
 from router.http.files.library import FileLibrary, batches_of
 from router.http.files.notes import BatchNote, FileNote, LineError
@@ -26,8 +26,6 @@ from router.identity import Caller, require_class, require_model
 from router.jobs.tools import JobTools
 from router.jobs.upload import check_header, stored_header
 
-NOT_YET = ("/v1/responses",)
-"""Endpoints that OpenAI's batches have, and ours will have."""
 LEAST_S = 3_600
 """Shortest life of a file that a client may ask for, in seconds, as OpenAI has it."""
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -73,8 +71,7 @@ def read_batch(body: Mapping[str, Any], key: str, longest_s: float) -> AskedBatc
     if not file_id:
         raise fields.wrong("input_file_id", "is required")
     if endpoint not in ENDPOINTS:
-        yet = "is not supported yet" if endpoint in NOT_YET else "is not supported"
-        problem = f"{shown(endpoint)} {yet}" if endpoint else "is required"
+        problem = f"{shown(endpoint)} is not supported" if endpoint else "is required"
         raise fields.wrong("endpoint", f"{problem}; supported: {', '.join(ENDPOINTS)}")
     window = fields.text("completion_window")
     found = _WINDOW.fullmatch(window)

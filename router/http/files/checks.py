@@ -11,7 +11,10 @@ from penstock.batch.input import BatchFileError, BatchLine, read_line
 from penstock.models import StructuredOutput
 from penstock.values.objects import shown
 from router.http.errors import in_body
+from router.http.files.endpoints import ENDPOINTS
 from router.http.files.notes import LineError
+from router.http.responses.lines import URL as RESPONSES
+from router.http.responses.places import Places
 from router.identity import Caller, may_use, require_model
 from router.jobs.lines import request_of
 from router.jobs.upload import MAX_CUSTOM_ID_BYTES
@@ -56,7 +59,7 @@ class LineChecks:
             self.note(None, "empty_file", "the file has no requests", None)
             return
         try:
-            line = read_line(raw.decode(errors=ESCAPED), number, ignore_unknown=True)
+            line = read_line(raw.decode(errors=ESCAPED), number, ignore_unknown=True, endpoints=ENDPOINTS)
         except BatchFileError as error:
             code = "invalid_request" if error.field else "invalid_json_line"
             self.note(number, code, error.problem, error.field or None)
@@ -107,6 +110,8 @@ class LineChecks:
                 return
             constraint = check_request(item.request, self._limits).sampling.structured
         except InvalidRequestError as error:
+            if line.url == RESPONSES:
+                error = Places(()).invalid(error)
             for violation in error.violations:
                 self.note(number, "invalid_request", violation.description, f"body.{in_body(violation.field)}")
             return

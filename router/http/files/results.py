@@ -12,6 +12,7 @@ from penstock.batch.output import result_object
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.jobs import Job, JobResult
 from router.http.errors import STATUSES
+from router.http.responses.lines import response_object
 
 _NOT_RUN = {
     JobState.EXPIRED: ("batch_expired", "This request did not run before the batch's completion window ended."),
@@ -26,7 +27,10 @@ def result_line(record: JobRecord, result: api.JobResult) -> bytes:
         return _line(_error(record, result))
     header = api.JobHeader.FromString(record.header)
     job = Job.from_proto(api.Job(job_id=record.job_id, model=header.model))
-    return _line(result_object(job, JobResult.from_proto(result)))
+    found = result_object(job, JobResult.from_proto(result))
+    if result.response_fields:
+        found["response"]["body"] = response_object(record.job_id, result)
+    return _line(found)
 
 
 def line_bytes(record: JobRecord, result: bytes) -> int:

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.errors import EngineRequestError, EngineStartError
-from cluster.models import GenerationSpec, ResumeRecord, SequenceEnd
+from cluster.models import GenerationSpec, Judgement, ResumeRecord, SequenceEnd
 from cluster.settings import PoolSettings, VllmSettings
 from deployments.engines.factory import build_engine
 from deployments.engines.vllm.engine import VllmEngine
@@ -213,3 +213,12 @@ async def test_a_parser_that_the_tokenizer_does_not_fit_is_refused() -> None:
     with pytest.raises(EngineStartError, match=r"vllm\.reasoning_parser 'deepseek_r1': .*think") as told:
         await engine.start()
     assert told.value.final
+
+
+async def test_demanded_calls_are_judged_before_a_sequence(engine: VllmEngine) -> None:
+    assert await engine.judge_calls(REQUIRED, None) == Judgement()
+    wrong = replace(WEATHER, name="wrong", parameters='{"type": "object", "properties": {"a": {"not": {}}}}')
+    found = await engine.judge_calls(replace(REQUIRED, tools=(WEATHER, wrong)), None)
+    assert (found.field, found.problem) == ("tools[1].parameters", 'Unimplemented keys: ["not"] (at #/properties/a)')
+    shown = replace(wrong, strict=False)
+    assert await engine.judge_calls(replace(REQUIRED, tools=(WEATHER, shown)), None) == Judgement()

@@ -185,7 +185,6 @@ async def test_batches_are_listed_in_pages_without_other_jobs(stack: Stack, clie
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"endpoint": "/v1/responses"}, "endpoint", "not supported yet; supported: /v1/chat/completions"),
         ({"endpoint": "/v1/images/edits"}, "endpoint", "not supported"),
         ({"endpoint": None}, "endpoint", "required"),
         ({"completion_window": "soon"}, "completion_window", "24h"),

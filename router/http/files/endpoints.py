@@ -1,0 +1,8 @@
+"""Endpoints that a batch may have, with the readers of their bodies."""
+
+from __future__ import annotations
+
+from penstock.batch.input import ENDPOINTS as COMMON
+from router.http.responses.lines import URL, read_response_line
+
+ENDPOINTS = {**COMMON, URL: read_response_line}
