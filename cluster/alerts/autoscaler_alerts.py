@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.alerts.alert import Alert, Severity, Step
 
-_LOGS = "penstock logs autoscaler -n 200"
+_LOGS = "penstock logs autoscaler --level warning --since 1h"
 
 ALERTS = (
     Alert(
@@ -47,7 +47,7 @@ ALERTS = (
                 ),
             ),
             Step(
-                "penstock logs ray -n 200",
+                "penstock logs ray --level warning --since 1h",
                 (
                     (
                         "no resources",

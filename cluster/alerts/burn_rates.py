@@ -66,36 +66,45 @@ def _expr(rate: BurnRate) -> str:
 
 STEPS = (
     Step(
+        "penstock top --once --pool {{ $labels.pool }}",
+        (
+            ("no replica takes work", "follow the runbook of PenstockNoReplica"),
+            ("one replica has longer steps or ITL than the others", "look at its node, or end it"),
+            ("every replica is full, and requests wait", "go on with `penstock decisions`"),
+            ("one tenant has most of the line", "give it a quota, or a smaller weight"),
+            ("nothing waits, and the targets are met", "it is over: go on with `penstock explain`"),
+        ),
+    ),
+    Step(
         "penstock explain --missed --all-tenants --pool {{ $labels.pool }}",
         (
-            ("the outcome is an error", "they were not served: go on with `penstock status`"),
-            ("queue is most of total", "there is too little room: go on with `penstock decisions`"),
-            ("queue is a small part of total", "type `penstock explain` and an id: it shows replica and time"),
+            (
+                "most have an error",
+                "they were not served: follow the runbook of PenstockErrors, or of PenstockRefusals",
+            ),
+            ("they were late or slow", "take the id of a usual one for the next step"),
             ("nothing", "routers keep no records (router.records.most), or these are too old"),
         ),
     ),
     Step(
-        "penstock status",
+        "penstock explain ID",
         (
-            ("a replica is missing, or its state is not ready", "find out why it does not start, with the logs"),
-            ("many requests wait, and every replica runs at its limit", "go on with `penstock decisions`"),
-            ("nothing waits, and replicas run below their limit", "go on with `penstock operating-point`"),
+            ("every replica had a full batch or KV cache", "add replicas: go on with `penstock decisions`"),
+            ("another tenant's requests were ahead", "give that tenant a quota, or a smaller weight"),
+            ("its replica was lost", "follow the runbook of PenstockLostAttempts"),
+            ("steps took longer than usual for their batch", "look at that replica's node and its other processes"),
+            ("long prompts, its own or others'", "serve them from a pool of their own, or promise more time"),
+            ("Redis did not answer", "follow the runbook of PenstockLeaseLost"),
+            ("its client read slowly, or was away", "the cluster is not the reason"),
         ),
     ),
     Step(
         "penstock decisions --pool {{ $labels.pool }}",
         (
-            ("a step max_replicas or budget limits the number", "raise autoscale.max_replicas, or the budget"),
+            ("max_replicas or budget limits the number", "raise autoscale.max_replicas, or the budget"),
             ("a pause after failed starts", "follow the runbook of PenstockAutoscalerFailedStarts"),
-            ("needed is no more than ready", "look for a single slow replica on the dashboard Replicas"),
+            ("needed is no more than ready", "the number is not the reason"),
             ("there are no decisions", "no autoscaler runs: add replicas by hand (`replicas` of the pool)"),
-        ),
-    ),
-    Step(
-        "penstock usage --all-tenants",
-        (
-            ("one tenant has most of the tokens", "give it a quota, or a smaller weight"),
-            ("the tenants are as usual", "the load is not the reason"),
         ),
     ),
     Step(

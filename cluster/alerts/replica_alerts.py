@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cluster.alerts.alert import Alert, Severity, Step
 
-_LOGS = "penstock logs ray -n 200"
+_LOGS = "penstock logs ray --level warning --since 1h"
+_TOP = "penstock top --once --pool {{ $labels.pool }}"
 
 ALERTS = (
     Alert(
@@ -75,9 +76,12 @@ ALERTS = (
         meaning="Contexts are longer than planned, so fewer sequences run at once than could.",
         steps=(
             Step(
-                "penstock status",
+                _TOP,
                 (
-                    ("KV is full on all replicas", "add replicas, raise gpu_memory_utilization, or use kv_cache_dtype"),
+                    (
+                        "the KV cache is full on all replicas",
+                        "add replicas, raise gpu_memory_utilization, or use kv_cache_dtype",
+                    ),
                     ("few sequences run", "single contexts are very long: lower max_model_len"),
                 ),
             ),
@@ -117,7 +121,7 @@ ALERTS = (
         meaning="Until it does, the batch limit follows measurements alone.",
         steps=(
             Step(
-                "penstock status",
+                _TOP,
                 (
                     ("this replica alone is slow", "another process uses its GPU or CPU cores: look at its node"),
                     ("all replicas are alike", "the engine was updated, or the hardware changed: nothing to do"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.alerts.alert import Alert, Severity, Step
 
-_LOGS_OF_ROUTERS = "penstock logs router-0 -n 200"
+_LOGS_OF_ROUTERS = "penstock logs router-0 --level warning --since 1h"
 
 ALERTS = (
     Alert(
@@ -27,6 +27,13 @@ ALERTS = (
                 (
                     ("a wrong setting or a missing secret", "correct it; `penstock config check` finds all of them"),
                     ("nothing", "nobody started it: `penstock up`; on Kubernetes look for Pending pods"),
+                ),
+            ),
+            Step(
+                "penstock doctor",
+                (
+                    ("something bad", "correct what it names: ports, Redis, files, limits"),
+                    ("all is good", "start it: `penstock up`"),
                 ),
             ),
         ),
@@ -58,7 +65,7 @@ ALERTS = (
                 ),
             ),
             Step(
-                "penstock logs ray -n 200",
+                "penstock logs ray --level warning --since 1h",
                 (
                     ("the engine loads its weights", "wait; this takes minutes"),
                     ("the engine's start fails", "the last lines have the reason: memory, the model, a driver"),
@@ -67,6 +74,13 @@ ALERTS = (
                         "there is no free GPU; on Kubernetes worker pods are Pending: `kubectl describe rayservice`. "
                         "After Ray's initializing timeout the RayService must be made anew",
                     ),
+                ),
+            ),
+            Step(
+                "penstock doctor",
+                (
+                    ("something bad", "correct what it names: GPUs, memory, the model's files"),
+                    ("all is good", "the reason is in the engine: its log has the first error"),
                 ),
             ),
         ),
@@ -207,6 +221,13 @@ ALERTS = (
                 (
                     ("nothing new", "Redis has stopped: start it; routers submit again what waits"),
                     ("a failed write or a full disk", "give it room; new requests are refused until then"),
+                ),
+            ),
+            Step(
+                "penstock doctor",
+                (
+                    ("Redis is bad", "correct what it says of Redis: address, password, memory, policy"),
+                    ("Redis is good", "the router hangs, or lacks CPU: restart it"),
                 ),
             ),
         ),

@@ -13,6 +13,7 @@ from cluster.telemetry import PushPlan
 from cluster.telemetry.otel_names import OtelName, attribute_label, metric_name
 from penstock.v1 import records_pb2 as api
 from router.call_origin import call_origin
+from router.records.build import missed
 from router.records.genai import METRICS, GenAiMetric, Measurement, measurements, refusal
 from router.records.refusal import Refused
 from router.records.tracing import resource_of
@@ -36,8 +37,9 @@ class GenAiMetrics:
         self._histograms = {each.name: _series(each, registry) for each in METRICS}
 
     def take(self, record: api.RequestRecord) -> None:
-        """Count a call. Its trace becomes the example of the buckets that it falls into."""
-        example = {"trace_id": record.trace_id, "span_id": record.span_id} if record.trace_id else None
+        """Count a call. Its trace, if it is exported, becomes the example of the buckets that the call falls into."""
+        traced = record.trace_id and (record.sampled or missed(record))
+        example = {"trace_id": record.trace_id, "span_id": record.span_id} if traced else None
         for each in measurements(record):
             self._observe(each, example)
 

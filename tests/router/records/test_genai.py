@@ -55,6 +55,7 @@ def record(*choices: api.ChoiceRecord, error: str = "", ttft_s: float | None = 0
         or [api.ChoiceRecord(finish_reason=types.FINISH_REASON_STOP, output_tokens=11, attempts=[attempt(0.5, 2.5)])],
         trace_id=TRACE,
         span_id=SPAN,
+        sampled=True,
     )
     if ttft_s is not None:
         made.time_to_first_token.CopyFrom(duration_to_wire(ttft_s))
@@ -169,13 +170,14 @@ def test_names_in_prometheus_are_those_of_opentelemetrys_exporter() -> None:
         assert {sanitize_attribute(each): each for each in known.attributes.values()} == known.attributes
 
 
-def test_a_trace_is_the_example_of_its_buckets() -> None:
+def test_a_trace_that_is_exported_is_the_example_of_its_buckets() -> None:
     registry = CollectorRegistry()
     metrics = GenAiMetrics(registry, {"demo"})
     metrics.take(record())
-    untraced = record()
-    untraced.trace_id = ""
-    metrics.take(untraced)
+    for trace_id, sampled in (("", True), (TRACE[::-1], False)):
+        later = record()
+        later.trace_id, later.sampled = trace_id, sampled
+        metrics.take(later)
     families = text_string_to_metric_families(generate_latest(registry).decode())
     examples = {
         (family.name, sample.labels.get("gen_ai_token_type", "")): (sample.exemplar.labels, sample.exemplar.value)
