@@ -189,6 +189,16 @@ class _Live(Collector):
             "1 for what the pool gives up because it lacks replicas.",
             labels=["pool", "relief"],
         )
+        budgets = GaugeMetricFamily(
+            "penstock_router_tenant_budget_used_ratio",
+            "Used part of tenants' budgets of which at least warn_at is used, as of their last request here; 1 or more "
+            "refuses requests.",
+            labels=["pool", "tenant", "budget"],
+        )
+        for name, pool in self._pools.items():
+            for (tenant, budget), share in pool.admission.budgets.warned.items():
+                budgets.add_metric([name, tenant, budget], share)
+        yield budgets
         for name, pool in self._pools.items():
             for each in Relief:
                 relief.add_metric([name, each.value], float(each is pool.admission.relief))

@@ -165,6 +165,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             facts = {"pool": error.pool, "quota": error.quota, "limit": str(error.limit)}
             if error.retry_after_s is None:
                 facts["asked"] = str(error.asked)
+            if error.used is not None:
+                facts["used"] = f"{error.used:.6g}"
             return _status(error, facts, *_quota_details(error))
         case NotInTimeError():
             facts = {"bound": error.bound, "estimate_s": f"{error.wait_s:.3f}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 
 from cluster.errors.root import PenstockError
@@ -217,23 +218,39 @@ class QuotaExceededError(RequestError):
 
     reason = "QUOTA_EXCEEDED"
     remedy = (
-        "Wait for the time in the error's `RetryInfo`. Without one, this request alone exceeds the quota: ask for less."
+        "Wait for the time in the error's `RetryInfo`. Without one, this request alone exceeds the quota: ask for "
+        "less. A budget renews with the next day or month in UTC; before that, an operator can raise it."
     )
 
     def __init__(
-        self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None, asked: int = 0
+        self,
+        pool: str,
+        tenant: str,
+        quota: str,
+        limit: float,
+        retry_after_s: float | None,
+        asked: int = 0,
+        *,
+        used: float | None = None,
     ) -> None:
         """`quota` names the setting. `retry_after_s` is None for a request that the quota can never allow; `asked` is
-        then the amount that the request needs.
+        then the amount that the request needs. `used`: of a budget, which renews after `retry_after_s`.
         """
+        self.used = used
         self.pool = pool
         self.asked = asked
         self.tenant = tenant
         self.quota = quota
         self.limit = limit
         self.retry_after_s = retry_after_s
+        name = quota.replace("_", " ")
+        if used is not None:
+            renews = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=retry_after_s or 0.0, minutes=0.5)
+            text = f"tenant {tenant!r} has used {used:.6g} of its {limit:g} {name} of {pool!r}"
+            super().__init__(f"{text}; the budget renews at {renews:%Y-%m-%d %H:%M} UTC")
+            return
         when = f"this one alone asks for {asked}" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
-        super().__init__(f"tenant {tenant!r} may use {limit} {quota.replace('_', ' ')} of {pool!r}; {when}")
+        super().__init__(f"tenant {tenant!r} may use {limit} {name} of {pool!r}; {when}")
 
 
 class NotInTimeError(RequestError):

@@ -64,6 +64,29 @@ class Quota:
     (1 + T) x tokens_per_minute. Otherwise the likely output is reserved and corrected at the end; debt is allowed."""
     max_waiting: int = 0
     """Requests of one class that wait at a time."""
+    cost_per_day: float = 0.0
+    """Charges by the ledger per day of pool time, after which requests are refused."""
+    cost_per_month: float = 0.0
+    """Charges by the ledger per calendar month of pool time."""
+    warn_at: float = 0.8
+    """Used part of a budget from which there are warnings. The queue does not use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """Use of a tenant's budget when a request was let in."""
+
+    budget: str
+    """"cost_per_day" or "cost_per_month"."""
+    used: float
+    limit: float
+    renews_ms: int
+    """Time until the next day or month."""
+
+    @property
+    def share(self) -> float:
+        """Used part of the budget."""
+        return self.used / self.limit
 
 
 NO_QUOTA = Quota()
@@ -152,6 +175,8 @@ class Submitted:
     """As `Marks.count`."""
     elsewhere: bool = False
     """Whether another router has this request; nothing was submitted then."""
+    budget: BudgetUse | None = None
+    """The tenant's budget of which the greatest part is used; None without a budget."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,13 @@ class QuotaSettings(Section):
     """Requests per minute, as a token bucket in the same way."""
     concurrency: int = Field(default=0, ge=0, le=MOST)
     """Most choices that wait or run at a time."""
+    cost_per_day: float = Field(default=0.0, ge=0, le=MOST)
+    """Budget per day in UTC, in the currency of the prices: most that the ledger charges before requests are refused.
+    What was let in before may exceed it. Needs queue.ledger_days of at least 1."""
+    cost_per_month: float = Field(default=0.0, ge=0, le=MOST)
+    """Budget per calendar month in UTC, in the same way. Needs queue.ledger_days of at least 31."""
+    warn_at: float = Field(default=0.8, gt=0, le=1)
+    """Used part of a budget from which the tenant and the operators are warned."""
     mode: Literal["settled", "strict"] = "settled"
     """Way to charge tokens. "settled" reserves what the tenant's requests are likely to produce and corrects it at
     their end, so that the bucket may go into debt. "strict" takes prompt and max_tokens at once and returns nothing for

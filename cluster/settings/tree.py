@@ -128,6 +128,19 @@ class Settings(Section):
                     raise ValueError(f"{place}.pools.{name}: must be one of the pools {', '.join(self.pools)}")
         return self
 
+    @model_validator(mode="after")
+    def _budgets_have_a_ledger(self) -> Self:
+        kept = self.queue.ledger_days
+        for place, tenant in [("default_tenant", self.default_tenant), *_named(self.tenants)]:
+            parts = [("quota", tenant.quota), *((f"pools.{name}", quota) for name, quota in tenant.pools.items())]
+            for part, quota in parts:
+                for budget, days in (("cost_per_day", 1), ("cost_per_month", 31)):
+                    if getattr(quota, budget) and kept < days:
+                        raise ValueError(
+                            f"{place}.{part}.{budget}: queue.ledger_days must be at least {days} for it, got {kept}"
+                        )
+        return self
+
 
 def _named(tenants: Mapping[str, TenantSettings]) -> list[tuple[str, TenantSettings]]:
     return [(f"tenants.{name}", tenant) for name, tenant in tenants.items()]

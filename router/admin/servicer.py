@@ -31,6 +31,7 @@ class AdminServicer:
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
+        self._policies = policies
         self._status = StatusReader(control_api, policies)
 
     async def GetClusterStatus(  # noqa: N802
@@ -47,7 +48,7 @@ class AdminServicer:
     async def GetUsage(  # noqa: N802
         self, request: api.GetUsageRequest, context: CallContext, caller: Caller
     ) -> api.GetUsageResponse:
-        return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
+        return await read_usage(self._pools, request, caller, self._policies)
 
     async def GetCosts(  # noqa: N802
         self, request: api.GetCostsRequest, context: CallContext, caller: Caller

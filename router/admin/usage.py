@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 from collections.abc import Iterator, Mapping
 
 from cluster.errors import InvalidRequestError
 from cluster.queue.entries import CostLine, GpuTime, UsageLine
 from penstock.v1 import admin_pb2 as api
+from router.admin.budgets import read_budgets
 from router.dispatch.pool import Pool
-from router.identity import Caller, Role, may_use, require_model, require_role
+from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
 
 MAX_LINES = 10_000
 """Most lines of one pool in one answer."""
@@ -19,7 +21,7 @@ _LAST_DAY = (datetime.date.max - _EPOCH).days
 
 
 async def read_usage(
-    pools: Mapping[str, Pool], request: api.GetUsageRequest, caller: Caller, method: str
+    pools: Mapping[str, Pool], request: api.GetUsageRequest, caller: Caller, policies: TenantPolicies
 ) -> api.GetUsageResponse:
     """Answer GetUsage.
 
@@ -30,7 +32,7 @@ async def read_usage(
     """
     tenant = "" if request.all_tenants else request.tenant or caller.tenant
     if tenant != caller.tenant:
-        require_role(caller, Role.OPERATOR, method)
+        require_role(caller, Role.OPERATOR, "AdminService/GetUsage")
     first, last = _days(request)
     names = _names(pools, request.pool, caller)
     most = MAX_LINES // 24 if request.by_hour else MAX_LINES
@@ -42,7 +44,17 @@ async def read_usage(
         for wire in (_hours(name, line) if request.by_hour and _has_hours(line) else (_line(name, line),))
     ]
     lines.sort(key=lambda line: (line.day, line.hour, line.pool, line.tenant))
-    return api.GetUsageResponse(lines=lines, truncated=any(len(part) > most for part in found))
+    budgets = await asyncio.gather(
+        *(
+            read_budgets(pools[name], [tenant] if tenant else {line.tenant for line in part[:most]}, policies)
+            for name, part in zip(names, found, strict=True)
+        )
+    )
+    return api.GetUsageResponse(
+        lines=lines,
+        truncated=any(len(part) > most for part in found),
+        budgets=sorted(itertools.chain(*budgets), key=lambda each: (each.pool, each.tenant, each.name)),
+    )
 
 
 async def read_costs(pools: Mapping[str, Pool], request: api.GetCostsRequest, caller: Caller) -> api.GetCostsResponse:

@@ -8,6 +8,7 @@ from cluster.queue.heartbeats import RouterBeatReply
 from cluster.settings import PoolSettings
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
+from router.admission.budgets import Budgets
 from router.admission.demand import DemandCounter
 from router.admission.refusals import Refusals
 from router.admission.shedding import late_after_s, shed_after_s
@@ -29,6 +30,7 @@ class AdmissionControl:
         self._late_last = late_last
         self.estimate = PoolEstimate()
         self.refusals = Refusals()
+        self.budgets = Budgets()
         self.demand = DemandCounter(self._configured)
         self.relief = Relief.NONE
         """Step of relief that the autoscaler ordered last: what the pool gives up because it lacks replicas."""

@@ -22,7 +22,7 @@ from router.commands.export import FOCUS_VERSION, rows_of, write_csv, write_focu
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from penstock.client import UsageLine
+    from penstock.client import Budget, UsageLine
 
 
 _KEYS = ("day", "pool", "tenant")
@@ -98,6 +98,16 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
             print_costs(costs, screen())
         case _:
             print_table(_table(usage), screen(), keys=len(_KEYS))
+            for budget in usage.budgets:
+                screen().print(_budget(budget))
+
+
+def _budget(budget: Budget) -> Text:
+    share = budget.used / budget.limit
+    text = Text(f"budget of {budget.tenant} in {budget.pool}: {_number(budget.used)} of {_number(budget.limit)} ")
+    text.append(f"({share:.0%})", style="red" if share >= 1 else "")
+    period = budget.name.removeprefix("cost_per_")
+    return text.append(f" of this {period}, renews {budget.renews:%Y-%m-%d %H:%M} UTC")
 
 
 def _table(report: UsageReport) -> Table:

@@ -213,6 +213,7 @@ class Pool:
                 raise TakenOverError(choice.entry.request_id)
             return submitted.known
         choice.wait.position = choice.wait.first_position = submitted.position
+        choice.wait.budget = self.admission.budgets.note(choice.entry, submitted)
         choice.run_id = self.resubmit.run_id
         if submitted.grant is not None:
             self.mailbox.granted(submitted.grant)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from penstock.v1 import embeddings_pb2 as api
 from penstock.v1 import inference_pb2
+from router.admission.budgets import warning_of
 from router.call_context import CallContext
 from router.embeddings.admit import OpenPooling, PoolingAdmission
 from router.embeddings.results import cosines, numbers_of
@@ -87,7 +88,8 @@ class EmbeddingServicer:
     async def _collect(self, generation: Generation, collector: Collector, context: CallContext) -> None:
         # Let the link send a start first, as in `InferenceServicer`.
         await asyncio.sleep(0)
-        await context.send_initial_metadata(((REQUEST_ID_HEADER, generation.request_id),))
+        names = ((REQUEST_ID_HEADER, generation.request_id), *warning_of(generation.choices))
+        await context.send_initial_metadata(names)
         async for event in generation.unhurried():
             collector.add(event)
         self._metrics.finished(generation, collector.finished)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.errors import PenstockError
-from cluster.queue.entries import QueueEntry
+from cluster.queue.entries import BudgetUse, QueueEntry
 from penstock.models import RequestClass
 
 Group = tuple[RequestClass, str]
@@ -51,6 +51,7 @@ class Wait:
         "adopted",
         "ahead",
         "arrived_at",
+        "budget",
         "first_arrived_at",
         "first_position",
         "first_span",
@@ -100,6 +101,8 @@ class Wait:
         """Seconds of the wait for which each window was full."""
         self.known_tokens = 0
         """Tokens of the prompt's beginning that ran on a replica before."""
+        self.budget: BudgetUse | None = None
+        """Budget of its tenant that is nearly used; its client is told."""
         self._noted_at = 0.0
 
     def note(self, reason: WaitReason, since: float, now: float, window: str = "") -> None:

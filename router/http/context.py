@@ -8,8 +8,12 @@ from aiohttp import web
 from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
+from router.admission.budgets import BUDGET_HEADER
 from router.call_context import Metadata
 from router.http.event_stream import EventStream, SharedStream
+
+BUDGET = web.RequestKey("budget", str)
+"""Budget that is nearly used, on a request whose answer gets it as a header."""
 
 
 class HttpContext:
@@ -50,6 +54,10 @@ class HttpContext:
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         self.request_id = next((str(value) for name, value in metadata if name == "penstock-request-id"), "")
+        for name, value in metadata:
+            if name == BUDGET_HEADER:
+                # For `answer_headers`.
+                self._request[BUDGET] = str(value)
 
     def opened(self, request_id: str) -> None:
         self.request_id = request_id

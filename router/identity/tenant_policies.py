@@ -38,4 +38,7 @@ def _quota(tenant: TenantSettings, quota: QuotaSettings, queue: QueueSettings) -
         concurrency=quota.concurrency,
         strict=quota.mode == "strict",
         max_waiting=tenant.max_waiting or queue.max_waiting_per_tenant,
+        cost_per_day=quota.cost_per_day,
+        cost_per_month=quota.cost_per_month,
+        warn_at=quota.warn_at,
     )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.admission.budgets import warning_of
 from router.call_context import CallContext
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
@@ -74,6 +75,8 @@ class InferenceServicer:
                     await context.write(event)
                 return
             context.opened(opened.generation.request_id)
+            if warning := warning_of(opened.generation.choices):
+                await context.send_initial_metadata(((REQUEST_ID_HEADER, opened.generation.request_id), *warning))
             coalescing = StreamCoalescing(self._coalescing, checked.flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
             await opened.deliver(writer.run())
@@ -95,9 +98,8 @@ class InferenceServicer:
         generation, result = opened.generation, opened.result
         # As in EventWriter.run: let the link send a start first.
         await asyncio.sleep(0)
-        await context.send_initial_metadata(
-            ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
-        )
+        names = ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
+        await context.send_initial_metadata((*names, *warning_of(generation.choices)))
         async for event in generation.unhurried():
             collector.add(event)
             if result is not None:

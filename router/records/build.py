@@ -101,7 +101,8 @@ def _add_before(record: api.RequestRecord, generation: Generation) -> None:
             )
         )
         if isinstance(error, QuotaExceededError):
-            record.refused.quota, record.refused.limit = error.quota, error.limit
+            # A budget's limit is in its error.
+            record.refused.quota, record.refused.limit = error.quota, int(error.limit) if error.used is None else 0
     if record.resumed:
         first_s = min(choice.wait.first_arrived_at for choice in generation.choices)
         record.after_first_call.CopyFrom(duration_to_wire(max(0.0, generation.arrived_at - first_s)))

@@ -113,6 +113,9 @@ def _refused(record: api.RequestRecord) -> Excess:
     if refused.quota == "concurrency":
         because = f"tenant {tenant} had its {_requests(refused.limit)} at a time already (refused {times})"
         return Excess(Cause.CONCURRENCY, seconds, because)
+    if refused.quota in ("cost_per_day", "cost_per_month"):
+        period = refused.quota.removeprefix("cost_per_")
+        return Excess(Cause.QUOTA, seconds, f"tenant {tenant} had used its budget of the {period} (refused {times})")
     if refused.quota:
         what = f"{refused.limit:,} {_NAMED.get(refused.quota, refused.quota)}"
         return Excess(Cause.QUOTA, seconds, f"tenant {tenant} had used its {what} (refused {times})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import msgpack
@@ -12,6 +13,7 @@ from cluster.models import Windows
 from cluster.queue.entries import (
     RETRY_FULL_S,
     Adopted,
+    BudgetUse,
     CostLine,
     GpuTime,
     Grant,
@@ -47,7 +49,7 @@ _NUMBERS = 6
 """Numbers of a line of usage, and of each hour in it."""
 _KINDS = 7
 """Kinds of GPU time in a line of costs."""
-_QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
+_QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency", 4: "cost_per_day", 5: "cost_per_month"}
 
 
 def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
@@ -96,6 +98,8 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
             entry.quota.requests_per_minute,
             entry.quota.concurrency,
             int(entry.quota.strict),
+            entry.quota.cost_per_day,
+            entry.quota.cost_per_month,
         ),
         entry.digest,
         entry.late_after_ms,
@@ -160,18 +164,8 @@ def pack_account(replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None
 
 
 def _times(times: ReplicaTimes | None) -> tuple[float, ...] | str:
-    if times is None:
-        return ""
-    return (
-        times.gpus,
-        times.price_per_gpu_s,
-        times.total,
-        times.starting,
-        times.idle,
-        times.draining,
-        times.ended,
-        times.running,
-    )
+    # The order of the fields is that of M_* in names.lua.
+    return "" if times is None else astuple(times)
 
 
 def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
@@ -183,10 +177,11 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
         KeyReusedError: the client key belongs to another request.
     """
     match reply:
-        case [1, attempt, replica, marks]:
-            return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0, marks=marks)
-        case [0, position, marks]:
-            return Submitted(None, position, marks=marks)
+        case [1, attempt, replica, marks, *use]:
+            grant = Grant(entry.request_id, attempt.decode(), replica.decode())
+            return Submitted(grant, 0, marks=marks, budget=_budget(use))
+        case [0, position, marks, *use]:
+            return Submitted(None, position, marks=marks, budget=_budget(use))
         case [2, request_id, result, live]:
             return Submitted(None, 0, KnownRequest(request_id.decode(), result, bool(live)))
         case [-2, which, retry_ms, limit]:
@@ -196,6 +191,10 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             # Without a retry time the request never fits. With tokens only a strict quota says so: it takes max_tokens.
             each = entry.prompt_tokens + entry.max_tokens if quota == "tokens_per_minute" else 1
             raise QuotaExceededError(pool, entry.tenant, quota, limit, None, each * entry.choices)
+        case [-2, which, renews_ms, limit, used]:
+            raise QuotaExceededError(
+                pool, entry.tenant, _QUOTAS[which], float(limit), renews_ms / 1000, used=float(used)
+            )
         case [-3]:
             raise QueueFullError(pool, entry.quota.max_waiting, RETRY_FULL_S, tenant=entry.tenant)
         case [-4, request_id]:
@@ -204,6 +203,13 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             return Submitted(None, 0, elsewhere=True)
         case _:
             raise QueueFullError(pool, max_waiting, RETRY_FULL_S)
+
+
+def _budget(use: Sequence[Any]) -> BudgetUse | None:
+    if not use:
+        return None
+    which, renews_ms, limit, used = use
+    return BudgetUse(_QUOTAS[which], float(used), float(limit), renews_ms)
 
 
 def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | None:

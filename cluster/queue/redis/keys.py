@@ -49,6 +49,7 @@ POOL_KEYS = (
     "control",  # HASH: the autoscaler's lease, state and orders. For ever; a dozen fields, written by its own scripts.
     "quarantined",  # HASH: contents that kill engines; for `router.quarantine_s`, removed when the next one is added.
     "meters",  # HASH: each replica's account as last heard, until an hour after that.
+    "budgets",  # HASH: charges of the month's earlier days, of tenants with a budget per month; as long as `quotas`.
 )
 
 

@@ -43,7 +43,7 @@ SCRIPTS = (
     "account",
     "read_costs",
 )
-SHARED = ("line", "orders", "fill", "preempt", "quota", "keys", "ledger", "costs", "leases", "torn")
+SHARED = ("line", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)\(")

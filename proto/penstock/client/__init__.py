@@ -88,6 +88,7 @@ from penstock.values.requests import (
 )
 from penstock.values.results import (
     AttemptReceipt,
+    Budget,
     Choice,
     Completion,
     ModelDescription,
@@ -118,6 +119,7 @@ __all__ = [
     "BatchFileError",
     "BatchLine",
     "BodyError",
+    "Budget",
     "CancelledError",
     "Capabilities",
     "ChatFields",

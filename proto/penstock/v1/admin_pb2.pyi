@@ -817,25 +817,75 @@ class GetUsageResponse(_message.Message):
 
     LINES_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
     """Whether there are more lines than were sent (10,000 per pool, a day's hours counted as 24): ask for fewer days."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageLine]:
         """One line per day (or hour), pool and tenant with any use, in this order."""
 
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Budget]:
+        """Budgets of the tenants in the lines, and of the one that was asked for, ordered by pool and tenant. Whatever days
+        are asked for, they are those of today and of this month.
+        """
+
     def __init__(
         self,
         *,
         lines: _abc.Iterable[Global___UsageLine] | None = ...,
         truncated: _builtins.bool = ...,
+        budgets: _abc.Iterable[Global___Budget] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "lines", b"lines", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class Budget(_message.Message):
+    """A tenant's budget in a pool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    RENEWS_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """Name of the pool."""
+    tenant: _builtins.str
+    """Name of the tenant."""
+    name: _builtins.str
+    """Name of the setting: "cost_per_day" or "cost_per_month"."""
+    limit: _builtins.float
+    """Most that may be charged before requests are refused, in the operator's currency."""
+    used: _builtins.float
+    """What was charged so far."""
+    renews: _builtins.str
+    """First moment of the next day or month, such as "2026-02-01T00:00Z"."""
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        name: _builtins.str = ...,
+        limit: _builtins.float = ...,
+        used: _builtins.float = ...,
+        renews: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "pool", b"pool", "renews", b"renews", "tenant", b"tenant", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Budget: _TypeAlias = Budget  # noqa: Y015
 
 @_typing.final
 class UsageLine(_message.Message):

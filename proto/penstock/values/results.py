@@ -257,13 +257,36 @@ class UsageLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """A tenant's budget in a pool."""
+
+    pool: str
+    tenant: str
+    name: str
+    """"cost_per_day" or "cost_per_month"."""
+    limit: float
+    """Most that may be charged before requests are refused, in the operator's currency."""
+    used: float
+    renews: datetime.datetime
+    """First moment of the next day or month, in UTC."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.Budget) -> Budget:
+        renews = datetime.datetime.fromisoformat(wire.renews.replace("Z", "+00:00"))
+        return cls(wire.pool, wire.tenant, wire.name, wire.limit, wire.used, renews)
+
+
+@dataclass(frozen=True, slots=True)
 class UsageReport:
     """Usage by day, pool and tenant."""
 
     lines: tuple[UsageLine, ...]
     truncated: bool
     """Whether there are more lines than were sent: ask for fewer days."""
+    budgets: tuple[Budget, ...] = ()
+    """Budgets of the tenants, today and this month."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.GetUsageResponse) -> UsageReport:
-        return cls(tuple(map(UsageLine.from_proto, wire.lines)), wire.truncated)
+        lines = tuple(map(UsageLine.from_proto, wire.lines))
+        return cls(lines, wire.truncated, tuple(map(Budget.from_proto, wire.budgets)))

@@ -27,7 +27,7 @@ POOL = "demo"
 WIDE = Windows(sequences=4, kv_tokens=100_000, prefill_tokens=100_000)
 KEPT_WHEN_IDLE = {
     *("pool", "load", "free", "registry", "replicas", "routers", "links", "reports", "control", "quarantined"),
-    *("quotas", "outputs", "tenant_due", "ledger", "ledger_days", "keys", "key_due", "results", "meters"),
+    *("quotas", "outputs", "tenant_due", "ledger", "ledger_days", "keys", "key_due", "results", "meters", "budgets"),
 }
 """Keys that a pool without requests may have; those of the second row are bounded by time."""
 
@@ -100,7 +100,7 @@ def flush(server: Server) -> None:
 HASHES = {
     *("entries", "load", "registry", "keys", "skips", "prefs", "bells"),
     *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding", "reports", "control", "quarantined"),
-    "meters",
+    *("meters", "budgets"),
 }
 
 

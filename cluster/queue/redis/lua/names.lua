@@ -41,6 +41,7 @@ REPORTS = 33 -- HASH router -> packed {time (ms), its report about its requests}
 CONTROL = 34 -- HASH the autoscaler's orders: point, relief, relief_until (ms); and its own fields
 QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, end of the mark (ms)}
 METERS = 36 -- HASH replica -> packed account as last heard, fields M_* below
+BUDGETS = 37 -- HASH tenant -> packed {day, charges of the month before that day}
 
 -- A pool.
 P_TIME = 1 -- ms, the latest pool time that was stored

@@ -175,6 +175,7 @@ function Q.tidy_tenants()
   for _, tenant in ipairs(call('ZRANGEBYSCORE', K[TENANT_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
     call('HDEL', K[QUOTAS], tenant)
     call('HDEL', K[OUTPUTS], tenant)
+    call('HDEL', K[BUDGETS], tenant)
     call('ZREM', K[TENANT_DUE], tenant)
   end
 end

@@ -3,12 +3,14 @@
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting
---    entries of its tenant (0: any), quota {tokens per minute, requests per minute, concurrency, strict}, digest of the
---    request, late after (ms, 0: never), choices that it takes quota for,
+--    entries of its tenant (0: any), quota {tokens per minute, requests per minute, concurrency, strict, cost per day, cost
+--    per month}, digest of the request, late after (ms, 0: never), choices that it takes quota for,
 --    span of its request ("" or nil: none)
--- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
+-- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua; either with
+--        {which, ms until it renews, limit, used} of a budget, as in budget.lua, where the tenant has one;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
 --        {-1} the queue is full; {-2, which, retry after (ms), limit} the quota does not allow it, as in quota.lua;
+--        {-2, which, retry after (ms), limit, used} a budget does not, as in budget.lua;
 --        {-3} too many entries of its tenant wait; {-4, request id} the client key belongs to another request;
 --        {-5} another router has the entry
 
@@ -18,8 +20,8 @@ local id = A[2]
 
 local function answer(e)
   local marks = P[P_MARKS] or 0
-  if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA], marks} end
-  return {0, Q.position(id, e, {}), marks}
+  if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA], marks, unpack(Q.budget or {})} end
+  return {0, Q.position(id, e, {}), marks, unpack(Q.budget or {})}
 end
 
 local known = Q.get(id)
@@ -51,8 +53,9 @@ if resume == 0 then
   elseif A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then
     refused = {-3}
   else
-    local quota = Q.take_quota(e, A[14], A[16], A[19])
-    refused = quota and {-2, unpack(quota)}
+    refused = A[19] > 0 and Q.check_budgets(e[TENANT], A[16])
+    local quota = not refused and Q.take_quota(e, A[14], A[16], A[19])
+    if quota then refused = {-2, unpack(quota)} end
   end
   if refused then
     if A[19] == 0 then Q.return_part(e, A[14], A[16]) end

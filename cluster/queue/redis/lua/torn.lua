@@ -43,7 +43,7 @@ function Q.mend_lists()
     local request = cmsgpack.unpack(call('HGET', K[CLIENT_KEYS], field))[1]
     if Q.is_live(request) == 0 then call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field) end
   end
-  for _, key in ipairs({QUOTAS, OUTPUTS}) do
+  for _, key in ipairs({QUOTAS, OUTPUTS, BUDGETS}) do
     local tenant = call('HRANDFIELD', K[key])
     if tenant then call('ZADD', K[TENANT_DUE], 'NX', Q.now + 3600000, tenant) end
   end

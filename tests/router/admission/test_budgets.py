@@ -1,0 +1,95 @@
+"""Clients are warned of a budget that is nearly used, and told when it renews once it is used up."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from penstock.v1 import admin_pb2
+from tests.router.http.test_openai import base
+from tests.router.identity.test_calls import refusal
+from tests.support.keys import Keys, bearer
+from tests.support.stack import collect, request, running_stack, sim_pool, stream_request
+
+POOL = {**sim_pool(), "price_per_million_output_tokens": 1e6}
+"""A token costs 1."""
+
+
+def sections(keys: Keys) -> dict[str, Any]:
+    quota = {"cost_per_day": 10.0, "cost_per_month": 200.0, "warn_at": 0.6}
+    return {"auth": {"keys_file": str(keys.path)}, "tenants": {"acme": {"quota": quota}}}
+
+
+async def test_a_budget_warns_and_then_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+    async with running_stack(tmp_path, pools={"demo": POOL}, sections=sections(keys)) as stack:
+        pool = stack.routers[0].pools["demo"]
+
+        async def call(tokens: int, key: str) -> dict[str, str]:
+            body = request(max_tokens=tokens, ignore_eos=True)
+            made = stack.inference().Generate(body, metadata=bearer(key))
+            await made
+            while pool.releases.untold():
+                await pool._context.owner.wait_any(0.01)
+            return {name: str(value) for name, value in await made.initial_metadata()}
+
+        assert "penstock-budget" not in await call(7, keys.acme)
+        with caplog.at_level(logging.WARNING):
+            warned = (await call(1, keys.acme))["penstock-budget"]
+            await call(1, keys.acme)
+        assert warned.startswith("cost_per_day; used=7; limit=10; renews=")
+        assert 1 == [record.getMessage() for record in caplog.records].count("budget.nearly_used")
+        assert "penstock-budget" not in await call(50, keys.other)
+
+        stream = stack.inference().StreamGenerate(
+            stream_request(max_tokens=1, ignore_eos=True), metadata=bearer(keys.acme)
+        )
+        await collect(stream)
+        assert "penstock-budget" in dict(await stream.initial_metadata())
+        assert {("acme", "cost_per_day"): 0.9} == pool.admission.budgets.warned
+        while pool.releases.untold():
+            await pool._context.owner.wait_any(0.01)
+
+        code, facts = await refusal(stack.inference().Generate(request(), metadata=bearer(keys.acme)))
+        assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
+        assert ("cost_per_day", "10", "10.0") == (facts["quota"], facts["used"], facts["limit"])
+
+        usage = await stack.admin().GetUsage(admin_pb2.GetUsageRequest(), metadata=bearer(keys.acme))
+        assert [("cost_per_day", 10.0, 10.0), ("cost_per_month", 200.0, 10.0)] == [
+            (each.name, each.limit, each.used) for each in usage.budgets
+        ]
+        everybody = await stack.admin().GetUsage(
+            admin_pb2.GetUsageRequest(all_tenants=True), metadata=bearer(keys.operator)
+        )
+        assert {"acme"} == {each.tenant for each in everybody.budgets}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_warning_is_a_header_over_http(tmp_path: Path, stream: bool) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+    async with running_stack(
+        tmp_path, pools={"demo": POOL}, sections=sections(keys), router={"http": {"port": 0}}
+    ) as stack:
+        url = f"{base(stack)}/v1/completions"
+        pool = stack.routers[0].pools["demo"]
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {keys.acme}"}) as session:
+
+            async def call(tokens: int) -> tuple[int, dict[str, str], str]:
+                body = {"model": "demo", "prompt": "x", "max_tokens": tokens, "stream": stream, "ignore_eos": True}
+                async with session.post(url, json=body) as reply:
+                    text = await reply.text()
+                while pool.releases.untold():
+                    await pool._context.owner.wait_any(0.01)
+                return reply.status, {name.lower(): value for name, value in reply.headers.items()}, text
+
+            assert "penstock-budget" not in (await call(7))[1]
+            assert (await call(3))[1]["penstock-budget"].startswith("cost_per_day; used=7; limit=10; renews=")
+            status, headers, text = await call(1)
+            assert 429 == status
+            assert "has used 10 of its 10 cost per day" in text
+            assert "false" == headers.get("x-should-retry", "false")
