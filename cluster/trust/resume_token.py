@@ -33,11 +33,14 @@ class ResumeToken:
     tenant: str
     prompt_tokens: int
     choices: tuple[ResumeTokenChoice, ...]
+    began_ms: int = 0
+    """Arrival of the request's first call, milliseconds since the Unix epoch by its router's clock; 0 where that is not
+    known."""
 
     def seal(self, secret: ClusterSecret) -> bytes:
         """Return the signed token."""
         choices = [(c.attempt, c.replica_id, c.address, c.group_id) for c in self.choices]
-        fields = (self.request_id, self.pool, self.tenant, self.prompt_tokens, choices)
+        fields = (self.request_id, self.pool, self.tenant, self.prompt_tokens, choices, self.began_ms)
         return secret.seal(_PURPOSE, bytes(msgpack.packb(fields)))
 
     @classmethod
@@ -52,7 +55,8 @@ class ResumeToken:
             raise InvalidRequestError.of("resume.resume_token", "was not issued by this cluster")
         try:
             # A later release may append more fields.
-            request_id, pool, tenant, prompt_tokens, choices, *_ = msgpack.unpackb(payload)
-            return cls(request_id, pool, tenant, prompt_tokens, tuple(ResumeTokenChoice(*c[:_PARTS]) for c in choices))
+            request_id, pool, tenant, prompt_tokens, choices, *more = msgpack.unpackb(payload)
+            places = tuple(ResumeTokenChoice(*c[:_PARTS]) for c in choices)
+            return cls(request_id, pool, tenant, prompt_tokens, places, int(more[0]) if more else 0)
         except (ValueError, TypeError) as error:
             raise InvalidRequestError.of("resume.resume_token", "cannot be read by this release") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
@@ -72,6 +73,8 @@ class Generation:
         self.task = ModelTask.GENERATE
         self.trace = trace
         """Trace of the call; None where traces are off."""
+        self.since_ms = 0
+        """Arrival of the request's first call as its resume token has it, milliseconds since the Unix epoch; else 0."""
         self.refused: EarlierRefusals | None = None
         """Refusals of the same call before it was let in."""
         self._wait_s = wait_s
@@ -305,14 +308,7 @@ class Generation:
 
     def token(self) -> bytes:
         """Return the resume token as things stand."""
-        ticket = ResumeToken(
-            self._ticket.request_id,
-            self._ticket.pool,
-            self._ticket.tenant,
-            self._ticket.prompt_tokens,
-            tuple(choice.where() for choice in self.choices),
-        )
-        return ticket.seal(self._secret)
+        return replace(self._ticket, choices=tuple(choice.where() for choice in self.choices)).seal(self._secret)
 
     def _queued(self) -> api.Queued:
         position = max(choice.wait.position for choice in self.choices if choice.state.waits)

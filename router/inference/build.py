@@ -42,11 +42,15 @@ class Builder:
         self._tracing = tracing
         self._expected_output_tokens = expected_output_tokens
 
-    def generation(self, admitted: Admitted, request_id: str) -> Generation:
-        """Return a request's generation with its choices."""
+    def generation(self, admitted: Admitted, request_id: str, since_ms: int = 0) -> Generation:
+        """Return a request's generation with its choices. `since_ms`: arrival of its first call, where this is a later
+        one, milliseconds since the Unix epoch.
+        """
         trace = self._tracing.begin(call_origin().parent) if self._tracing is not None else None
         choices = [self._choice(admitted, request_id, index, trace) for index in range(admitted.n)]
-        resume_token = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, admitted.prompt_tokens, ())
+        arrived_ms = round(1000 * (time.time() - (time.monotonic() - admitted.arrived_at)))
+        pool, tenant = admitted.pool.name, admitted.caller.tenant
+        resume_token = ResumeToken(request_id, pool, tenant, admitted.prompt_tokens, (), since_ms or arrived_ms)
         generation = Generation(
             resume_token,
             choices,
@@ -58,7 +62,7 @@ class Builder:
             unenforced=admitted.unenforced,
             trace=trace,
         )
-        generation.task = admitted.info.task
+        generation.task, generation.since_ms = admitted.info.task, since_ms
         return generation
 
     def _choice(self, admitted: Admitted, request_id: str, index: int, trace: RequestTrace | None) -> Choice:

@@ -50,7 +50,7 @@ class Resume:
         expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
         if (token.pool, token.tenant, token.prompt_tokens, len(token.choices)) != expected:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
-        generation = self._builder.generation(admitted, token.request_id)
+        generation = self._builder.generation(admitted, token.request_id, token.began_ms)
         received = (*resume.received_tokens, *(0 for _ in generation.choices))
         try:
             # Finish all of them even if the call is cancelled: an adopted slot without a choice is never given back.

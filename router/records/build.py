@@ -69,7 +69,7 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         gpu_seconds=receipt.gpu_seconds,
         cost=receipt.cost,
         choices=[_choice(choice, arrived_at, closed) for choice in generation.choices],
-        resumed=any(choice.wait.adopted or choice.inherited for choice in generation.choices),
+        resumed=bool(generation.since_ms) or any(each.wait.adopted or each.inherited for each in generation.choices),
     )
     if (trace := generation.trace) is not None:
         record.trace_id, record.span_id, record.sampled = trace.own.trace_id, trace.own.span_id, trace.own.sampled
@@ -105,7 +105,10 @@ def _add_before(record: api.RequestRecord, generation: Generation) -> None:
             record.refused.quota, record.refused.limit = error.quota, int(error.limit) if error.used is None else 0
     if record.resumed:
         first_s = min(choice.wait.first_arrived_at for choice in generation.choices)
-        record.after_first_call.CopyFrom(duration_to_wire(max(0.0, generation.arrived_at - first_s)))
+        before_s = generation.arrived_at - first_s
+        if generation.since_ms:
+            before_s = max(before_s, (record.arrived_at_ms - generation.since_ms) / 1000)
+        record.after_first_call.CopyFrom(duration_to_wire(max(0.0, before_s)))
         record.earlier_tokens = sum(
             choice.last_attempt.tokens_before
             for choice in generation.choices

@@ -201,11 +201,12 @@ async def the_only_replica_is_replaced(scene: Scene) -> str:
 @plant(Cause.COLD_PREFIX, sim={"max_num_seqs": 1, "per_token_us": 250.0, "max_num_batched_tokens": 8192}, replicas=2)
 async def the_replica_with_its_prefix_is_full(scene: Scene) -> str:
     prefix = scene.ids(3_000)
+    await scene.idle()
     await scene.ask("acme", ids=prefix, output=3)
-    await asyncio.sleep(0.3)  # until the router knows that the replica is free again
+    await scene.idle()
     scene.background("acme", 1, ids=[*prefix, *scene.ids(20)], output=400)
     await scene.running(1)
-    await asyncio.sleep(0.3)
+    await scene.seen_running(1)
     return await scene.ask("acme", ids=[*prefix, *scene.ids(20)])
 
 
@@ -288,12 +289,17 @@ async def its_replica_hangs(scene: Scene) -> str:
 
 @plant(Cause.ROUTER_LOST, routers=2)
 async def its_router_dies(scene: Scene) -> str:
-    asked = asyncio.ensure_future(scene.ask("acme", output=100))
-    await scene.running(1)
-    await asyncio.sleep(0.25)
+    """Its client goes on at the other router after a while."""
+    asked: dict[str, Any] = {"prompt": scene.ids(20), "max_tokens": 100, "ignore_eos": True, "temperature": 0.0}
+    stream = scene.client("acme", router=0).stream("demo", **asked)
+    for _ in range(20):
+        await anext(stream)
     await kill(scene.stack.routers[0])
     await asyncio.sleep(1.5)
-    return await asked
+    rest = scene.client("acme", router=1).stream("demo", resume=stream.resume_point, **asked)
+    async for _ in rest:
+        pass
+    return rest.request_id
 
 
 class Fragile(SimEngine):

@@ -34,13 +34,18 @@ class Scene:
         self._clients: dict[str, AsyncClient] = {}
         self._tasks: list[asyncio.Task[Any]] = []
 
-    def client(self, tenant: str, *, small_window: bool = False) -> AsyncClient:
-        """Return a tenant's client, which tries again as clients do. `small_window`: it takes little that is not read
-        yet.
+    def client(self, tenant: str, *, small_window: bool = False, router: int | None = None) -> AsyncClient:
+        """Return a tenant's client, which tries again as clients do.
+
+        Args:
+            tenant: whose key it has.
+            small_window: whether it takes little that is not read yet.
+            router: the only router that it knows; None for all.
         """
-        name = f"{tenant} {small_window}"
+        name = f"{tenant} {small_window} {router}"
         if name not in self._clients:
-            targets = [f"127.0.0.1:{router.port}" for router in self.stack.routers]
+            known = self.stack.routers if router is None else [self.stack.routers[router]]
+            targets = [f"127.0.0.1:{each.port}" for each in known]
             retry = RetryPolicy(max_attempts=20, max_delay=0.3)
             options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4096)) if small_window else ()
             self._clients[name] = AsyncClient(targets, api_key=self._keys[tenant], retry=retry, channel_options=options)
@@ -105,6 +110,21 @@ class Scene:
         """Wait until so many requests wait."""
         pools = [router.pools["demo"] for router in self.stack.routers]
         await until(lambda: sum(choice.state.waits for pool in pools for choice in pool.choices.values()) >= count)
+
+    async def idle(self) -> None:
+        """Wait until the router knows that nothing runs."""
+        records = self.stack.routers[0].pools["demo"].replicas
+        await until(lambda: all(not each.sequences and not each.kv_tokens for each in records.records.values()))
+
+    async def seen_running(self, count: int) -> None:
+        """Wait until the router knows that so many sequences hold slots, and that their prompts are computed."""
+        records = self.stack.routers[0].pools["demo"].replicas
+
+        def known() -> bool:
+            seen = records.records.values()
+            return sum(each.sequences for each in seen) >= count and not any(each.prefill_tokens for each in seen)
+
+        await until(known)
 
     def busiest(self) -> int:
         """Return the number of the replica with most sequences."""
