@@ -37,6 +37,7 @@ CONTENTS = {
         "API and client": "proto/README",
         "Using a cluster": "router/README",
         "Costs": "router/COSTS",
+        "Something is slow": "router/SLOW",
         "Examples": "proto/examples/README",
         "Console": "router/console/README",
         "Running a cluster": "cluster/README",

@@ -43,8 +43,16 @@ def test_a_state_of_a_later_release_gets_no_work() -> None:
 
 
 def test_a_resume_token_of_a_later_release_is_read() -> None:
-    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], {"more": 1})
+    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], 1_700, {"more": 1})
     ticket = ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
-    assert ResumeToken("r", "demo", "acme", 3, (ResumeTokenChoice("a", "r1", "h:1", "g"),)) == ticket
+    assert ResumeToken("r", "demo", "acme", 3, (ResumeTokenChoice("a", "r1", "h:1", "g"),), 1_700) == ticket
+
+
+def test_a_resume_token_of_an_earlier_release_does_not_say_when_its_request_began() -> None:
+    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g")])
+    assert 0 == ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET).began_ms
+
+
+def test_what_is_no_resume_token_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="this release"):
         ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb([1]))), SECRET)
