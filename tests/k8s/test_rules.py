@@ -209,6 +209,7 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-redis")["spec"]["ingress"][0]["from"].pop()),
     ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-router")["spec"]["egress"].pop(0)),
     ("edges_are_allowed", "everything", lambda o: drop(o, "NetworkPolicy", "-autoscaler")),
+    ("edges_are_allowed", "everything", lambda o: retoml(o, "monitoring:4317", "monitoring:4318")),
     ("edges_are_allowed", "redis-url", lambda o: one(o, "NetworkPolicy", "-ray-worker")["spec"]["egress"].pop()),
     ("edges_are_allowed", "defaults", lambda o: drop(o, "NetworkPolicy", "-deny")),
     (

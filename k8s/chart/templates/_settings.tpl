@@ -17,7 +17,7 @@
 {{/* The settings that replicas and routers share. Settings of the chart replace those of the user. */}}
 {{- define "penstock.sharedSettings" -}}
 {{- $tree := dict -}}
-{{- range $section := list "cluster" "queue" "replica" "redis" -}}
+{{- range $section := list "cluster" "queue" "replica" "redis" "telemetry" -}}
 {{- with index (default dict $.Values.settings) $section -}}{{- $_ := set $tree $section (deepCopy .) -}}{{- end -}}
 {{- end -}}
 {{- $replica := dict "drain_s" (int .Values.replica.drainSeconds) "port" (int .Values.replica.port) "metrics_port" (int .Values.replica.metricsPort) -}}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.k8s.charts import Object, of_kind, one
-from tests.k8s.view import PodSpec, pods, selected
+from tests.k8s.view import PodSpec, pods, selected, settings_toml
 
 DNS_PORT = 53
 NAMESPACE = "kubernetes.io/metadata.name"
@@ -51,8 +51,11 @@ def edges(objects: list[Object]) -> Iterator[Edge]:
     """Derive the connections from addresses in pods, from Ray's shape, from monitors and the operator's work."""
     by = {pod.component: [each for each in pods(objects) if each.component == pod.component] for pod in pods(objects)}
     heads, workers, routers = by["ray-head"], by["ray-worker"], by["router"]
+    collector = settings_toml(objects).get("telemetry", {}).get("otlp_endpoint", "")
     for pod in pods(objects):
         yield Edge(pod, "kube-system", DNS_PORT)
+        if collector and pod.component in ("router", "ray-worker", "autoscaler"):
+            yield Edge(pod, "monitoring", int(collector.rpartition(":")[2]))
         yield from _named(objects, pod)
     for worker in workers:
         yield from (Edge(router, worker, worker.ports()["replica"]) for router in routers)
