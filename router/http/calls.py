@@ -83,7 +83,7 @@ class Calls:
         headers: Callable[[], Mapping[str, str]],
     ) -> web.StreamResponse:
         """Answer with a stream. An error before its first line is raised; a later one becomes its last line."""
-        stream = EventStream(request, encoder, headers)
+        stream = EventStream(request, encoder, headers, goes_on=bool(generate.generate.idempotency_key))
         return await self.answer(
             request, stream, self.inference.StreamGenerate(generate, *self.caller(request, stream))
         )

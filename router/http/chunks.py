@@ -85,7 +85,7 @@ class Chunks:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
-        return f"data: {_json(error.object())}\n\n".encode()
+        return error.retry_line() + f"data: {_json(error.in_stream())}\n\n".encode()
 
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
@@ -161,9 +161,11 @@ def event_id(received: list[int], index: int, tokens: int) -> bytes:
 
 
 def queue_place(queued: api.Queued) -> bytes:
-    """Return a comment, which clients of server-sent events skip; it keeps the connection alive."""
+    """Return a comment, which clients of server-sent events skip; it keeps the connection alive. Without an empty line:
+    OpenAI's SDK takes one for an event where events have ids, and fails on it.
+    """
     eta = f" eta_s={duration_from_wire(queued.eta):.1f}" if queued.HasField("eta") else ""
-    return f": queue position={queued.position}{eta}\n\n".encode()
+    return f": queue position={queued.position}{eta}\n".encode()
 
 
 def receipt_object(receipt: types.Receipt) -> dict[str, Any]:

@@ -73,6 +73,20 @@ class HttpError:
         """Return the body of the answer."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.field, "code": self.code}}
 
+    def in_stream(self) -> dict[str, Any]:
+        """Return the last object of a stream that fails, which has no headers any more."""
+        return {"error": {**self.object()["error"], **self.again()}}
+
+    def again(self) -> dict[str, Any]:
+        """Return the field that tells a client in seconds when to try again; no field where it makes no sense."""
+        return {} if self.retry_after_s is None else {"retry_after": round(self.retry_after_s, 3)}
+
+    def retry_line(self) -> bytes:
+        """Return the line of an event that tells a client when to come back; empty where it makes no sense."""
+        if self.retry_after_s is None or self.retry_after_s > _LONGEST_RETRY_S:
+            return b""
+        return f"retry: {math.ceil(1000 * self.retry_after_s)}\n".encode()
+
     def headers(self) -> dict[str, str]:
         """Return the headers that tell clients whether and when to try again."""
         if self.retry_after_s is None or self.retry_after_s > _LONGEST_RETRY_S:

@@ -20,7 +20,11 @@ _HEADERS = {
 }
 SILENCE_S = 15.0
 """Seconds without output after which a comment keeps the connection alive. Proxies cut silent ones, some after 30 s."""
-_KEEP_ALIVE = b": keep-alive\n\n"
+_KEEP_ALIVE = b": keep-alive\n"
+"""Comment. Without an empty line: OpenAI's SDK takes one for an event where events have ids, and fails on it."""
+_RETRY = b"retry: 1000\n"
+"""Milliseconds after which a client whose connection broke comes back. A part of the first event, for the reason
+above."""
 _MOST_UNSENT = 1 << 16
 """Bytes that a client may leave unread before its output waits."""
 
@@ -48,8 +52,18 @@ class EventEncoder(Protocol):
 class EventStream:
     """One answer. Its status and headers leave with the first line."""
 
-    def __init__(self, request: web.Request, encoder: EventEncoder, headers: Callable[[], Mapping[str, str]]) -> None:
-        """`headers` returns more headers once the first line is known."""
+    def __init__(
+        self,
+        request: web.Request,
+        encoder: EventEncoder,
+        headers: Callable[[], Mapping[str, str]],
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """`headers` returns more headers once the first line is known. `goes_on`: whether a client whose connection
+        broke can come back to the stream.
+        """
+        self._hint = _RETRY if goes_on else b""
         self.response = web.StreamResponse(headers=_HEADERS)
         self._request, self._encoder, self._headers = request, encoder, headers
         self._writing = False
@@ -108,6 +122,7 @@ class EventStream:
                 self.response.headers.update(self._headers())
                 await self.response.prepare(self._request)
                 self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
+                lines = self._hint + lines
             await self.response.write(lines)
         except ClientConnectionResetError as error:
             raise ClientGoneError(str(error)) from error

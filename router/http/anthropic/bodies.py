@@ -13,6 +13,8 @@ from penstock.values.objects import BodyError, Fields, shown
 from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
 from penstock.wire import structured_to_wire
+from router.http.anthropic.place import StreamPlace
+from router.http.bodies import LAST_EVENT
 
 _HINT = Unsupported(always_neutral=True)
 _BODY: Mapping[str, Unsupported] = {
@@ -59,6 +61,8 @@ class AskedMessage:
     stream: bool
     thinking: bool
     """Whether the reasoning is returned."""
+    after: StreamPlace | None
+    """Place from which a client that came back wants to go on; None where it begins."""
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
 
@@ -89,7 +93,19 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     generate.idempotency_key = headers.get("Idempotency-Key", "")
     generate.session_id = headers.get("X-Session-ID", "")
     stream = fields.flag("stream")
-    return AskedMessage(generate, stream, thinking, fields.leftovers(_BODY))
+    after = _came_back(headers, stream=stream, keyed=bool(generate.idempotency_key))
+    return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY))
+
+
+def _came_back(headers: Mapping[str, str], *, stream: bool, keyed: bool) -> StreamPlace | None:
+    last = headers.get(LAST_EVENT, "")
+    if not last:
+        return None
+    if not stream or not keyed:
+        raise BodyError(LAST_EVENT, "goes with a stream and an Idempotency-Key only")
+    if (place := StreamPlace.of(last)) is None:
+        raise BodyError(LAST_EVENT, f"must be the id of an event of this stream, got {shown(last)}")
+    return place
 
 
 def _sample(fields: Fields, sampling: types.SamplingParams, *, counted: bool) -> None:

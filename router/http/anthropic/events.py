@@ -10,6 +10,7 @@ from typing import Any
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.http.anthropic.errors import error_object
+from router.http.anthropic.place import StreamPlace
 from router.http.chunks import queue_place, unenforced_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
@@ -21,18 +22,34 @@ _SIGNATURE = "penstock"
 class MessageEvents:
     """Encoder of one stream. Its content is a list of blocks, one open at a time."""
 
-    def __init__(self, model: str, called: str = "") -> None:
-        """`model`: as the client wrote it. `called`: the client's own id of the request, if it has one."""
+    def __init__(
+        self, model: str, called: str = "", *, event_ids: bool = False, after: StreamPlace | None = None
+    ) -> None:
+        """Begin a stream, or go on with one.
+
+        Args:
+            model: as the client wrote it.
+            called: the client's own id of the request, if it has one.
+            event_ids: whether events have ids, with which a client can come back.
+            after: place from which a client that came back wants to go on.
+        """
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
-        self._model, self._called = model, called
-        self._begun = False
-        self._index = -1
+        self._model, self._called, self._event_ids = model, called, event_ids
+        place = after or StreamPlace(0)
+        self._begun = after is not None
+        self._tokens = place.tokens
+        """Output tokens of all deltas that were written whole."""
+        self._index = place.index
         """Number of the open block, or of the last one."""
-        self._open = ""
+        self._open = place.open
         """Type of the open block; empty for none."""
-        self._head = ""
+        self._head = self._head_of(self._open) if self._open else ""
         """Beginning of an event with more text of the open block."""
+        self._lines: list[tuple[str, str]] = []
+        """Events of the delta that is being written, each with its id."""
+        self._between = True
+        """Whether no text of that delta was written yet. A client can come back only between deltas."""
 
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
@@ -50,7 +67,8 @@ class MessageEvents:
             case "queued":
                 return queue_place(event.queued)
             case "started":
-                return self._start(event.started.prompt_tokens)
+                self._start(event.started.prompt_tokens)
+                return self._written()
             case "finished":
                 return self._end(event.finished)
             case _:
@@ -58,75 +76,105 @@ class MessageEvents:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last event of a stream that fails."""
-        return _event("error", error_object(error, self._called or self.request_id))
+        fields = error_object(error, self._called or self.request_id)
+        fields["error"] |= error.again()
+        return error.retry_line() + _event("error", fields).encode()
 
-    def _start(self, prompt_tokens: int) -> bytes:
+    def _start(self, prompt_tokens: int) -> None:
         if self._begun:
-            return b""
+            return
         self._begun = True
         message = {
             **_message(self.request_id, self._model, [], None, None),
             "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
-        return _event("message_start", {"type": "message_start", "message": message})
+        self._add("message_start", {"message": message})
 
     def _delta(self, delta: api.Delta) -> bytes:
+        after = delta.offset + len(delta.token_ids)
         if self._open == "text" and not delta.reasoning and not delta.tool_calls:
             # Nearly every token.
-            return f"{self._head}{encode_basestring(delta.text)}}}}}\n\n".encode() if delta.text else b""
-        lines = [self._start(0)]
+            self._tokens = after
+            if not delta.text:
+                return b""
+            return f"{self._id()}{self._head}{encode_basestring(delta.text)}}}}}\n\n".encode()
+        self._tokens = delta.offset
+        self._start(0)
         if delta.reasoning:
-            lines += [self._block("thinking", {"thinking": "", "signature": ""}), self._more(delta.reasoning)]
+            self._block("thinking", {"thinking": "", "signature": ""})
+            self._more(delta.reasoning)
         if delta.text:
-            lines += [self._block("text", {"text": ""}), self._more(delta.text)]
+            self._block("text", {"text": ""})
+            self._more(delta.text)
         for call in delta.tool_calls:
             if call.id:
-                block = {"id": _call_id(call.id), "name": call.name, "input": {}}
-                lines += [self._close(), self._block("tool_use", block)]
+                self._close()
+                self._block("tool_use", {"id": _call_id(call.id), "name": call.name, "input": {}})
             if call.arguments:
-                lines.append(self._more(call.arguments))
-        return b"".join(lines)
+                self._more(call.arguments)
+        self._tokens = after
+        if self._lines:
+            self._lines[-1] = (self._id(), self._lines[-1][1])
+        return self._written()
 
-    def _block(self, kind: str, fields: Mapping[str, Any]) -> bytes:
+    def _block(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Open a block unless one of its type is open."""
         if self._open == kind:
-            return b""
-        closed = self._close()
+            return
+        self._close()
         self._index += 1
         self._open = kind
+        self._head = self._head_of(kind)
+        self._add("content_block_start", {"index": self._index, "content_block": {"type": kind, **fields}})
+
+    def _head_of(self, kind: str) -> str:
         delta, name = _DELTAS[kind]
-        self._head = (
+        return (
             "event: content_block_delta\n"
             f'data: {{"type":"content_block_delta","index":{self._index},"delta":{{"type":"{delta}","{name}":'
         )
-        block = {"type": "content_block_start", "index": self._index, "content_block": {"type": kind, **fields}}
-        return closed + _event("content_block_start", block)
 
-    def _more(self, text: str) -> bytes:
-        return f"{self._head}{encode_basestring(text)}}}}}\n\n".encode()
+    def _more(self, text: str) -> None:
+        self._between = False
+        self._lines.append(("", f"{self._head}{encode_basestring(text)}}}}}\n\n"))
 
-    def _close(self) -> bytes:
+    def _close(self) -> None:
         if not self._open:
-            return b""
-        lines = b""
+            return
         if self._open == "thinking":
             delta = {"type": "signature_delta", "signature": _SIGNATURE}
-            lines = _event("content_block_delta", {"type": "content_block_delta", "index": self._index, "delta": delta})
+            self._lines.append(("", _event("content_block_delta", {"index": self._index, "delta": delta})))
         self._open = ""
-        return lines + _event("content_block_stop", {"type": "content_block_stop", "index": self._index})
+        self._add("content_block_stop", {"index": self._index})
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
         choice = finished.choices[0]
         reason, sequence = _stop(choice.finish_reason, choice.stop_match)
         delta = {
-            "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
             "usage": _usage(finished.usage),
             **unenforced_of(finished),
         }
-        lines = [self._start(finished.usage.prompt_tokens), self._close(), _event("message_delta", delta)]
-        return b"".join([*lines, _event("message_stop", {"type": "message_stop"})])
+        self._start(finished.usage.prompt_tokens)
+        self._close()
+        # A client that has these has everything.
+        self._lines += [("", _event("message_delta", delta)), ("", _event("message_stop", {}))]
+        return self._written()
+
+    def _add(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Write an event that has no text of the output."""
+        self._lines.append((self._id() if self._between else "", _event(name, fields)))
+
+    def _id(self) -> str:
+        """Return the line with the id of the event that was written last."""
+        if not self._event_ids:
+            return ""
+        return f"id: {StreamPlace(self._tokens, self._index, self._open).event_id()}\n"
+
+    def _written(self) -> bytes:
+        lines, self._lines, self._between = self._lines, [], True
+        return "".join([part for line in lines for part in line]).encode()
 
 
 _DELTAS = {
@@ -198,8 +246,9 @@ def _arguments(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"_invalid_json": text}
 
 
-def _event(name: str, fields: Mapping[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(fields, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+def _event(name: str, fields: Mapping[str, Any]) -> str:
+    data = json.dumps({"type": name, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {data}\n\n"
 
 
 def _call_id(call_id: str) -> str:

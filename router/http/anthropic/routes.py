@@ -53,8 +53,11 @@ class MessagesRoutes:
             reply = await self._calls.generate(request, asked.generate)
             headers = answer_headers(request, reply.request_id, asked.ignored)
             return web.json_response(message_object(reply, model), headers=headers)
-        events = MessageEvents(model, request.headers.get(REQUEST_ID, ""))
+        keyed = bool(asked.generate.idempotency_key)
+        events = MessageEvents(model, request.headers.get(REQUEST_ID, ""), event_ids=keyed, after=asked.after)
         generate = api.StreamGenerateRequest(generate=asked.generate)
+        if asked.after is not None:
+            generate.resume.received_tokens.append(asked.after.tokens)
         return await self._calls.stream(
             request, generate, events, lambda: answer_headers(request, events.request_id, asked.ignored)
         )

@@ -43,7 +43,7 @@ class TextChunks:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
-        return f"data: {_json(error.object())}\n\n".encode()
+        return error.retry_line() + f"data: {_json(error.in_stream())}\n\n".encode()
 
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of a request; the first one names all chunks."""

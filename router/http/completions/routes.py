@@ -94,7 +94,7 @@ class CompletionRoutes:
 
         if len(parts) == 1:
             return await self._calls.stream(request, wanted[0], parts[0], headers)
-        whole, lock = EventStream(request, parts[0], headers), asyncio.Lock()
+        whole, lock = EventStream(request, parts[0], headers, goes_on=asked.comes_back), asyncio.Lock()
         streams = [SharedStream(whole, part, lock) for part in parts]
 
         async def one(prompt: int) -> None:

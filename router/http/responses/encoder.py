@@ -70,7 +70,7 @@ class ResponseEncoder:
         """Return the last lines of a stream that fails."""
         self.error = error.code
         if error.code in GOES_ON:
-            return self._events.failed(error.code, error.message).encode()
+            return error.retry_line() + self._events.failed(error).encode()
         lines, self.response = broken(self._events, error, int(self._now()))
         return (lines + self._events.final(self.response)).encode()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
 from typing import Any
 
+from router.http.errors import HttpError
 from router.http.responses.pieces import Piece, PieceKind
 
 FROM_THE_BEGINNING = -1
@@ -136,9 +137,9 @@ class Events:
         self._next = max(self._next, self._after)
         return self._life(f"response.{kind}", response)
 
-    def failed(self, code: str, message: str) -> str:
+    def failed(self, error: HttpError) -> str:
         """Write the error of a stream that can't go on. The response may."""
-        return error_event(code, message, self.last)
+        return error_event(error, self.last)
 
     def response(self, status: str, **more: Any) -> dict[str, Any]:
         """Return the response with a status and what else is known."""
@@ -265,11 +266,12 @@ class Events:
         return number
 
 
-def error_event(code: str, message: str, last: int) -> str:
+def error_event(error: HttpError, last: int) -> str:
     """Return the event of a stream that can't go on. It has the number of the last event before it, so that a reader
     who comes back gets all that follows.
     """
-    return _event("error", f'"code":{_json(code)},"message":{_json(message)},"param":null', max(0, last))
+    fields = {"code": error.code, "message": error.message, "param": None, **error.again()}
+    return _event("error", _json(fields)[1:-1], max(0, last))
 
 
 def _joined(pieces: Sequence[Piece]) -> Piece:

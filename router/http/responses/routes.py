@@ -162,7 +162,12 @@ class ResponseRoutes:
     async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
         generate = api.StreamGenerateRequest(generate=ready.generate)
         encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
-        stream = EventStream(request, encoder, lambda: _headers(request, encoder.request_id, ready.ignored))
+        stream = EventStream(
+            request,
+            encoder,
+            lambda: _headers(request, encoder.request_id, ready.ignored),
+            goes_on=ready.asked.store,
+        )
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
         if claim is not None:
             await self._store.create(claim, ready.stored.packed(), leased=False)
@@ -230,7 +235,7 @@ class ResponseRoutes:
     ) -> web.StreamResponse:
         """Send the events behind a number, to the response's end."""
         reader = ResponseReader(after)
-        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored))
+        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored), goes_on=True)
 
         async def work() -> None:
             # So that the client hears at once that it is connected.
@@ -329,7 +334,7 @@ class _Told:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the event of an error. The stream may be asked for again."""
-        return error_event(error.code, error.message, self._reader.last).encode()
+        return error.retry_line() + error_event(error, self._reader.last).encode()
 
 
 def _id_under(tenant: str, key: str) -> str:
