@@ -49,7 +49,7 @@ def tenant_lines(tenant: str, pools: Sequence[PoolStatus]) -> list[Line]:
     """Return what a tenant has in all pools: what waits and runs, and what is left of its quotas."""
     made = [line(span(f"tenant {tenant}", Look.BOLD))]
     for pool in pools:
-        mine = [each for each in pool.line if each.tenant == tenant]
+        mine = sorted((each for each in pool.line if each.tenant == tenant), key=lambda each: each.request_class)
         made += [
             line(
                 f"  {pool.name}, {each.request_class.name.lower()}: {each.waiting} wait",

@@ -12,7 +12,9 @@ from router.commands.top.terminal import Terminal
 from router.commands.top.view import Page, View, press
 
 _AGAIN_S = 1.0
-"""Longest time between two pictures while the router is silent: the time of the silence is shown."""
+"""Longest time between two pictures: they show for how long the router has been silent."""
+_SILENT_S = 2.0
+"""Time after the next look is due from which a router counts as silent, before the call has failed."""
 
 
 def show(terminal: Terminal, poller: Poller, pool: str) -> None:
@@ -21,20 +23,29 @@ def show(terminal: Terminal, poller: Poller, pool: str) -> None:
     with terminal.taken():
         poller.start()
         try:
-            shown, silent_since = poller.looked, time.monotonic()
+            shown = poller.looked
             while view is not None:
                 if not view.paused:
-                    shown = poller.looked
-                if not shown.trouble:
-                    silent_since = time.monotonic()
-                else:
-                    shown = replace(shown, silent_s=max(shown.silent_s, time.monotonic() - silent_since))
+                    shown = aged(poller.looked, time.monotonic() - poller.answered_at, poller.period_s)
                 width, height = terminal.size
                 terminal.draw(picture(shown, view, width, height))
-                view = _pressed(terminal.keys(_AGAIN_S if shown.trouble else 60.0), view, shown, height)
+                view = _pressed(terminal.keys(_AGAIN_S), view, shown, height)
                 _wish(poller, view, shown)
         finally:
             poller.stop()
+
+
+def aged(looked: Looked, silent_s: float, period_s: float) -> Looked:
+    """Return what was seen, with the time for which there was no answer.
+
+    Args:
+        looked: what was seen last.
+        silent_s: seconds since the last answer.
+        period_s: seconds between two looks.
+    """
+    if looked.trouble or silent_s < period_s + _SILENT_S:
+        return replace(looked, silent_s=silent_s)
+    return replace(looked, silent_s=silent_s, trouble="the router does not answer")
 
 
 def _pressed(keys: list[str], view: View | None, shown: Looked, height: int) -> View | None:

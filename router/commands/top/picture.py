@@ -105,15 +105,15 @@ def _targets(looked: Looked, pool: PoolStatus) -> list[Line]:
     for request_class in RequestClass:
         if not (words := slo_words(pool.operating_point.of(request_class))):
             continue
-        name = request_class.name.lower()
         total = next((each for each in pool.classes if each.request_class is request_class), None)
-        parts: list[Span | str] = [f"  {name} SLO: {words}"]
+        promised = f"{100 * pool.operating_point.attainment:g} %"
+        parts: list[Span | str] = [f"  {request_class.name.lower()}: "]
         if total is not None and total.judged:
-            parts += [
-                "; last minute ", attainment(pool, looked.rates.met(pool, request_class)),
-                f", in all {100 * total.met / total.judged:.1f} % of {number(total.judged)}",
-            ]  # fmt: skip
-        parts.append(f"; promised {100 * pool.operating_point.attainment:g} %")
+            # What is measured comes first: the end of the line is cut on a narrow screen.
+            parts += [attainment(pool, looked.rates.met(pool, request_class)), f" of {promised}; {words}; in all "
+                      f"{100 * total.met / total.judged:.1f} % of {number(total.judged)}"]  # fmt: skip
+        else:
+            parts.append(f"{promised} within {words}; no request yet")
         made.append(line(*parts))
     if words := price_words(pool.operating_point):
         made.append(line(f"  price: {words}"))

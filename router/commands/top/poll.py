@@ -55,10 +55,11 @@ class Poller:
         self.looked = first
         self.wish = Wish()
         self._client = client
-        self._period_s = period_s
+        self.period_s = period_s
         self._on_look = on_look
         self._explain = explain
-        self._answered_at = time.monotonic()
+        self.answered_at = time.monotonic()
+        """Time of the last answer, seconds of the monotonic clock."""
         self._ends = threading.Event()
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._run, name="top.poll", daemon=True)
@@ -78,16 +79,15 @@ class Poller:
 
     def _run(self) -> None:
         while True:
-            self._hurry.wait(self._period_s)
+            self._hurry.wait(self.period_s)
             self._hurry.clear()
             if self._ends.is_set():
                 return
             try:
                 self.looked = look(self._client, self.looked.target, self.looked, self.wish)
-                self._answered_at = time.monotonic()
+                self.answered_at = time.monotonic()
             except PenstockClientError as error:
                 if self._ends.is_set():
                     return
-                silent_s = time.monotonic() - self._answered_at
-                self.looked = replace(self.looked, trouble=self._explain(error), silent_s=silent_s)
+                self.looked = replace(self.looked, trouble=self._explain(error))
             self._on_look()

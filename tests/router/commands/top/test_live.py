@@ -78,8 +78,8 @@ async def test_a_cluster_is_shown_live(tmp_path: Path) -> None:
     async with cluster(tmp_path) as stack, top(stack) as screen:
         await screen.until("demo-r0", "demo-r1", "2/2", "live")
         await asyncio.gather(*(stack.inference().Generate(request(max_tokens=64, ignore_eos=True)) for _ in range(16)))
-        text = await screen.until("100.0 % of 16")
-        assert "standard SLO: ITL 500 ms" in text
+        text = await screen.until("in all 100.0 % of 16")
+        assert "standard: 100.0 % of 99 %; ITL 500 ms" in text
         assert re.search(r"demo-r0 +ready +\d+/8 +\d+ % +[\d.]+ +[\d.]+/500 ", text)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.client import DrainReason, OperatingPoint, Relief, ReplicaState, RequestClass
 from router.commands.top.lines import Look, width_of
+from router.commands.top.live import aged
 from router.commands.top.looked import Looked
 from router.commands.top.picture import picture
 from router.commands.top.view import Page, View
@@ -69,7 +70,7 @@ def test_a_pool_shows_load_replicas_rate_and_relief() -> None:
 
 def test_slo_decision_alarm_and_failed_starts_are_in_words() -> None:
     text = shown(BUSY)
-    assert "interactive SLO: first token 2 s, ITL 50 ms; last minute -, in all 99.0 % of 1,200; promised 99 %" in text
+    assert "interactive: - of 99 %; first token 2 s, ITL 50 ms; in all 99.0 % of 1,200" in text
     assert "decision 142 at 22:13:20 (active): 3 > 4 replicas; replicas fail to start" in text
     assert "alarm: the budget ends at 4 replicas" in text
     assert "the last start failed: no GPU is free" in text
@@ -91,7 +92,7 @@ def test_states_are_words_so_that_no_colour_is_needed() -> None:
 def test_an_older_router_leaves_gaps_and_no_nonsense() -> None:
     old = replica(step_time=0.0, itl_p95=0.0, gpus=0, tensor_parallel_size=0, model="", cost_per_hour=0.0)
     text = shown(looked(pool("demo", old, operating_point=OperatingPoint(), classes=(), autoscaling="unknown")))
-    assert "SLO:" not in text
+    assert "first token" not in text
     assert "autoscaling" not in text
     assert " - " in row(text, "demo-r0")
 
@@ -144,6 +145,13 @@ def test_a_router_that_went_away_is_said_and_the_last_picture_stays() -> None:
     assert "nothing listens there; this is the last picture" == text.splitlines()[1]
     assert "demo-r0" in text
     assert Look.BAD in {part.look for part in lines[0]}
+
+
+def test_a_router_that_hangs_is_said_before_its_call_fails() -> None:
+    found = looked(pool("demo"))
+    assert ("", 2.5) == (aged(found, 2.5, 1.0).trouble, aged(found, 2.5, 1.0).silent_s)
+    assert "the router does not answer" == aged(found, 3.5, 1.0).trouble
+    assert "" == aged(found, 11.0, 10.0).trouble
 
 
 def test_a_pause_is_said() -> None:
