@@ -106,6 +106,9 @@ demo-svg: setup ## record penstock demo as the picture in the README
 report-pictures: setup ## take the pictures of reports for the manual; needs chromium
 	PYTHONPATH=.:proto $(BIN)/python .docs/report_pictures.py
 
+console-pictures: setup ## take the pictures of the console for its manual, and measure the page; needs chromium
+	PYTHONPATH=.:proto $(BIN)/python .docs/console_pictures.py --measure
+
 sample-trace: setup ## draw the trace that ships with the package
 	$(BIN)/python -m loadtest.benchmarks.make_sample
 
@@ -179,4 +182,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

@@ -58,6 +58,7 @@ def run_console(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> None:
     from cluster.addresses import host_port
     from cluster.lifecycle import stop_signals
+    from penstock.client.credentials import is_local
     from router.console.caller import key_metadata
     from router.console.planning import planner_installed
     from router.console.server import ConsoleFacts, ConsoleServer
@@ -68,6 +69,8 @@ async def _run(options: argparse.Namespace) -> None:
             client,
             ConsoleFacts(options.target, planner_installed()),
             keys_allowed=sends_keys(options),
+            # On this machine who may open the page may use the certificate, too.
+            keys_required=bool(options.tls_cert) and not is_local(host_port(options.host, 0)),
             names=options.name,
         )
         with stop_signals(stop.set):

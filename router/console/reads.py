@@ -8,7 +8,7 @@ import time
 from aiohttp import web
 
 import cluster
-from router.console.caller import CLIENT
+from router.console.caller import ABOUT, CLIENT
 from router.console.plain import answer
 
 TIMEOUT_S = 5.0
@@ -29,7 +29,7 @@ class ReadRoutes:
     def add_to(self, app: web.Application) -> None:
         """Add all routes to an application."""
         add = app.router.add_get
-        add("/api/about", self.about)
+        add(ABOUT, self.about)
         add("/api/status", self.status)
         add("/api/models", self.models)
         add("/api/decisions", self.decisions)

@@ -40,7 +40,13 @@ class ConsoleServer:
     """HTTP server of the console."""
 
     def __init__(
-        self, client: AsyncClient, facts: ConsoleFacts, *, keys_allowed: bool = True, names: Collection[str] = ()
+        self,
+        client: AsyncClient,
+        facts: ConsoleFacts,
+        *,
+        keys_allowed: bool = True,
+        keys_required: bool = False,
+        names: Collection[str] = (),
     ) -> None:
         """Prepare a server.
 
@@ -48,12 +54,13 @@ class ConsoleServer:
             client: client of the routers, which sends what `key_metadata` returns.
             facts: what the page says of its console.
             keys_allowed: whether keys may travel to the routers.
+            keys_required: whether calls without a key are refused here.
             names: names under which it is called, beside addresses and localhost.
         """
         self.port = 0
         """After `start`: the port that was bound."""
         own = frozenset(name.lower() for name in names)
-        middlewares = (own_page_only(own), carry_keys(allowed=keys_allowed))
+        middlewares = (own_page_only(own), carry_keys(allowed=keys_allowed, required=keys_required))
         app = web.Application(client_max_size=MOST_BYTES, middlewares=(show_errors, *middlewares))
         app[CLIENT] = client
         app.on_response_prepare.append(add_headers)

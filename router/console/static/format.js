@@ -39,7 +39,7 @@ export function seconds(value) {
   if (value === 0) return "0 s";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
   if (value < 1) return `${value < 0.01 ? (value * 1e3).toFixed(1) : Math.round(value * 1e3)} ms`;
-  if (value < 120) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  if (value < 120) return Number.isInteger(value) ? `${value} s` : `${value.toFixed(value < 10 ? 2 : 1)} s`;
   if (value < 7200) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
   if (value < 172800) return `${(value / 3600).toFixed(1)} h`;
   return `${Math.round(value / 86400)} days`;

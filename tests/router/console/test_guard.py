@@ -123,6 +123,10 @@ async def test_each_call_has_the_key_of_its_own_user(tmp_path_factory: pytest.Te
             )
             assert expected == found
 
+    async with running_console(stack, keys_required=True) as console:
+        assert 401 == await status(console, "/api/models", headers=OWN)
+        assert 200 == await status(console, "/", headers=OWN)
+
     async with running_console(stack, keys_allowed=False) as console:
         assert 403 == await status(console, "/api/about", headers={**OWN, "X-Penstock-Key": keys.admin})
         assert 200 == await status(console, "/api/about", headers=OWN)

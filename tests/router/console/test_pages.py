@@ -74,7 +74,7 @@ async def test_decisions_have_steps_reasons_and_counterfactuals(console: Console
         assert step.reason in text
     for other in made.counterfactuals:
         assert f"Without {other.without.replace('_', ' ')}: " in text
-    assert "interactive: first token in 60.0 s (p99)" in text
+    assert "interactive: first token in 60 s (p99)" in text
     async with console.client() as client:
         numbers = [str(each.number) for each in (await client.decisions("demo", limit=120)).decisions]
     await tab.open("autoscaler?pool=demo&all=1")

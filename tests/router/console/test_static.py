@@ -49,6 +49,13 @@ def test_modules_are_small_and_few_in_a_folder() -> None:
         assert len(list(folder.glob("*.js"))) <= 16
 
 
+def test_the_page_loads_all_modules_at_once() -> None:
+    """Otherwise each would be asked for when another one that imports it has come."""
+    text = (STATIC / "index.html").read_text(encoding="utf-8")
+    loaded = re.findall(r'<link rel="modulepreload" href="/static/([^"]+)">', text)
+    assert loaded == [name for path in MODULES if (name := str(path.relative_to(STATIC))) != "main.js"]
+
+
 def test_the_page_has_no_script_or_style_of_its_own() -> None:
     text = (STATIC / "index.html").read_text(encoding="utf-8")
     assert re.findall(r"<script[^>]*>", text) == ['<script type="module" src="/static/main.js">']

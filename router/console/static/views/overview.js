@@ -21,7 +21,7 @@ export const overview = {
 function pool(one) {
   const past = samples(one.name);
   const over = (name) => past.map((each) => [each.at, each[name]]);
-  const minutes = past.length > 1 ? `over ${seconds((past[past.length - 1].at - past[0].at) / 1000)}` : "";
+  const minutes = past.length > 1 ? `in the last ${seconds(Math.round((past[past.length - 1].at - past[0].at) / 1000) || 1)}` : "";
   const good = goodput(one);
   const target = one.operating_point?.attainment ?? null;
   const promised = Object.values(one.operating_point ?? {}).some((each) => each?.ttft_p99_s || each?.itl_p95_s);
