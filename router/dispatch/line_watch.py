@@ -15,9 +15,9 @@ from cluster.errors import QueueUnavailableError
 from cluster.queue.line import ASKED, Line
 from cluster.queue.settings import limits_from
 from cluster.settings import QueueSettings
-from penstock.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState
 from router.dispatch.pool_context import PoolContext
-from router.dispatch.reasons import PoolNow, Waiting, ahead_of, full_window, lacks_a_slot_only, reason_of
+from router.dispatch.reasons import Glance, PoolNow, Waiting, lacks_a_slot_only
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.wait import WaitReason
@@ -33,10 +33,10 @@ ASK_S = 1.0
 """Least seconds between two reports of the queue."""
 SILENT_S = 0.5
 """A report that takes longer is no answer: its time counts as one in which the queue did not answer."""
+LOOKED = 256
+"""Most choices that one look describes: each takes some 60 us."""
 LOOK_BACK_S = 2.0
 """Longest time for which a report corrects what was noted before it."""
-_GROUPS = 8
-"""Most groups of entries ahead that are remembered."""
 
 
 class LineWatch:
@@ -60,6 +60,8 @@ class LineWatch:
         """How often the entries of the last report were passed over."""
         self._passing: frozenset[str] = frozenset()
         """Entries that were passed over between the last two reports."""
+        self._turn = 0
+        """Number of the choice that the next look begins with."""
         self._asking: asyncio.Task[None] | None = None
 
     async def line(self) -> Line | None:
@@ -117,26 +119,25 @@ class LineWatch:
         line = await self.line()
         if not self._available():
             line = None
-        pool = self._pool_now()
-        now = time.monotonic()
-        ranks = Counter[tuple[RequestClass, str]]()
-        for choice in waiting:
-            group = (choice.entry.request_class, choice.entry.tenant)
+        now, glance = time.monotonic(), Glance(line, self._pool_now())
+        ranks = Counter[tuple[int, str]]()
+        # In a longer line they take turns. What was not looked at in between counts as the next look finds it.
+        first = self._turn if self._turn < len(waiting) else 0
+        self._turn = first + LOOKED
+        for number, choice in enumerate(waiting):
+            group = (choice.entry.request_class.value, choice.entry.tenant)
             rank, ranks[group] = ranks[group], ranks[group] + 1
-            if not choice.state.waits:
+            if not first <= number < first + LOOKED or not choice.state.waits:
                 continue
-            described = self._describe(choice, line, rank)
-            reason = reason_of(described, line, pool)
-            # Also with others ahead: it says why these wait.
-            choice.wait.note(reason, choice.queued_at, now, full_window(described, pool) if line is not None else "")
+            described, wait = self._describe(choice, line, rank), choice.wait
+            # The window also with others ahead: it says why these wait.
+            reason, window = glance.at(described)
+            wait.note(reason, choice.queued_at, now, window)
             if line is None:
                 continue
-            choice.wait.note_holders({(each.request_class, each.tenant): each.slots for each in line.holders})
-            if choice.wait.ahead is None and choice.state is ChoiceState.WAITING:
-                choice.wait.ahead = [
-                    (group.request_class, group.tenant, group.waiting)
-                    for group in ahead_of(described, line, pool)[:_GROUPS]
-                ]
+            wait.note_holders(glance.shares)
+            if wait.ahead is None and choice.state is ChoiceState.WAITING:
+                wait.ahead = [(each.request_class, each.tenant, each.waiting) for each in glance.ahead(described)]
 
     def _describe(self, choice: Choice, line: Line | None, rank: int) -> Waiting:
         entry = choice.entry

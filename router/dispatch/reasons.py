@@ -11,6 +11,8 @@ from cluster.queue.line import Line, TenantLine
 from penstock.models import RequestClass
 from router.generation.wait import WaitReason
 
+_MOST = 8
+"""Most groups that are remembered of those ahead, and of those that hold slots."""
 _OWED = 16
 """Most entries of a class below its share that count as ahead: it is owed a bounded number of grants."""
 
@@ -50,6 +52,40 @@ class Ahead:
     request_class: RequestClass
     tenant: str
     waiting: int
+
+
+class Glance:
+    """One look at a pool. Choices that differ little share one answer, so a look at thousands costs little."""
+
+    def __init__(self, line: Line | None, pool: PoolNow) -> None:
+        """`line` is None where the queue does not answer."""
+        self._line = line
+        self._pool = pool
+        self._known: dict[object, tuple[WaitReason, str]] = {}
+        held = max(1, sum(each.slots for each in line.holders)) if line is not None else 1
+        most = line.holders[:_MOST] if line is not None else ()
+        self.shares = [((each.request_class, each.tenant), each.slots / held) for each in most]
+        """Part of the slots that each of the largest holders has."""
+
+    def at(self, waiting: Waiting) -> tuple[WaitReason, str]:
+        """Return why a choice waits, and which window is full for it; empty for none."""
+        like = (
+            waiting.tenant,
+            waiting.request_class.value,
+            waiting.passed,
+            waiting.held,
+            waiting.own_ahead.bit_length(),
+            waiting.kv_tokens.bit_length(),
+        )
+        found = self._known.get(like)
+        if found is None:
+            window = full_window(waiting, self._pool) if self._line is not None else ""
+            found = self._known[like] = reason_of(waiting, self._line, self._pool), window
+        return found
+
+    def ahead(self, waiting: Waiting) -> tuple[Ahead, ...]:
+        """Return the largest groups of entries that come before a choice."""
+        return ahead_of(waiting, self._line, self._pool)[:_MOST] if self._line is not None else ()
 
 
 def reason_of(waiting: Waiting, line: Line | None, pool: PoolNow) -> WaitReason:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster.errors import PenstockError
@@ -124,14 +124,13 @@ class Wait:
             self.parts[known] -= moved_s
             self.parts[better] = self.parts.pop(better, 0.0) + moved_s
 
-    def note_holders(self, slots: Mapping[Group, int]) -> None:
-        """Note who holds the slots now."""
-        held = sum(slots.values())
-        if not held:
+    def note_holders(self, shares: Sequence[tuple[Group, float]]) -> None:
+        """Note which parts of the slots tenants hold now."""
+        if not shares:
             return
         self.looks += 1
-        for group, number in slots.items():
-            self.holders[group] = self.holders.get(group, 0.0) + number / held
+        for group, share in shares:
+            self.holders[group] = self.holders.get(group, 0.0) + share
 
     @property
     def has_time(self) -> bool:

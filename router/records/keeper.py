@@ -96,11 +96,16 @@ class RecordKeeper:
             late = time.monotonic() - LATE_S
             ready = [one for one in batch if everything or one.closed.at <= late or _is_over(one.generation)]
             self._over.extend(one for one in batch if one not in ready)
-            await self._store([self._record(one) for one in ready])
+            await self._store([record for one in ready if (record := self._record(one)) is not None])
 
-    def _record(self, over: _Over) -> api.RequestRecord:
-        record = record_of(over.generation, over.closed)
-        self._paces.note(record)
+    def _record(self, over: _Over) -> api.RequestRecord | None:
+        try:
+            record = record_of(over.generation, over.closed)
+            self._paces.note(record)
+        except Exception:  # noqa: BLE001 - one that cannot be described must not keep the others from being stored
+            self.dropped += 1
+            _LOG.exception("records.not_made", extra={"request": over.generation.request_id})
+            return None
         for listener in self.listeners:
             listener(record)
         return record

@@ -210,14 +210,14 @@ async def the_replica_with_its_prefix_is_full(scene: Scene) -> str:
     return await scene.ask("acme", ids=[*prefix, *scene.ids(20)])
 
 
-@plant(Cause.LONG_PROMPT, sim={"per_token_us": 250.0})
+@plant(Cause.LONG_PROMPT, sim={"base_ms": 12.0, "per_token_us": 400.0})
 async def its_own_prompt_is_long(scene: Scene) -> str:
-    return await scene.ask("acme", prompt=6_000)
+    return await scene.ask("acme", prompt=6_000, output=10)
 
 
-@plant(Cause.LONG_OUTPUT)
+@plant(Cause.LONG_OUTPUT, sim={"base_ms": 12.0})
 async def its_output_is_long(scene: Scene) -> str:
-    return await scene.ask("acme", output=400)
+    return await scene.ask("acme", output=250)
 
 
 @plant(

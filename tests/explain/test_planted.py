@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.explain.__main__ import LEAST
 from tests.explain.check import run_plants
 from tests.explain.plants import PLANTS
 
 
+@pytest.mark.alone
 async def test_nine_of_ten_planted_causes_are_named() -> None:
     found = await run_plants()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import router.dispatch.line_watch
 from cluster.queue.redis.queue import RedisQueue
 from penstock.v1 import admin_pb2, records_pb2
 from penstock.wire import duration_from_wire
@@ -128,7 +129,9 @@ async def explained(stack: Stack, key: str, request_id: str) -> Any:
     async def there() -> bool:
         nonlocal found
         try:
-            found = await stack.admin().Explain(admin_pb2.ExplainRequest(request_id=request_id), metadata=bearer(key))
+            found = await stack.admin().Explain(
+                admin_pb2.ExplainRequest(request_id=request_id), metadata=bearer(key) if key else ()
+            )
         except Exception:  # noqa: BLE001 - not yet
             return False
         return True
@@ -136,3 +139,25 @@ async def explained(stack: Stack, key: str, request_id: str) -> Any:
     await until(there)
     assert found is not None
     return found.calls[0]
+
+
+async def test_in_a_long_line_choices_take_turns_and_each_wait_still_adds_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router.dispatch.line_watch, "LOOKED", 2)
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}) as stack:
+        calls = [
+            asyncio.ensure_future(
+                collect(stack.inference().StreamGenerate(stream_request(max_tokens=250, ignore_eos=True)))
+            )
+        ]
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        for _ in range(7):
+            body = stream_request(max_tokens=2, ignore_eos=True)
+            calls.append(asyncio.ensure_future(collect(stack.inference().StreamGenerate(body))))
+        for events in (await asyncio.gather(*calls))[1:]:
+            [choice] = (await explained(stack, "", events[-1].finished.request_id)).choices
+            [attempt] = choice.attempts
+            waited_s = duration_from_wire(attempt.granted_at) - duration_from_wire(attempt.waits_from)
+            assert waited_s == pytest.approx(sum(duration_from_wire(part.time) for part in choice.waits), abs=0.002)
+            assert records_pb2.WAIT_REASON_UNSPECIFIED not in {part.reason for part in choice.waits}

@@ -73,6 +73,12 @@ def test_a_quota_counts_from_the_first_refusal() -> None:
     )
 
 
+def test_a_budget_is_named_by_its_period() -> None:
+    refused = api.EarlierRefusals(times=1, time=duration_to_wire(9), reason="QUOTA_EXCEEDED", quota="cost_per_day")
+    found = explain([record(PROMPT, total=1.0, refused=refused)])
+    assert "Waited 9.0 s of 10.0 s because tenant acme had used its budget of the day (refused once)." == found.summary
+
+
 def test_what_a_lost_replica_cost_is_the_silence_the_second_wait_and_the_second_prefill() -> None:
     lost = attempt(0.0, 0.1, 2.0, outcome=api.ATTEMPT_OUTCOME_LOST, failure="stalled", lost_time=1.0, output_tokens=91)
     again = attempt(3.0, 3.5, 4.5, replica_id="r2")
