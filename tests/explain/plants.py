@@ -271,7 +271,7 @@ async def its_replica_stops(scene: Scene) -> str:
 
 @plant(Cause.SLOW_READER)
 async def its_client_reads_slowly(scene: Scene) -> str:
-    return await scene.ask("acme", output=300, pause=2.0, small_window=True, logprobs=20)
+    return await scene.ask("acme", output=200, pause=4.0, small_window=True, logprobs=20)
 
 
 @plant(Cause.REPLICA_LOST, replicas=2, router={"token_timeout_s": 1.0})
@@ -305,7 +305,7 @@ async def its_router_dies(scene: Scene) -> str:
 class Fragile(SimEngine):
     """Dies when it is given as many sequences as `deadly`."""
 
-    deadly = 12
+    deadly = 6
     died = False
 
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
@@ -317,13 +317,13 @@ class Fragile(SimEngine):
 
 def _fragile() -> Engine:
     Fragile.died = False
-    pool = PoolSettings(model=MODEL, engine=EngineKind.SIM, sim=SimSettings(base_ms=20.0, per_token_us=1.0))
+    pool = PoolSettings(model=MODEL, engine=EngineKind.SIM, sim=SimSettings(base_ms=60.0, per_token_us=1.0))
     return Fragile(pool, resolve_model(MODEL))
 
 
 @plant(Cause.SUSPECTED, replicas=2, engine=_fragile)
 async def it_has_to_run_alone(scene: Scene) -> str:
-    """Twenty-four requests are given at once. One engine dies, and those that it had run again one at a time."""
+    """Many requests come at once. One engine dies, and those that it had run again one at a time."""
     asked = [asyncio.ensure_future(scene.ask("acme", output=2)) for _ in range(30)]
     found = await asyncio.gather(*asked)
     return await scene.slowest(found)
