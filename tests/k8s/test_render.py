@@ -296,7 +296,8 @@ def test_off_without_quotes_is_off(section: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "section", ["settings", "settings.jobs", "autoscaler.settings", "monitoring.dashboards.labels"]
+    "section",
+    ["settings", "settings.jobs", "settings.telemetry", "autoscaler.settings", "monitoring.dashboards.labels"],
 )
 def test_a_section_without_keys_is_an_empty_one(section: str) -> None:
     """As it is where a file of values has its name, and every key below as a comment."""
