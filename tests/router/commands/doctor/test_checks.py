@@ -153,6 +153,7 @@ def test_a_redis_is_judged_by_what_was_measured() -> None:
         {**good, "aof_last_write_status": "err"}, (0.2,) * 5, 60.0)))  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_real_redis_is_measured() -> None:
     with running("redis-7.0") as server:
         info, trips, ahead_s = await measure_redis(server.url, 5.0)
