@@ -10,6 +10,7 @@ from aiohttp import web
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
+from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings, RouterSettings, is_loopback
 from cluster.trust.tls import TlsFiles
 from router.embeddings.servicer import EmbeddingServicer
@@ -21,6 +22,7 @@ from router.http.drain import Drain
 from router.http.embeddings import EmbeddingRoutes
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
+from router.http.idle import IdleConnections, most_connections
 from router.http.openapi.routes import DescriptionRoutes
 from router.http.responses.routes import ResponseRoutes
 from router.http.responses.runs import ResponseRuns
@@ -77,10 +79,12 @@ class HttpServer:
         self._tls = tls
         self._shared_port = shared_port
         self._runs = services.responses
-        self._drain = Drain()
+        self._drain, self._idle = Drain(), IdleConnections(most_connections())
+        self._owner = TaskOwner("http")
         calls = services.calls
         self.app = app = web.Application(client_max_size=settings.max_body_bytes)
         app.middlewares.append(self._drain.watch)
+        app.middlewares.append(self._idle.watch)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
         app.on_response_prepare.append(name_answer)
@@ -127,6 +131,7 @@ class HttpServer:
             address = host_port(self._host, self.port)
             raise BootstrapError("router", f"HTTP port {address} can't be bound: {error.strerror}") from error
         self.port = self._runner.addresses[0][1]
+        self._owner.spawn(self._idle.keep(lambda: self._runner.server), "idle")
         self._runs.start()
 
     async def drain(self, seconds: float) -> None:
@@ -141,6 +146,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close the port and all connections. May be called twice."""
+        await self._owner.close()
         await self._runner.cleanup()
         await self._files.close()
         await self._runs.close()

@@ -1,0 +1,76 @@
+"""Connections without a request, which must not take the place of those with one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+_LOG = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""Seconds between two looks at the connections. A server that can't take more tries again after as long."""
+_LEAST_S = 5.0
+"""Shortest idle time after which a connection is closed for others. Its request may be on its way."""
+_PART = 2
+"""HTTP connections may take this part of a process' open files; the rest is for gRPC, replicas and Redis."""
+
+
+def most_connections() -> int | None:
+    """Return how many HTTP connections this process may have; None for no bound."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else max(1, soft // _PART)
+
+
+class IdleConnections:
+    """Bound on the connections of a server: those without a request are closed for others.
+
+    Those that are idle longest go first. One with a request is never closed.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        """`most`: connections that may be open; None for no bound."""
+        self._most = most
+        self._busy: set[Any] = set()
+        self._since: dict[Any, float] = {}
+        """Moment since which a connection is idle: since its last request ended, or since it was first seen. Monotonic
+        seconds."""
+
+    @web.middleware
+    async def watch(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Note that a connection has a request."""
+        self._busy.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._busy.discard(request.protocol)
+            self._since[request.protocol] = time.monotonic()
+
+    def surplus(self, connections: Sequence[Any], now: float) -> list[Any]:
+        """Return the connections to close, of those that are open, oldest first."""
+        self._since = {each: self._since.get(each, now) for each in connections}
+        if self._most is None or len(connections) <= self._most:
+            return []
+        idle = [each for each in connections if each not in self._busy and now - self._since[each] >= _LEAST_S]
+        idle.sort(key=self._since.__getitem__)
+        return idle[: len(connections) - self._most]
+
+    async def keep(self, server: Callable[[], web.Server | None]) -> None:
+        """Close what is too much, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            found = server()
+            surplus = self.surplus(found.connections, time.monotonic()) if found is not None else []
+            for connection in surplus:
+                with contextlib.suppress(Exception):
+                    connection.force_close()
+            if surplus:
+                _LOG.warning("http.idle_closed", extra={"closed": len(surplus), "most": self._most})
