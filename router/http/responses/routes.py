@@ -162,12 +162,7 @@ class ResponseRoutes:
     async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
         generate = api.StreamGenerateRequest(generate=ready.generate)
         encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
-        stream = EventStream(
-            request,
-            encoder,
-            lambda: _headers(request, encoder.request_id, ready.ignored),
-            goes_on=ready.asked.store,
-        )
+        stream = EventStream(request, encoder, lambda: _headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
         if claim is not None:
             await self._store.create(claim, ready.stored.packed(), leased=False)
@@ -235,7 +230,7 @@ class ResponseRoutes:
     ) -> web.StreamResponse:
         """Send the events behind a number, to the response's end."""
         reader = ResponseReader(after)
-        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored), goes_on=True)
+        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored))
 
         async def work() -> None:
             # So that the client hears at once that it is connected.

@@ -88,7 +88,10 @@ async def test_a_stream_that_outlasts_the_drain_ends_with_an_error(tmp_path: Pat
             await stream.content.readline()
             stopping = draining(stack, 0.1)
             last = (await stream.read()).decode().rstrip().split("\n\n")[-1]
-        error = json.loads(last.removeprefix("data: "))["error"]
+        retry, _, data = last.partition("\ndata: ")
+        assert retry.startswith("retry: ")
+        error = json.loads(data)["error"]
+        assert error["retry_after"] >= 0
         assert "server_error" == error["type"]
         await stopping
 
