@@ -24,7 +24,10 @@ async def answered(target: Target, **more: Any) -> str:
     if reply.status == 400 and "not supported" in reply.body.decode():
         pytest.skip("the model follows no constraints")
     assert reply.status == 200, reply.body
-    return str(reply.json["choices"][0]["message"]["content"])
+    choice = reply.json["choices"][0]
+    if choice["finish_reason"] == "length" and more["response_format"]["type"] == "json_schema":
+        pytest.skip("the model did not end; white space between the parts of JSON is free")
+    return str(choice["message"]["content"])
 
 
 async def test_an_answer_follows_its_schema(target: Target) -> None:
