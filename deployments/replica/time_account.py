@@ -95,7 +95,9 @@ class TimeReport:
             await asyncio.to_thread(self._thread.join)
 
     async def last(self) -> None:
-        """Report once more, with the time of the stop."""
+        """Report once more, with the time of the stop; nothing for a replica that never began to start."""
+        if self._thread.ident is None:
+            return
         queue = self._open_queue()
         try:
             await self._tell(queue)

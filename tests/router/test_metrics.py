@@ -85,7 +85,10 @@ class Failing:
 
 
 class Context:
-    """Is a call that takes its status."""
+    """A call that takes its status."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
 
     async def abort_with_status(self, status: grpc.Status) -> None:
         raise grpc.aio.AbortError(str(status.code))

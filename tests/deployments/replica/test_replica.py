@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster.clock import SystemClock
 from cluster.errors import EngineStartError
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import load_settings
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
@@ -44,4 +47,5 @@ def made(state_dir: Path, **pool: object) -> Replica:
     flags = {"cluster": {"state_dir": str(state_dir)}, "pools": {"demo": sim_pool() | pool}}
     settings = load_settings(flags=flags, environ={})
     plan = ReplicaPlan("r0", "demo", settings.pools["demo"], settings.queue, settings.replica)
-    return Replica(plan, build_engine(plan.pool_settings), lambda: pytest.fail("must not connect"), SECRET)
+    store = InProcessRedis(SystemClock())
+    return Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(store, "demo"), SECRET)
