@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.errors import NotInTimeError, PenstockError, QueueFullError, QuotaExceededError, UnavailableError
 from router.generation.wait import EarlierRefusals
@@ -58,8 +58,7 @@ class Refusals:
         """Remember a refusal."""
         now, key = self._clock(), (call.tenant, call.digest())
         known = self._forget(key)
-        first_at, times = (known.first_at, known.times) if known is not None else (now, 0)
-        self._calls[key] = EarlierRefusals(first_at, now, times + 1, error if known is None else known.error)
+        self._calls[key] = _refusal(error, now) if known is None else replace(known, last_at=now, times=known.times + 1)
         self._tenants[call.tenant] += 1
         if len(self._calls) > MOST_REMEMBERED:
             self._forget(next(iter(self._calls)))
@@ -89,3 +88,11 @@ class Refusals:
         while self._quota and self._quota[0][0] < since:
             self._quota.popleft()
         return Counter(tenant for _, tenant in self._quota)
+
+
+def _refusal(error: PenstockError, now: float) -> EarlierRefusals:
+    found = EarlierRefusals(now, now, 1, error.reason, str(error))
+    if isinstance(error, QuotaExceededError):
+        # A budget's limit is in its sentence.
+        return replace(found, quota=error.quota, limit=int(error.limit) if error.used is None else 0)
+    return found

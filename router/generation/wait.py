@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cluster.errors import PenstockError
 from cluster.queue.entries import BudgetUse, QueueEntry
 from penstock.models import RequestClass
 
@@ -38,8 +37,13 @@ class EarlierRefusals:
     """Monotonic seconds, like the next one."""
     last_at: float
     times: int
-    error: PenstockError
-    """The first one."""
+    reason: str
+    """Reason of the first one. Its error is not kept: an error keeps everything alive that it went through."""
+    error: str
+    """Its sentence."""
+    quota: str = ""
+    """Quota that it named."""
+    limit: int = 0
 
 
 class Wait:

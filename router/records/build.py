@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
-from cluster.errors import QuotaExceededError
 from cluster.queue.heartbeats import ReplicaRecord
 from penstock.models import ReplicaState
 from penstock.v1 import records_pb2 as api
@@ -91,18 +90,16 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
 def _add_before(record: api.RequestRecord, generation: Generation) -> None:
     """Add what happened before the call came."""
     if (refused := generation.refused) is not None:
-        error = refused.error
         record.refused.CopyFrom(
             api.EarlierRefusals(
                 times=refused.times,
                 time=duration_to_wire(max(0.0, generation.arrived_at - refused.first_at)),
-                reason=error.reason,
-                error=str(error)[:_LONGEST_ERROR],
+                reason=refused.reason,
+                error=refused.error[:_LONGEST_ERROR],
+                quota=refused.quota,
+                limit=refused.limit,
             )
         )
-        if isinstance(error, QuotaExceededError):
-            # A budget's limit is in its error.
-            record.refused.quota, record.refused.limit = error.quota, int(error.limit) if error.used is None else 0
     if record.resumed:
         first_s = min(choice.wait.first_arrived_at for choice in generation.choices)
         before_s = generation.arrived_at - first_s

@@ -58,12 +58,23 @@ LASTING = {
     "ledger_days",
     "reports",
     "control",
+    "meters",
+    "records",
+    "records_recent",
+    "records_missed",
+    "records_tenants",
+    "records_bytes",
     JOB_POOLS_KEY,
 }
-"""Redis keys that are not of requests or quotas. Those of a pool are given by their names in it."""
+"""Redis keys that are not of requests that run, or of quotas. Those of a pool are given by their names in it."""
 OF_RESULTS = {"results", "keys", "key_due"}
 """Redis keys that keep results for a retry with the same idempotency key."""
-WINDOWED = {"cluster.control.step_model.StepSample"}
+WINDOWED = {
+    "cluster.control.step_model.StepSample",
+    "cluster.queue.line.PlaceInLine",
+    "router.records.pace._Seen",
+    "router.generation.wait.EarlierRefusals",
+}
 """Objects kept for a span of time. Their number does not depend on the number of requests."""
 
 

@@ -35,9 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--every", type=above_zero, default=1.0, metavar="SECONDS", help="time between two looks (default %(default)s)"
     )
     add_target_flags(parser)
-    show_examples(
-        parser, "penstock top", "penstock top --once | less", "penstock top --target router.example.com:50051"
-    )
+    show_examples(parser, "penstock top", "penstock top --once", "penstock top --target router.example.com:50051")
     parser.set_defaults(run=run_top)
 
 

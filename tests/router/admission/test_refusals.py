@@ -22,7 +22,7 @@ def test_a_call_that_comes_back_knows_when_it_was_refused_first_and_why() -> Non
     assert refusals.take(CallName("acme", "other")) is refusals.take(CallName("other", "hello")) is None
     found = refusals.take(call)
     assert found is not None
-    assert (began_at, began_at + 3, 2, QUOTA) == (found.first_at, found.last_at, found.times, found.error)
+    assert (began_at, began_at + 3, 2, QUOTA.reason) == (found.first_at, found.last_at, found.times, found.reason)
     assert refusals.take(call) is None
 
 
