@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,9 +105,7 @@ class Stream:
                 # Cancelled while there was no call: before the first one, or between two.
                 raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
-            self._call, self._attempt = self._open_call(self._state.request(), self._state.attempts, again=again)
-            if self._cancelled.is_set():
-                self._call.cancel()  # Another thread cancelled the stream while the call was being made.
+            self._begin(again=again)
         try:
             message = next(self._call, None)
         except grpc.RpcError as error:
@@ -115,6 +116,22 @@ class Stream:
             self._state.end()
             return None
         return self._state.accept(message)
+
+    def _begin(self, *, again: bool) -> None:
+        def begin() -> None:
+            self._call, self._attempt = self._open_call(self._state.request(), self._state.attempts, again=again)
+            if self._cancelled.is_set():
+                self._call.cancel()  # The stream was cancelled while the call was being made.
+
+        if threading.current_thread() is not threading.main_thread():
+            begin()
+            return
+        # Ctrl-C strikes the main thread anywhere. Within gRPC it would leave a call that has begun and that nobody can
+        # cancel. So another thread makes the call.
+        begun: Future[None] = Future()
+        context = contextvars.copy_context()
+        threading.Thread(target=_run, args=(begun, partial(context.run, begin)), daemon=True).start()
+        begun.result()
 
     def _recover(self, error: grpc.RpcError) -> None:
         if self._closed.is_set():
@@ -143,3 +160,11 @@ class _Loop:
 
     def __del__(self) -> None:
         self._stream._leave()
+
+
+def _run(done: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+        done.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+        done.set_exception(error)

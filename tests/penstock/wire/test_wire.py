@@ -19,7 +19,9 @@ from penstock.models import (
     ReplicaState,
     RequestClass,
     SamplingParams,
+    StructuralTag,
     StructuredOutput,
+    TaggedSchema,
     TokenLogprob,
 )
 from penstock.v1 import types_pb2
@@ -31,8 +33,19 @@ structured = st.one_of(
     st.builds(StructuredOutput, kind=st.just(ConstraintKind.JSON_SCHEMA), text=texts, best_effort=st.booleans()),
     st.builds(
         StructuredOutput,
-        kind=st.sampled_from([kind for kind in ConstraintKind if kind is not ConstraintKind.CHOICE]),
+        kind=st.sampled_from(
+            [kind for kind in ConstraintKind if kind not in (ConstraintKind.CHOICE, ConstraintKind.STRUCTURAL_TAG)]
+        ),
         text=texts,
+    ),
+    st.builds(
+        StructuredOutput,
+        kind=st.just(ConstraintKind.STRUCTURAL_TAG),
+        tag=st.builds(
+            StructuralTag,
+            structures=st.lists(st.builds(TaggedSchema, begin=texts, schema=texts, end=texts)).map(tuple),
+            triggers=st.lists(texts).map(tuple),
+        ),
     ),
     st.builds(
         StructuredOutput,

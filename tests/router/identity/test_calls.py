@@ -82,6 +82,9 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stack.admin().GetUsage(admin_pb2.GetUsageRequest(), metadata=metadata),
         stack.admin().ListDecisions(admin_pb2.ListDecisionsRequest(), metadata=metadata),
         stack.admin().SetOperatingPoint(admin_pb2.SetOperatingPointRequest(pool="demo"), metadata=metadata),
+        stack.admin().Explain(admin_pb2.ExplainRequest(request_id="x"), metadata=metadata),
+        stack.admin().ListRequests(admin_pb2.ListRequestsRequest(), metadata=metadata),
+        stack.admin().GetCosts(admin_pb2.GetCostsRequest(), metadata=metadata),
     ]
 
 
