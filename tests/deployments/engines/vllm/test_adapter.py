@@ -47,6 +47,9 @@ class Owner:
     def on_first_token(self, sequence: Any) -> None:
         pass
 
+    def on_scheduled(self, moment: float) -> float:
+        return 0.0
+
     def on_preempted(self) -> None:
         self.preempted += 1
 

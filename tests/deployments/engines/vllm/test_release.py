@@ -38,6 +38,9 @@ class _Nobody:
     def share_at(self, moment: float) -> float:
         return 0.0
 
+    def on_scheduled(self, moment: float) -> float:
+        return 0.0
+
     def on_first_token(self, sequence: VllmSequence) -> None: ...
 
     def on_preempted(self) -> None: ...
