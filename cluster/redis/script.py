@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,23 @@ class Script:
 
 PLAIN = Script("command", b"", "")
 """Placeholder of a single command, which Redis can't have lost."""
+
+
+def load_scripts(package: str, names: Iterable[str]) -> Mapping[str, Script]:
+    """Return scripts by name, from the Lua files of a package. Its `common.lua` goes in front of each."""
+    shared = _read(package, "common")
+    return MappingProxyType({name: _script(name, f"{shared}\n{_read(package, name)}".encode()) for name in names})
+
+
+def _script(name: str, source: bytes) -> Script:
+    # Redis names scripts by SHA-1; no security depends on it.
+    return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+
+
+def _read(package: str, name: str) -> str:
+    """Return a Lua file without its comments: Redis stores and hashes the text."""
+    text = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
 
 
 def pack(*words: str | bytes | float) -> bytes:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
-from types import MappingProxyType
 
-from cluster.redis.script import Script
+from cluster.redis.script import Script, load_scripts
 
 SCRIPTS = ("add", "newest")
 
@@ -16,16 +13,4 @@ SCRIPTS = ("add", "newest")
 @cache
 def load_record_scripts() -> Mapping[str, Script]:
     """Return all scripts by name."""
-    shared = _read("common")
-    return MappingProxyType({name: _script(name, f"{shared}\n{_read(name)}".encode()) for name in SCRIPTS})
-
-
-def _script(name: str, source: bytes) -> Script:
-    # Redis names scripts by SHA-1; no security depends on it.
-    return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
-
-
-def _read(name: str) -> str:
-    """Return a Lua file without its comments: Redis stores and hashes the text."""
-    text = (files("cluster.records.redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+    return load_scripts("cluster.records.redis", SCRIPTS)
