@@ -72,6 +72,7 @@ OF_RESULTS = {"results", "keys", "key_due"}
 WINDOWED = {
     "cluster.control.step_model.StepSample",
     "cluster.queue.line.PlaceInLine",
+    "cluster.queue.line.TenantLine",
     "router.records.pace._Seen",
     "router.generation.wait.EarlierRefusals",
 }
@@ -297,7 +298,7 @@ async def _measure(
             for name, n in keys_after.items()
             if name not in LASTING and not (name in OF_RESULTS and n <= tally.kept)
         },
-        "redis_keys": {"before": len(keys_before), "after": len(keys_after)},
+        "new_keys": sorted(set(keys_after) - set(keys_before) - LASTING - OF_RESULTS),
         "rss_mb": rss,
     }
 

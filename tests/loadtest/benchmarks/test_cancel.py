@@ -30,7 +30,7 @@ async def test_a_storm_of_cancels_leaves_nothing_behind(server: Server, tmp_path
     assert 500 == figures["generations"] == sum(figures["ends"].values())
     assert {"unheard", "queued", "prefill", "decode"} == set(figures["states"])
     assert [] == missed({"storm": figures})
-    assert figures["redis_keys"]["before"] == figures["redis_keys"]["after"]
+    assert [] == figures["new_keys"]
 
 
 @pytest.mark.slow
