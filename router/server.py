@@ -181,6 +181,7 @@ def build_router(
     ]
     calls = Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
+    http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     names = [service.full_name for service in _SERVICES]
     parts = RouterParts(
@@ -200,7 +201,7 @@ def build_router(
         health=health_service,
         server=public_server(own, handlers, health_service, names, shared_port=shared_port),
         tls=tls,
-        http=build_http(own, HttpServices(calls, embeddings, job_tools, responses), tls, shared_port=shared_port),
+        http=build_http(own, http_services, tls, shared_port=shared_port),
     )
     return Router(
         router_id,

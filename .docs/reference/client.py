@@ -31,6 +31,7 @@ GROUPS = {
         "values.decisions",
         "values.steps",
         "values.admin.costs",
+        "values.admin.identity",
         "values.admin.records",
     ),
     "Errors": ("values.errors", "values.objects"),

@@ -11,6 +11,7 @@ from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader
 from router.admin.usage import read_costs, read_usage
+from router.admin.whoami import who_is
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, may_use
@@ -74,3 +75,8 @@ class AdminServicer:
         self, request: api.ListRequestsRequest, context: CallContext, caller: Caller
     ) -> api.ListRequestsResponse:
         return await self._records.list_requests(request, caller)
+
+    async def WhoAmI(  # noqa: N802
+        self, request: api.WhoAmIRequest, context: CallContext, caller: Caller
+    ) -> api.WhoAmIResponse:
+        return who_is(caller, self._pools)

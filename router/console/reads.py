@@ -30,6 +30,7 @@ class ReadRoutes:
         """Add all routes to an application."""
         add = app.router.add_get
         add(ABOUT, self.about)
+        add("/api/whoami", self.whoami)
         add("/api/status", self.status)
         add("/api/models", self.models)
         add("/api/decisions", self.decisions)
@@ -41,6 +42,9 @@ class ReadRoutes:
 
     async def about(self, request: web.Request) -> web.StreamResponse:
         return answer(self._about)
+
+    async def whoami(self, request: web.Request) -> web.StreamResponse:
+        return answer(await request.app[CLIENT].whoami(timeout=TIMEOUT_S))
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         found = await request.app[CLIENT].cluster_status(timeout=TIMEOUT_S)

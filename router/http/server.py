@@ -13,6 +13,7 @@ from cluster.errors import BootstrapError
 from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings, RouterSettings, is_loopback
 from cluster.trust.tls import TlsFiles
+from router.admin.servicer import AdminServicer
 from router.embeddings.servicer import EmbeddingServicer
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls, name_answer
@@ -28,6 +29,7 @@ from router.http.responses.routes import ResponseRoutes
 from router.http.responses.runs import ResponseRuns
 from router.http.routes import Routes
 from router.http.tokenizer import TokenizerRoutes
+from router.http.whoami import CallerRoutes
 from router.jobs import JobTools
 
 _END_S = 0.2
@@ -43,6 +45,7 @@ class HttpServices:
     """What the routes of the HTTP API call."""
 
     calls: Calls
+    admin: AdminServicer
     embeddings: EmbeddingServicer
     jobs: JobTools
     responses: ResponseRuns
@@ -94,6 +97,7 @@ class HttpServer:
         DescriptionRoutes().add_to(app)
         Routes(calls, self._drain).add_to(app)
         CompletionRoutes(calls).add_to(app)
+        CallerRoutes(calls, services.admin).add_to(app)
         TokenizerRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         self._files = FileRoutes(calls, services.jobs, settings)

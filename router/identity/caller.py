@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.models import RequestClass
 
@@ -19,6 +19,26 @@ class Role(enum.IntEnum):
     """Also change the cluster."""
 
 
+class CredentialKind(enum.Enum):
+    """Kind of proof by which a caller is known."""
+
+    NONE = enum.auto()
+    """No proof: callers without credentials are let in."""
+    API_KEY = enum.auto()
+    CERTIFICATE = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Proof by which a caller is known."""
+
+    kind: CredentialKind = CredentialKind.NONE
+    name: str = ""
+    """Public name: the id of a key, or the name of a certificate's entry."""
+    expires_ms: float = float("inf")
+    """Milliseconds since the Unix epoch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Caller of the API. Requests, jobs and quotas belong to the tenant, never to the key that was used."""
@@ -29,6 +49,8 @@ class Caller:
     """Models it may use; None for all."""
     classes: frozenset[RequestClass] | None = None
     """Request classes it may use; None for all."""
+    credential: Credential = field(default=Credential(), compare=False)
+    """How it is known. Callers with the same rights are equal, however they are known."""
 
 
 ANONYMOUS = Caller("anonymous", Role.ADMIN)

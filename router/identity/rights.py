@@ -16,6 +16,7 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "ListDecisions": Role.OPERATOR,
     "Explain": Role.USER,
     "ListRequests": Role.USER,
+    "WhoAmI": Role.USER,
 }
 
 

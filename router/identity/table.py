@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.models import RequestClass
-from router.identity.caller import Caller, Role
+from router.identity.caller import Caller, Credential, CredentialKind, Role
 from router.identity.key import hash_key, key_id
 from router.identity.keys_file import CertificateEntry, KeyEntry, KeysFile
 
@@ -80,13 +80,16 @@ class KeyTable:
 
 
 def _entry(entry: KeyEntry | CertificateEntry, name: str, sha256: str = _NOBODY) -> Entry:
+    kind = CredentialKind.API_KEY if isinstance(entry, KeyEntry) else CredentialKind.CERTIFICATE
+    expires_ms = _ms(entry.expires, float("inf"))
     caller = Caller(
         tenant=entry.tenant,
         role=Role[entry.role.upper()],
         models=frozenset(entry.models) if entry.models is not None else None,
         classes=frozenset(RequestClass[c.upper()] for c in entry.classes) if entry.classes is not None else None,
+        credential=Credential(kind, name, expires_ms),
     )
-    return Entry(name, caller, _ms(entry.not_before, float("-inf")), _ms(entry.expires, float("inf")), sha256)
+    return Entry(name, caller, _ms(entry.not_before, float("-inf")), expires_ms, sha256)
 
 
 def _ms(moment: datetime | None, default: float) -> float:

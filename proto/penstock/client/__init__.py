@@ -31,6 +31,7 @@ from penstock.models import (
     Unenforced,
 )
 from penstock.values.admin.costs import CostLine, CostReport, GpuTime
+from penstock.values.admin.identity import CredentialKind, Identity, Role
 from penstock.values.admin.records import (
     AttemptRecord,
     ChoiceRecord,
@@ -137,6 +138,7 @@ __all__ = [
     "CostLine",
     "CostReport",
     "Counterfactual",
+    "CredentialKind",
     "DeadlineExceededError",
     "Decision",
     "DecisionList",
@@ -155,6 +157,7 @@ __all__ = [
     "GenerateOptions",
     "GenerationFailedError",
     "GpuTime",
+    "Identity",
     "InternalError",
     "InvalidArgumentError",
     "Job",
@@ -193,6 +196,7 @@ __all__ = [
     "ResumePoint",
     "Resumed",
     "RetryPolicy",
+    "Role",
     "Sampling",
     "SamplingFields",
     "Scores",

@@ -22,6 +22,62 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Role:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    """Never sent."""
+    ROLE_USER: _Role.ValueType  # 1
+    """Generates, and manages its own tenant's requests and jobs."""
+    ROLE_OPERATOR: _Role.ValueType  # 2
+    """Also reads the state of the cluster and of every tenant."""
+    ROLE_ADMIN: _Role.ValueType  # 3
+    """Also changes the cluster."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+    """Role of a caller. Each role includes the ones before it."""
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+"""Never sent."""
+ROLE_USER: Role.ValueType  # 1
+"""Generates, and manages its own tenant's requests and jobs."""
+ROLE_OPERATOR: Role.ValueType  # 2
+"""Also reads the state of the cluster and of every tenant."""
+ROLE_ADMIN: Role.ValueType  # 3
+"""Also changes the cluster."""
+Global___Role: _TypeAlias = Role  # noqa: Y015
+
+class _CredentialKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CredentialKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CredentialKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CREDENTIAL_KIND_UNSPECIFIED: _CredentialKind.ValueType  # 0
+    """Never sent."""
+    CREDENTIAL_KIND_NONE: _CredentialKind.ValueType  # 1
+    """No proof: the router lets callers without credentials in."""
+    CREDENTIAL_KIND_API_KEY: _CredentialKind.ValueType  # 2
+    """API key."""
+    CREDENTIAL_KIND_CERTIFICATE: _CredentialKind.ValueType  # 3
+    """Client certificate of the connection."""
+
+class CredentialKind(_CredentialKind, metaclass=_CredentialKindEnumTypeWrapper):
+    """Kind of proof by which a caller is known."""
+
+CREDENTIAL_KIND_UNSPECIFIED: CredentialKind.ValueType  # 0
+"""Never sent."""
+CREDENTIAL_KIND_NONE: CredentialKind.ValueType  # 1
+"""No proof: the router lets callers without credentials in."""
+CREDENTIAL_KIND_API_KEY: CredentialKind.ValueType  # 2
+"""API key."""
+CREDENTIAL_KIND_CERTIFICATE: CredentialKind.ValueType  # 3
+"""Client certificate of the connection."""
+Global___CredentialKind: _TypeAlias = CredentialKind  # noqa: Y015
+
 class _ControlMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -133,6 +189,75 @@ DRAIN_REASON_STOPPED: DrainReason.ValueType  # 1
 DRAIN_REASON_ENGINE_LOST: DrainReason.ValueType  # 2
 """Its engine is dead; the host replaces the replica."""
 Global___DrainReason: _TypeAlias = DrainReason  # noqa: Y015
+
+@_typing.final
+class WhoAmIRequest(_message.Message):
+    """Request of a caller that asks who it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoAmIRequest: _TypeAlias = WhoAmIRequest  # noqa: Y015
+
+@_typing.final
+class WhoAmIResponse(_message.Message):
+    """A caller and what it may use, as the router that answers sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_KIND_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_NAME_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_MS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Tenant that the caller's requests, jobs and quotas belong to."""
+    role: Global___Role.ValueType
+    """Role."""
+    credential_kind: Global___CredentialKind.ValueType
+    """Kind of its credential."""
+    credential_name: _builtins.str
+    """Public name of the credential: the id of an API key, or the certificate's name in the keys file. Empty without one."""
+    expires_at_ms: _builtins.int
+    """Time at which the credential expires, in milliseconds since the Unix epoch. Absent: never."""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Models of this cluster that it may use, ordered by name."""
+
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.RequestClass.ValueType]:
+        """Classes that its requests may have."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        role: Global___Role.ValueType = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        classes: _abc.Iterable[_types_pb2.RequestClass.ValueType] | None = ...,
+        credential_kind: Global___CredentialKind.ValueType = ...,
+        credential_name: _builtins.str = ...,
+        expires_at_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms", "expires_at_ms", b"expires_at_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms", "classes", b"classes", "credential_kind", b"credential_kind", "credential_name", b"credential_name", "expires_at_ms", b"expires_at_ms", "models", b"models", "role", b"role", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expires_at_ms: _TypeAlias = _typing.Literal["expires_at_ms"]  # noqa: Y015
+    _WhichOneofArgType__expires_at_ms: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_at_ms) -> _WhichOneofReturnType__expires_at_ms | None: ...
+
+Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):

@@ -70,6 +70,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
                 _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/penstock.v1.AdminService/WhoAmI',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -133,6 +138,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhoAmI(self, request, context):
+        """Tell the caller who it is and what it may use. Any role.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -170,6 +182,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListRequests,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -362,6 +379,33 @@ class AdminService:
             '/penstock.v1.AdminService/ListRequests',
             penstock_dot_v1_dot_admin__pb2.ListRequestsRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/WhoAmI',
+            penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,8 @@ class AdminServiceStub:
     """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
     records cannot be read.
     """
+    WhoAmI: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]
+    """Tell the caller who it is and what it may use. Any role."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -95,6 +97,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
     records cannot be read.
     """
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]  # type: ignore[assignment]
+    """Tell the caller who it is and what it may use. Any role."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Status and control of a cluster, for its operators."""
@@ -168,5 +172,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """List requests that ended, newest first. Any role may list its own tenant's; operators all. UNAVAILABLE while the
         records cannot be read.
         """
+
+    @_abc_1.abstractmethod
+    def WhoAmI(
+        self,
+        request: _admin_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.WhoAmIResponse, _abc.Awaitable[_admin_pb2.WhoAmIResponse]]:
+        """Tell the caller who it is and what it may use. Any role."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,7 +3,7 @@
 const PLACE = "penstock-key";
 const kept = new Map();
 
-export class CallError extends Error {
+class CallError extends Error {
   constructor(status, body) {
     super(body.error || `status ${status}`);
     this.status = status;

@@ -1,6 +1,7 @@
 // The frame of the page: navigation, theme, the user's key, and the loop that reads and draws the page that is shown.
 
 import { key, read, useKey } from "./api.js";
+import { introduce, may, whoCalls } from "./caller.js";
 import { h, patchChildren } from "./dom.js";
 import { forget } from "./history.js";
 import { PAGES, pageOf } from "./pages.js";
@@ -8,19 +9,21 @@ import { PAGES, pageOf } from "./pages.js";
 const view = document.getElementById("view");
 const problem = document.getElementById("problem");
 const live = document.getElementById("live");
+const PATIENCE_MS = 1000; // for who calls: a page is shown without it, too
 const THEMES = ["auto", "light", "dark"];
 let shown = null; // what is shown: page, its parameters, and how to end it
 let timer = 0;
+let caller = null; // who looks at the page; null where that is not known
 let about = { version: "", target: "", planner: false };
 
 function address() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  return { name: name || "overview", rest: rest.map(decodeURIComponent), query: Object.fromEntries(new URLSearchParams(query)) };
+  return { name: name ?? "", rest: rest.map(decodeURIComponent), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 function drawNavigation(current) {
-  const links = PAGES.filter((page) => !page.hidden && (page.needs !== "planner" || about.planner)).map((page) =>
+  const links = PAGES.filter((page) => !page.hidden && may(caller, page.role) && (page.needs !== "planner" || about.planner)).map((page) =>
     h("li", {}, h("a", { href: `#/${page.name}`, "aria-current": page.name === current ? "page" : null }, page.title)),
   );
   const place = document.getElementById("pages");
@@ -30,7 +33,7 @@ function drawNavigation(current) {
 
 function open() {
   const { name, rest, query } = address();
-  const page = pageOf(name, rest);
+  const page = pageOf(name, rest, caller);
   const again = shown && shown.page === page && !page.mount;
   clearTimeout(timer);
   shown?.end?.();
@@ -41,7 +44,7 @@ function open() {
   if (page.mount) {
     view.replaceChildren();
     live.textContent = "";
-    shown.end = page.mount(view, { about, query, fail }) ?? null;
+    shown.end = page.mount(view, { about, query, fail, caller }) ?? null;
   } else {
     if (!again) view.replaceChildren(h("p", { class: "empty" }, "Loading"));
     turn(shown);
@@ -55,7 +58,7 @@ async function turn(mine) {
   try {
     const data = await page.load({ rest, query });
     if (shown !== mine) return;
-    patchChildren(view, [page.draw(data, { rest, query, redraw: () => turn(mine), fail })].flat());
+    patchChildren(view, [page.draw(data, { rest, query, redraw: () => turn(mine), fail, caller })].flat());
     patchChildren(problem, []);
     mine.failed = false;
     live.textContent = page.every ? "live" : "";
@@ -92,6 +95,7 @@ function fail(error) {
 function askKey() {
   const dialog = document.getElementById("ask");
   document.getElementById("ask-key").value = "";
+  document.getElementById("ask-who").textContent = introduce(caller);
   dialog.showModal();
 }
 
@@ -101,12 +105,26 @@ function keepKey(event) {
   else if (given.value.trim()) useKey(given.value.trim());
   given.value = "";
   forget();
-  showKey();
-  open();
+  begin();
 }
 
 function showKey() {
-  document.getElementById("key").textContent = key() ? "API key: set" : "API key";
+  const owner = caller ? `${caller.tenant} (${caller.role})` : "set";
+  document.getElementById("key").textContent = key() ? `API key: ${owner}` : "API key";
+}
+
+// Learn who calls, and show the page of the address.
+async function begin() {
+  caller = null;
+  showKey();
+  const asked = whoCalls();
+  const known = asked.then((found) => {
+    caller = found;
+    showKey();
+    if (shown) drawNavigation(shown.page.under ?? shown.page.name);
+  });
+  await Promise.race([known, new Promise((done) => setTimeout(done, PATIENCE_MS))]);
+  open();
 }
 
 function useTheme(name) {
@@ -130,7 +148,6 @@ document.getElementById("skip").onclick = (event) => {
   document.getElementById("main").focus();
 };
 document.getElementById("ask-form").onsubmit = keepKey;
-showKey();
 window.addEventListener("hashchange", () => {
   open();
   window.scrollTo(0, 0);
@@ -139,9 +156,9 @@ window.addEventListener("hashchange", () => {
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && shown && !shown.page.mount) turn(shown);
 });
-open();
+begin();
 read("/api/about").then((found) => {
   about = found;
   document.getElementById("target").textContent = `${found.target} · ${found.version}`;
-  drawNavigation(shown.page.under ?? shown.page.name);
+  if (shown) drawNavigation(shown.page.under ?? shown.page.name);
 }, fail);

@@ -1,5 +1,6 @@
 // The pages, in the order of the navigation.
 
+import { may } from "./caller.js";
 import { autoscaler } from "./views/autoscaler.js";
 import { jobs } from "./views/jobs.js";
 import { line } from "./views/line.js";
@@ -14,6 +15,8 @@ import { usage } from "./views/usage.js";
 
 export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, playground, plan];
 
-export function pageOf(name, rest) {
-  return PAGES.find((page) => page.name === name && Boolean(page.hidden) === rest.length > 0) ?? PAGES[0];
+// The page of an address; that of an empty one is the first that the caller may see.
+export function pageOf(name, rest, caller) {
+  const first = PAGES.find((page) => may(caller, page.role));
+  return PAGES.find((page) => page.name === name && Boolean(page.hidden) === rest.length > 0) ?? first;
 }

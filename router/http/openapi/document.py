@@ -51,6 +51,7 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/classify", "post", _VECTORS, "Return classes of texts", "PairRequest", "Object"),
     ("/v1/models", "get", _MODELS, "List the models", "", "Models"),
     ("/v1/models/{model}", "get", _MODELS, "Describe a model", "", "Model"),
+    ("/v1/whoami", "get", _MODELS, "Tell the caller who it is and what it may use", "", "Caller"),
     ("/tokenize", "post", _MODELS, "Return the tokens of a prompt", "TokenizeRequest", "Object"),
     ("/detokenize", "post", _MODELS, "Return the text of tokens", "DetokenizeRequest", "Object"),
     ("/tokenizer_info", "get", _MODELS, "Describe the tokenizer", "", "Object"),

@@ -195,6 +195,15 @@ SCHEMAS: Mapping[str, Schema] = {
         "input_file_id endpoint completion_window", input_file_id=TEXT, endpoint=TEXT, completion_window=TEXT
     ),
     "Upload": fields("file purpose", file={"type": "string", "format": "binary"}, purpose={"const": "batch"}),
+    "Caller": fields(
+        "object tenant role models classes credential",
+        object={"const": "caller"},
+        tenant=TEXT,
+        role={"enum": ["user", "operator", "admin"]},
+        models=listed(TEXT),
+        classes=listed({"enum": ["interactive", "standard", "batch"]}),
+        credential=fields("kind name expires_at", kind=TEXT, name=maybe(TEXT), expires_at=maybe(number(whole=True))),
+    ),
     "Object": OBJECT,
     "Page": fields("object data", data=listed(OBJECT), **_PAGE),
 }

@@ -9,6 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from penstock.client import AsyncClient
+from router.identity.key import key_id
 from tests.router.console.browser import Tab, open_tab
 from tests.router.console.conftest import Console, running_console
 from tests.support.keys import Keys
@@ -55,7 +56,7 @@ async def give(tab: Tab, key: str) -> None:
     await tab.page.get_by_role("button", name="API key", exact=False).first.click()
     await tab.page.get_by_label("Key", exact=True).fill(key)
     await tab.page.keyboard.press("Enter")
-    await tab.page.get_by_role("button", name="API key: set").wait_for()
+    await tab.page.get_by_role("button", name="API key: ").wait_for()
 
 
 async def test_without_a_key_the_page_asks_for_one_and_keeps_it_in_the_tab(tab: Tab, keys: Keys) -> None:
@@ -70,7 +71,8 @@ async def test_without_a_key_the_page_asks_for_one_and_keeps_it_in_the_tab(tab: 
     await tab.page.get_by_role("heading", name="Overview").wait_for()
     stored = await tab.run("() => [JSON.stringify(localStorage), document.cookie, location.href].join()")
     assert keys.operator not in stored
-    await tab.page.get_by_role("button", name="API key: set").click()
+    await tab.page.get_by_role("button", name="API key: ops (operator)").click()
+    await tab.see(f"You are tenant ops, role operator, api key {key_id(keys.operator)}.", "#ask-who")
     await tab.page.get_by_role("button", name="Forget the key").click()
     await tab.see("UNAUTHENTICATED", "#problem")
     assert keys.operator not in await tab.run("() => JSON.stringify(sessionStorage)")
@@ -79,15 +81,24 @@ async def test_without_a_key_the_page_asks_for_one_and_keeps_it_in_the_tab(tab: 
 async def test_a_user_sees_its_own_tenant_only(tab: Tab, keys: Keys) -> None:
     await tab.page.goto(tab.url)
     await give(tab, keys.acme)
-    await tab.see("PERMISSION_DENIED", "#problem")
-    await tab.open("requests")
     await tab.see("Your tenant's requests")
+    links = await tab.page.get_by_role("navigation").get_by_role("link").all_inner_texts()
+    assert ["Requests", "Jobs", "Usage", "Models", "Playground", "Planner"] == links
     assert {"acme"} == {row[3] for row in await tab.rows("Newest first")}
     await tab.open("usage")
     await tab.see("What your tenant used")
     assert ["acme"] == [row[0] for row in await tab.rows("Most first")]
     await tab.open("models")
     await tab.see("demo")
+    await tab.page.goto(f"{tab.url}/#/replicas")
+    await tab.see("PERMISSION_DENIED", "#problem")
+
+
+async def test_the_playground_offers_the_classes_of_the_key(tab: Tab, keys: Keys) -> None:
+    await tab.page.goto(tab.url)
+    await give(tab, keys.narrow)
+    await tab.open("playground")
+    assert ["batch"] == await tab.page.get_by_label("Class").locator("option").all_inner_texts()
 
 
 async def test_an_operator_sees_all_and_changes_nothing(tab: Tab, keys: Keys) -> None:
@@ -96,7 +107,7 @@ async def test_an_operator_sees_all_and_changes_nothing(tab: Tab, keys: Keys) ->
     await tab.open("requests")
     assert {"acme", "other"} == {row[3] for row in await tab.rows("Newest first")}
     await tab.open("autoscaler")
-    await tab.page.get_by_text("Change it (for admins)").click()
-    await tab.page.get_by_label("Budget per hour").fill("1")
-    await tab.page.get_by_role("button", name="Change", exact=True).click()
-    await tab.see("PERMISSION_DENIED", "#problem")
+    await tab.see("Operating point")
+    assert 0 == await tab.page.get_by_text("Change it").count()
+    await give(tab, keys.admin)
+    await tab.page.get_by_text("Change it").wait_for()

@@ -83,7 +83,7 @@ async def test_decisions_have_steps_reasons_and_counterfactuals(console: Console
 
 async def test_an_admin_changes_the_operating_point(console: Console, tab: Tab) -> None:
     await tab.open("autoscaler?pool=demo")
-    await tab.page.get_by_text("Change it (for admins)").click()
+    await tab.page.get_by_text("Change it").click()
     await tab.page.get_by_label("interactive: TTFT p99, s").fill("2.5")
     await tab.page.get_by_label("Budget per hour").fill("40")
     await tab.page.get_by_role("button", name="Change", exact=True).click()

@@ -18,6 +18,7 @@ from cluster.errors import SettingsError, UnauthenticatedError
 from cluster.settings import load_settings
 from penstock.models import RequestClass
 from router.identity import ANONYMOUS, Authenticator, Caller, Role
+from router.identity.caller import Credential, CredentialKind
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
 
@@ -214,6 +215,9 @@ def test_a_client_certificate_stands_for_its_entry(
         caller.role,
     )
     assert "workers" == authenticator(worker).tenant
+    assert Credential(CredentialKind.CERTIFICATE, "common_name worker", (NOW.timestamp() + 3600) * 1000) == (
+        authenticator(worker).credential
+    )
     # The key is what the caller says now; the certificate belongs to its connection.
     assert "by-key" == authenticator(Call(("authorization", f"Bearer {key}"), x509_common_name=b"worker")).tenant
     clock.advance(3600)

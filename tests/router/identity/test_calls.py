@@ -85,6 +85,7 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stack.admin().Explain(admin_pb2.ExplainRequest(request_id="x"), metadata=metadata),
         stack.admin().ListRequests(admin_pb2.ListRequestsRequest(), metadata=metadata),
         stack.admin().GetCosts(admin_pb2.GetCostsRequest(), metadata=metadata),
+        stack.admin().WhoAmI(admin_pb2.WhoAmIRequest(), metadata=metadata),
     ]
 
 

@@ -25,6 +25,7 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "SetOperatingPoint": Role.ADMIN,
         "Explain": Role.USER,
         "ListRequests": Role.USER,
+        "WhoAmI": Role.USER,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

@@ -7,6 +7,7 @@ import datetime
 from penstock.client.admin import calls
 from penstock.client.aio_calls import AsyncCaller
 from penstock.values.admin.costs import CostReport
+from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord
 from penstock.values.decisions import DecisionList
 from penstock.values.results import UsageReport
@@ -126,3 +127,7 @@ class AsyncAdminCaller(AsyncCaller):
             ValueError: both a tenant and all tenants are asked for.
         """
         return await self._run(calls.list_requests(tenant, all_tenants, pool, missed, limit), timeout)
+
+    async def whoami(self, *, timeout: float | None = None) -> Identity:
+        """Return who the caller is and what it may use. For any role; `timeout` is in seconds."""
+        return await self._run(calls.whoami(), timeout)

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.client.calls import UnaryCall
 from penstock.v1 import admin_pb2
 from penstock.values.admin.costs import CostReport
+from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.fields import build, unfit
@@ -74,6 +75,10 @@ def list_requests(
 ) -> UnaryCall[tuple[RequestRecord, ...]]:
     request = build(admin_pb2.ListRequestsRequest, pool=pool, missed=missed, limit=limit, **_whose(tenant, all_tenants))
     return UnaryCall(lambda stubs: stubs.admin.ListRequests, request, requests_from_proto)
+
+
+def whoami() -> UnaryCall[Identity]:
+    return UnaryCall(lambda stubs: stubs.admin.WhoAmI, admin_pb2.WhoAmIRequest(), Identity.from_proto)
 
 
 def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:

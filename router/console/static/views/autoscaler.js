@@ -1,6 +1,7 @@
 // The autoscaler's decisions: steps, reasons, and what it would have done without a term.
 
 import { read, readKept, send } from "../api.js";
+import { may } from "../caller.js";
 import { line } from "../charts.js";
 import { h } from "../dom.js";
 import { clock, counted, digits, money, moment, nearly, percent, seconds, words } from "../format.js";
@@ -12,6 +13,7 @@ const NEWEST = 10;
 export const autoscaler = {
   name: "autoscaler",
   title: "Autoscaler",
+  role: "operator",
   every: 3000,
   async load({ query }) {
     const { status } = await readKept(10, "/api/status");
@@ -19,14 +21,14 @@ export const autoscaler = {
     const pool = pools.includes(query.pool) ? query.pool : pools[0];
     return { pools, pool, found: pool ? await read("/api/decisions", { pool, limit: 120 }) : null };
   },
-  draw({ pools, pool, found }, { query, redraw, fail }) {
+  draw({ pools, pool, found }, { query, redraw, fail, caller }) {
     if (!found) return [heading("Autoscaler"), h("p", { class: "empty" }, "This key may see no pool.")];
     const all = found.decisions;
     const chosen = all.find((each) => String(each.number) === query.decision) ?? all[0];
     return [
       heading("Autoscaler", "How many replicas the pool should have, and why."),
       pools.length > 1 ? pick(pools, pool) : null,
-      point(found, pool, redraw, fail),
+      point(found, pool, may(caller, "admin") ? form(found.operating_point, pool, found.operating_point_set, redraw, fail) : null),
       all.length ? course(all) : null,
       chosen ? decision(chosen) : h("p", { class: "empty" }, "No decisions: no autoscaler looks after this pool."),
       all.length ? list(all, pool, chosen, query) : null,
@@ -147,8 +149,8 @@ function list(all, pool, chosen, query) {
   );
 }
 
-// The operating point, and a form that changes it. Routers let admins only.
-function point(found, pool, redraw, fail) {
+// The operating point, and for admins a form that changes it.
+function point(found, pool, change) {
   const now = found.operating_point;
   const promised = CLASSES.flatMap((name) => [
     now[name].ttft_p99_s === null ? null : `${name}: first token in ${seconds(now[name].ttft_p99_s)} (p99)`,
@@ -162,7 +164,7 @@ function point(found, pool, redraw, fail) {
       now.budget_per_hour === null ? "no budget" : `at most ${money(now.budget_per_hour)} an hour`,
       found.operating_point_set ? "set at run time" : "from the settings",
     ].join(", ")),
-    h("details", { "data-key": `point-${pool}` }, h("summary", {}, "Change it (for admins)"), form(now, pool, found.operating_point_set, redraw, fail)),
+    change ? h("details", { "data-key": `point-${pool}` }, h("summary", {}, "Change it"), change) : null,
   );
 }
 

@@ -10,6 +10,7 @@ import { heading, section, tile } from "../parts.js";
 export const overview = {
   name: "overview",
   title: "Overview",
+  role: "operator",
   every: 1000,
   load: readStatus,
   draw: (status) => [

@@ -5,13 +5,14 @@ import { h } from "../dom.js";
 import { choose, field, heading } from "../parts.js";
 import { Conversation } from "./conversation.js";
 
+const CLASSES = ["interactive", "standard", "batch"];
 const EXAMPLE = `[{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city",
   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]`;
 
 export const playground = {
   name: "playground",
   title: "Playground",
-  mount(root, { query, fail }) {
+  mount(root, { query, fail, caller }) {
     const place = h("div", {});
     root.append(heading("Playground", "Each answer is a request like any other: it waits, runs and is charged to your tenant."), place);
     let ended = false;
@@ -19,7 +20,7 @@ export const playground = {
     read("/api/models").then((all) => {
       if (ended) return;
       const able = all.filter((each) => each.task !== "embed" && each.task !== "classify");
-      if (able.length) ground = new Ground(place, able, query.model, fail);
+      if (able.length) ground = new Ground(place, able, query.model, caller?.classes ?? CLASSES, fail);
       else place.append(h("p", { class: "empty" }, "This key may use no model that generates."));
     }, fail);
     return () => {
@@ -30,14 +31,14 @@ export const playground = {
 };
 
 class Ground {
-  constructor(place, models, wanted, fail) {
+  constructor(place, models, wanted, classes, fail) {
     this.fail = fail;
     this.models = new Map(models.map((each) => [each.name, each]));
     const names = models.map((each) => [each.name, each.name]);
     const first = this.models.has(wanted) ? wanted : models[0].name;
     this.one = choose(names, first, () => this.anew());
     this.other = choose([["", "none"], ...names], "", () => this.anew());
-    this.kind = choose([["interactive", "interactive"], ["standard", "standard"], ["batch", "batch"]], "interactive");
+    this.kind = choose(classes.map((name) => [name, name]), classes[0]);
     this.temperature = h("input", { type: "number", min: "0", max: "2", step: "any", value: "0.7" });
     this.most = h("input", { type: "number", min: "1", step: "1", value: "512" });
     this.effort = choose([["", "default"], ["low", "low"], ["medium", "medium"], ["high", "high"]], "");

@@ -11,6 +11,7 @@ const STATES = { ready: "good", starting: "info", draining: "warn" };
 export const replicas = {
   name: "replicas",
   title: "Replicas",
+  role: "operator",
   every: 1000,
   load: readStatus,
   draw: (status) => [heading("Replicas", "Each box is one engine. Bars show how full it is."), ...status.pools.map(pool)],
