@@ -39,6 +39,7 @@ from cluster.errors import (
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
+    RegistryConflictError,
     RequestError,
     RequestNotFoundError,
     ResponseLimitError,
@@ -75,6 +76,7 @@ CODES: Mapping[type[PenstockError], int] = {
     JobResultsLostError: code_pb2.DATA_LOSS,
     KeyReusedError: code_pb2.ALREADY_EXISTS,
     JobExistsError: code_pb2.ALREADY_EXISTS,
+    RegistryConflictError: code_pb2.ABORTED,
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
     NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
@@ -151,6 +153,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             return _invalid(error)
         case PermissionDeniedError():
             return _status(error, {"tenant": error.tenant, error.subject: error.value})
+        case RegistryConflictError():
+            return _status(error, {"kind": error.kind, "name": error.name, "version": str(error.found)})
         case JobLimitError():
             # No RetryInfo: waiting does not help until a job is deleted.
             quota = error_details_pb2.QuotaFailure()

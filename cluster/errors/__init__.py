@@ -14,6 +14,7 @@ PenstockError
 │   ├── JobResultsLostError         Redis lost results of the job
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
+│   ├── RegistryConflictError       somebody else changed the entry meanwhile
 │   ├── ResponseNotFoundError       no stored response has this id, or it is another tenant's
 │   ├── ResponseLimitError          the tenant's running responses take all that it may store
 │   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
@@ -71,6 +72,7 @@ from cluster.errors.requests import (
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
+    RegistryConflictError,
     RequestError,
     RequestNotFoundError,
     ResponseLimitError,
@@ -143,6 +145,7 @@ __all__ = [
     "QueueTimeoutError",
     "QueueUnavailableError",
     "QuotaExceededError",
+    "RegistryConflictError",
     "RequestError",
     "RequestNotFoundError",
     "ResponseLimitError",

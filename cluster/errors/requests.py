@@ -168,6 +168,21 @@ class JobLimitError(RequestError):
         super().__init__(f"the job would exceed {what} = {limit:,} of what is stored; delete jobs that have ended")
 
 
+class RegistryConflictError(RequestError):
+    """A change of an entry that somebody else changed meanwhile."""
+
+    reason = "REGISTRY_CONFLICT"
+    remedy = "Read the entry again, and send the change with its present version."
+
+    def __init__(self, kind: str, name: str, expected: int, found: int) -> None:
+        self.kind = kind
+        self.name = name
+        self.expected = expected
+        self.found = found
+        here = f"has version {found}" if found else "does not exist"
+        super().__init__(f"{kind} {name!r} {here}; the change expects {f'version {expected}' if expected else 'none'}")
+
+
 class ResponseNotFoundError(RequestError):
     """An id that no stored response of this tenant has."""
 

@@ -35,6 +35,13 @@ CASES = [
     (errors.ResponseNotFoundError("r"), "NOT_FOUND", "RESPONSE_NOT_FOUND", {"response_id": "r"}, None),
     (errors.ResponseLimitError(3, 9), "RESOURCE_EXHAUSTED", "RESPONSE_LIMIT", {}, None),
     (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
+    (
+        errors.RegistryConflictError("tenant", "acme", 3, 4),
+        "ABORTED",
+        "REGISTRY_CONFLICT",
+        {"kind": "tenant", "name": "acme", "version": "4"},
+        None,
+    ),
     (errors.JobResultsLostError("j", 3, 1), "DATA_LOSS", "JOB_RESULTS_LOST", {"job_id": "j"}, None),
     (
         errors.JobLimitError("max_jobs", 9),

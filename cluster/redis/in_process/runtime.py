@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from fractions import Fraction
 from importlib.resources import files
@@ -30,6 +31,7 @@ def make_runtime(run_id: str) -> Any:
     server[b"make_list"] = _make_list
     server[b"extend_list"] = _extend_list
     server[b"add_floats"] = add_floats
+    server[b"sha1hex"] = _sha1hex
     server[b"random"] = lua.globals().math[b"random"]
     # Fewer, longer rounds of garbage collection.
     lua.execute(b"collectgarbage('setpause', 400)")
@@ -49,6 +51,10 @@ def _find_runtime() -> Any:
         "the simulator runs the queue's Lua scripts in process, which needs the package lupa with LuaJIT 2.1 or Lua "
         "5.1: run `pip install 'penstock-llm[loadtest]'`, or `pip install 'lupa>=2.8,<3'`"
     )
+
+
+def _sha1hex(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 def _make_list(*values: Any) -> list[Any]:

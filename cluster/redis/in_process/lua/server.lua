@@ -66,7 +66,7 @@ end
 
 -- What scripts see. Redis lets them neither make globals nor read unknown ones.
 local scope = setmetatable({
-  KEYS = {}, ARGV = {}, redis = {call = call}, cmsgpack = R.cmsgpack,
+  KEYS = {}, ARGV = {}, redis = {call = call, sha1hex = R.sha1hex}, cmsgpack = R.cmsgpack,
   math = math, string = string, table = table, tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
   ipairs = ipairs, pairs = pairs, next = next, select = select, error = error, assert = assert,
 }, {

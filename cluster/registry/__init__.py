@@ -1,0 +1,1 @@
+"""The registry: what changes while a cluster runs, such as tenants, keys, adapters and aliases."""

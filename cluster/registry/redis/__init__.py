@@ -1,0 +1,1 @@
+"""The registry's store in Redis, for production."""
