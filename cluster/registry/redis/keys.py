@@ -10,7 +10,7 @@ from cluster.redis.keys import PREFIX
 REGISTRY_KEYS = tuple(
     f"{PREFIX}:{{registry}}:{name}"
     for name in (
-        "state",  # HASH: life, version, number of the last line of the history, its digest, version of the last removal.
+        "state",  # HASH: life, version, number and digest of the last line of the history, `floor`.
         "entries",  # HASH: "kind\0name" -> version, time, value. Deleted ones stay: the last 10,000.
         "versions",  # ZSET: "kind\0name" -> version of its last change.
         "gone",  # ZSET: the deleted ones among these.

@@ -52,9 +52,7 @@ class RedisRegistryStore:
     async def look(self, watcher: Watcher, since: Position, after: int | None = None) -> Look:
         report = json.dumps([watcher.kind, watcher.pool]).encode() + b"\n" + watcher.report
         start = "" if after is None else after
-        reply = await self._run(
-            "look", self._now(), watcher.id, report, since.life, since.version, start, self._page
-        )
+        reply = await self._run("look", self._now(), watcher.id, report, since.life, since.version, start, self._page)
         life, version, whole, more, *rest = reply
         entries = [_entry(bytes(rest[i]), bytes(rest[i + 1])) for i in range(0, len(rest), 2)]
         return Look(Position(_text(life), int(version)), entries, bool(whole), bool(more))
@@ -98,9 +96,7 @@ class RedisRegistryStore:
         seen = [_sighting(_text(flat[i]), bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
         # Ages count from the newest look, by the clock of Redis: ours may be another.
         newest = max((at for at, _ in seen), default=now)
-        return [
-            Sighting(each.watcher, each.version, newest - at) for at, each in seen if newest - at <= WATCHED_MS
-        ]
+        return [Sighting(each.watcher, each.version, newest - at) for at, each in seen if newest - at <= WATCHED_MS]
 
     async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
         reply = await self._run("history", kind, name, limit, "" if before is None else before)
