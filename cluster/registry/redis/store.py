@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -92,10 +91,9 @@ class RedisRegistryStore:
 
     async def watchers(self) -> Sequence[Sighting]:
         flat = await self._pipeline.call(PLAIN, pack("HGETALL", REGISTRY_KEYS[-1])) or []
-        now = time.time() * 1000 if self._clock is None else self._clock.wall_ms()
         seen = [_sighting(_text(flat[i]), bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
         # Ages count from the newest look, by the clock of Redis: ours may be another.
-        newest = max((at for at, _ in seen), default=now)
+        newest = max((at for at, _ in seen), default=0)
         return [Sighting(each.watcher, each.version, newest - at) for at, each in seen if newest - at <= WATCHED_MS]
 
     async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
