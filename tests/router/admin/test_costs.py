@@ -14,8 +14,9 @@ import pytest
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from tests.router.links.test_links import kill, newest_token, read_until
 from tests.support.keys import Keys, bearer
-from tests.support.stack import Stack, request, running_stack, sim_pool
+from tests.support.stack import Stack, collect, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
 GPUS = 2
@@ -26,9 +27,9 @@ QUEUE = {"preempt_after_s": 0.05, "preempt_quantum_s": 0.1}
 KINDS = ("requests", "starting", "idle", "draining", "lost", "running")
 
 
-async def totals(stack: Stack, **metadata: Any) -> dict[str, float]:
+async def totals(stack: Stack, router: int = 0, **metadata: Any) -> dict[str, float]:
     """Return GPU-seconds by kind, of all hours."""
-    reply = await stack.admin().GetCosts(admin_pb2.GetCostsRequest(pool="demo"), **metadata)
+    reply = await stack.admin(router).GetCosts(admin_pb2.GetCostsRequest(pool="demo"), **metadata)
     found = dict.fromkeys(("total", *KINDS), 0.0)
     for line in reply.lines:
         for kind in found:
@@ -124,6 +125,41 @@ async def test_all_gpu_time_is_accounted_for_under_deaths_preemption_and_scaling
     assert min(found["idle"], found["draining"]) > 0
     preempted = [attempt for receipt in load.receipts for attempt in receipt.attempts[:-1]]
     assert preempted, "no attempt ended before its request"
+
+
+async def test_a_routers_death_loses_only_what_nobody_goes_on_with(tmp_path: Path) -> None:
+    """Four of its eight streams are resumed elsewhere, and the receipts of these have all their work."""
+    pool = {**POOL, "sim": {"base_ms": 8.0, "per_token_us": 1.0, "max_num_seqs": 4}}
+    async with running_stack(tmp_path, routers=2, replicas=2, pools={"demo": pool}) as stack:
+        wanted = [stream_request(f"Question {n}", max_tokens=300, ignore_eos=True) for n in range(8)]
+        calls = [stack.inference(0).StreamGenerate(body) for body in wanted]
+        begun = await asyncio.gather(*(read_until(call, 40) for call in calls))
+        # Waits, and has used nothing.
+        waiting = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
+        await until(lambda: stack.routers[0]._inference.open_calls == 9)
+        await kill(stack.routers[0])
+        waiting.cancel()
+        resumed = []
+        for body, events in list(zip(wanted, begun, strict=True))[:4]:
+            body.resume.resume_token = newest_token(events)
+            body.resume.received_tokens.append(sum(len(event.delta.token_ids) for event in events))
+            resumed.append(collect(stack.inference(1).StreamGenerate(body)))
+        ended = [events[-1].finished.receipt for events in await asyncio.gather(*resumed)]
+        # The others run on for the grace, and nobody comes for them.
+        await until(lambda: not any(replica.table.sequences for replica in stack.replicas))
+        stack.routers.pop(0)
+        survivor = stack.routers[0].pools["demo"]
+        await until(lambda: survivor.beat.running == 0)
+        await asyncio.gather(*(replica.stop(drain_s=1.0) for replica in stack.replicas))
+        found = await totals(stack, router=1)
+
+    told = [replica._times.told for replica in stack.replicas]
+    assert found["total"] == pytest.approx(sum(times.total for times in told if times is not None), rel=0.001)
+    assert sum(found[kind] for kind in KINDS) == pytest.approx(found["total"], rel=0.01)
+    assert found["running"] == pytest.approx(0.0, abs=0.01 * found["total"])
+    # A receipt has what its first router got too; what runs out the grace at nobody's request is lost.
+    assert found["requests"] == pytest.approx(sum(receipt.gpu_seconds for receipt in ended))
+    assert found["lost"] > 0.5
 
 
 async def test_costs_are_for_operators(tmp_path: Path) -> None:
