@@ -122,6 +122,12 @@ class Queue(Ledger, Protocol):
         """
         ...
 
+    async def await_key(self, tenant: str, client_key: str, request_id: str, *, note: bool) -> bool:
+        """Return whether a call has waited for the result of the key's request within the last lease. With `note` one
+        does now. False if the key belongs to another request.
+        """
+        ...
+
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
         """Give back a grant that could not be started. The entry goes to the head of its tenant's list, and the replica
         takes no more grants until its next heartbeat. An entry with a pending order leaves the line instead; its owner

@@ -251,6 +251,14 @@ class Pool:
             # The key is forgotten with its window; until then a repeat finds neither request nor result.
             _LOG.warning("result.not_kept", extra={"request": request_id, "error": str(error)})
 
+    async def await_key(self, tenant: str, key: str, request_id: str, *, note: bool) -> bool:
+        """Return whether a call waits for the result of a key's request, as `Queue.await_key` does."""
+        try:
+            return await self._context.queue.await_key(tenant, key, request_id, note=note)
+        except QueueUnavailableError:
+            # While nobody can say, the request goes on: its work may be wanted.
+            return True
+
     @property
     def ledger(self) -> Ledger:
         """Usage and costs of the pool."""

@@ -225,6 +225,10 @@ class Admission:
                 return joined
             if known.live and admitted.n > 1:
                 joined_at = time.monotonic()
+                # Its client may be gone. Then its router lets it run for as long as this call waits.
+                await admitted.pool.await_key(
+                    admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, note=True
+                )
             elif time.monotonic() - joined_at > JOIN_S:
                 # Its router died after the end and before it stored the result.
                 await admitted.pool.finish_key(

@@ -16,6 +16,9 @@ from router.inference.idempotency import IdempotentResult
 from router.metrics import RouterMetrics
 from router.validation import CheckedRequest, ResumePoint
 
+LEAST_S = 0.05
+"""Shortest time between two looks for calls that wait for a result, seconds."""
+
 
 class KeyedGeneration:
     """A generation with the idempotency key of its request.
@@ -54,18 +57,30 @@ class KeyedGeneration:
                     self._generations.spawn(self.settle(), "settle")
 
     async def linger(self) -> None:
-        """Go on without a client until the same key comes again, the generation ends, or the grace is over."""
+        """Go on without a client until another call takes over or the generation ends. Beyond the grace, go on only
+        while another call waits for the result.
+        """
         try:
-            async with asyncio.timeout(self._generations.grace_s):
-                async for event in self.generation.unhurried():
-                    if self.result is not None:
-                        self.result.add(event)
-        except (TimeoutError, PenstockError):
-            # The key did not come again, the generation failed, or another call took over.
+            while not await self._lingered():
+                pass
+        except PenstockError:
+            # The generation failed, or another call took over.
             pass
         finally:
             self._generations.end(self.generation)
         await self.settle()
+
+    async def _lingered(self) -> bool:
+        """Read on for one grace. Return whether that is enough: it has ended, or nobody waits for the result."""
+        generation = self.generation
+        try:
+            async with asyncio.timeout(max(self._generations.grace_s, LEAST_S)):
+                async for event in generation.unhurried():
+                    if self.result is not None:
+                        self.result.add(event)
+        except TimeoutError:
+            return not await self._pool.await_key(generation.tenant, self._key, generation.request_id, note=False)
+        return True
 
     async def settle(self) -> None:
         """Store a complete result under the key. After anything else the key can be used again.

@@ -107,6 +107,9 @@ class RedisQueue:
         arguments = codec.pack(router_id, tenant, client_key, request_id, result)
         return bool(await self._call("finish_key", arguments))
 
+    async def await_key(self, tenant: str, client_key: str, request_id: str, *, note: bool) -> bool:
+        return bool(await self._call("await_key", codec.pack(tenant, client_key, request_id, int(note))))
+
     async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
         """Read the ledger in several calls if it is large, so that Redis serves others in between."""
         lines: list[UsageLine] = []

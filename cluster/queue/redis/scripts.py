@@ -35,6 +35,7 @@ SCRIPTS = (
     "withdraw",
     "find_key",
     "finish_key",
+    "await_key",
     "usage",
     "observe",
     "show_line",

@@ -199,6 +199,19 @@ async def test_who_comes_back_to_its_own_request_finds_the_result_and_cannot_dro
         await queue.find_key("acme", "key", "first", "other")
 
 
+async def test_a_wait_for_a_result_is_known_for_one_lease(shared: Scene) -> None:
+    queue = shared.queue
+    await queue.submit("A", keyed("first/0"))
+    assert not await queue.await_key("acme", "key", "first", note=False)
+    assert not await queue.await_key("acme", "key", "another", note=True)
+    assert await queue.await_key("acme", "key", "first", note=True)
+    assert await queue.await_key("acme", "key", "first", note=False)
+    # The key is as it was.
+    assert (await queue.submit("B", keyed("second"))).known.request_id == "first"
+    await shared.pass_time(5, routers=["A"], replicas=["r1"])
+    assert not await queue.await_key("acme", "key", "first", note=False)
+
+
 @pytest.mark.parametrize("end", ["cancel", "no result", "router gone"])
 async def test_what_left_no_result_lets_the_key_be_used_again(shared: Scene, end: str) -> None:
     shared.replicas["r1"] = WIDE if end == "no result" else Windows(0, 10**6, 10**6)

@@ -253,6 +253,13 @@ class Pair:
             key = old.client_key or "k1"
             await self.both(lambda queue: queue.find_key(old.tenant, key, name, digest))
 
+    async def await_key(self) -> None:
+        _, name, _ = self.pick()
+        if name in self.entries:
+            old, note = self.entries[name][1], self.random.random() < 0.5
+            request, key = name.split("/")[0], old.client_key or "k1"
+            await self.both(lambda queue: queue.await_key(old.tenant, key, request, note=note))
+
     async def holdings(self) -> None:
         router, limit = self.random.choice(ROUTERS), self.random.choice((2, 500))
         page = await self.both(lambda queue: queue.holdings(router, b"", limit))
@@ -467,6 +474,7 @@ STEPS = (
     "answer_moves",
     *["finish_key"] * 2,
     "find_key",
+    "await_key",
     "usage",
     "holdings",
     *["cancel"] * 2,
