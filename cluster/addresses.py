@@ -75,3 +75,13 @@ def is_own_name(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

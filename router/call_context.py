@@ -9,6 +9,9 @@ from google.protobuf.message import Message
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
+MAX_HEADER_BYTES = 24_576
+"""Longest headers of a call over gRPC, and longest single header over HTTP."""
+
 
 class ClientGoneError(Exception):
     """Error of a write: the client does not listen any more, or the call has ended."""
@@ -31,6 +34,10 @@ class CallContext(Protocol):
 
     def invocation_metadata(self) -> Metadata | None:
         """Return the metadata that the client sent."""
+        ...
+
+    def peer_address(self) -> str:
+        """Return the address that the client calls from, without a port; empty where it has none."""
         ...
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:

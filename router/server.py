@@ -131,7 +131,7 @@ def build_router(
     """
     own, router_id, metrics = settings.router, f"router-{secrets.token_hex(4)}", RouterMetrics()
     # These read files and may fail, so they come before everything that opens something.
-    authenticator = Authenticator(settings, metrics.reloaded)
+    authenticator = Authenticator(settings, metrics.reloaded, metrics.registry)
     tls = TlsFiles.of_router(own.tls, metrics.reloaded) if own.tls is not None else None
     dialer = LinkDialer(settings.replica.tls)
     pools = {
@@ -179,7 +179,7 @@ def build_router(
         service_handler(service, servicer, metrics, authenticator)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
     ]
-    calls = Calls(inference, authenticator, metrics, keys=settings.auth.keys_file is not None)
+    calls = Calls(inference, authenticator, metrics, keys=settings.auth.credentials)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
     http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs

@@ -46,6 +46,7 @@ from cluster.errors import (
     ResponseNotFoundError,
     SlowReaderError,
     TakenOverError,
+    TooManyAttemptsError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -80,6 +81,7 @@ CODES: Mapping[type[PenstockError], int] = {
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
     NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
+    TooManyAttemptsError: code_pb2.RESOURCE_EXHAUSTED,
     JobLimitError: code_pb2.RESOURCE_EXHAUSTED,
     ResponseLimitError: code_pb2.RESOURCE_EXHAUSTED,
     SlowReaderError: code_pb2.RESOURCE_EXHAUSTED,
@@ -139,6 +141,8 @@ def to_rpc_status(error: BaseException) -> status_pb2.Status:
                 "attempts": str(error.attempts),
             }
             return _status(error, facts)
+        case TooManyAttemptsError():
+            return _status(error, {"limit": str(error.limit)}, _retry_after(error.retry_after_s))
         case RequestError() if code_of(type(error)) != code_pb2.INTERNAL:
             return _request_status(error)
         case EngineRequestError():

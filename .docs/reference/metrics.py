@@ -11,10 +11,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from cluster.autoscaler.metrics import AutoscalerMetrics
+from cluster.clock import SystemClock
 from cluster.models import EngineStats
 from deployments.replica.metrics import ReplicaMetrics
 from penstock.models import RequestClass
 from reference.markdown import code, page, prose, table
+from router.identity.attempts import Attempts
+from router.identity.metrics import IdentityMetrics
 from router.metrics import RouterMetrics
 from router.records.genai_metrics import GenAiMetrics
 
@@ -55,6 +58,7 @@ def _router() -> CollectorRegistry:
     metrics = RouterMetrics()
     metrics.watch({}, lambda: 0)
     GenAiMetrics(metrics.registry, ())
+    metrics.registry.register(IdentityMetrics(Attempts(0, SystemClock()), ()))
     return metrics.registry
 
 

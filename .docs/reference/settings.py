@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,10 @@ from cluster.settings.environment import ENV_PREFIX
 from reference.markdown import code, page, prose, slug, table
 
 INTRO = """Settings come from a TOML file, environment variables and flags: see
-[Give it settings](../README.md#give-it-settings). `NAME` stands for the name of a pool or a tenant. Names that end in
-`_s` are seconds, `_ms` milliseconds, `_us` microseconds, `_mb` MiB. *Required* means that the section needs the
-setting. *Unset* means that the setting has no value; its text says what holds then."""
-KEYS = {"pools": "NAME", "tenants": "NAME"}
+[Give it settings](../README.md#give-it-settings). `NAME` stands for the name of a pool, a tenant or an
+issuer. Names that end in `_s` are seconds, `_ms` milliseconds, `_us` microseconds, `_mb` MiB. *Required* means that the
+section needs the setting. *Unset* means that the setting has no value; its text says what holds then."""
+KEYS = {"pools": "NAME", "tenants": "NAME", "jwt": "NAME"}
 """What stands for a name in sections that have one."""
 WORDS = {
     str: "text",
@@ -120,6 +121,10 @@ def _kind(annotation: Any) -> str:
             words.append(_one_of([member.value for member in each]))
         elif get_origin(each) is dict:
             words.append("table of names and texts")
+        elif get_origin(each) is tuple and get_origin(_options(get_args(each)[0])[0]) is Literal:
+            words.append(f"list of {_one_of(get_args(_options(get_args(each)[0])[0]))}")
+        elif get_origin(each) is tuple:
+            words.append(WORDS[tuple[str, ...]])
         else:
             words.append(WORDS[each])
     return " or ".join(words)
@@ -164,6 +169,8 @@ def _default(field: FieldInfo) -> str:
         return code(_number(value))
     if isinstance(value, dict):
         return code("{}")
+    if isinstance(value, tuple):
+        return code(json.dumps(value))
     return code(f'"{value.value if isinstance(value, enum.Enum) else value}"')
 
 

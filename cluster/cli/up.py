@@ -151,7 +151,7 @@ def _write_ready(path: Path, cluster: LocalCluster, page: LocalConsole | None) -
 def _try(settings: Settings, target: str) -> str:
     first = next(iter(settings.pools))
     model = f" --model {first}" if len(settings.pools) > 1 else ""
-    key = f"{KEY_VARIABLE}=<API key> " if settings.auth.keys_file else ""
+    key = f"{KEY_VARIABLE}=<API key> " if settings.auth.credentials else ""
     tls = ""
     if settings.router.tls is not None:
         tls = " --tls-ca <file>"

@@ -3,6 +3,7 @@
 PenstockError
 ├── RequestError                    the client can fix or repeat the request
 │   ├── UnauthenticatedError        the caller gave no credentials, or none that are valid
+│   ├── TooManyAttemptsError        the address sent too many wrong keys; carries when to retry
 │   ├── PermissionDeniedError       the caller may not do this
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
 │   ├── ModelNotFoundError          no pool has this name
@@ -29,6 +30,7 @@ PenstockError
 │   └── CancelledError              the request was cancelled by its client or an operator
 ├── UnavailableError                a later retry may succeed; carries when to retry
 │   ├── QueueUnavailableError       Redis does not answer
+│   ├── IssuerUnavailableError      the key of a token is still to be fetched from its issuer
 │   ├── ModelChangedError           the pool's model changed while the request waited; send it anew
 │   ├── NoReplicaError              the pool never had a replica, or this router reaches none of them
 │   └── ShuttingDownError           this process is draining
@@ -79,6 +81,7 @@ from cluster.errors.requests import (
     ResponseNotFoundError,
     SlowReaderError,
     TakenOverError,
+    TooManyAttemptsError,
     UnauthenticatedError,
 )
 from cluster.errors.root import PenstockError
@@ -90,6 +93,7 @@ from cluster.errors.serving import (
     EngineStartError,
     GenerationFailedError,
     GeneratorError,
+    IssuerUnavailableError,
     JobLeaseLostError,
     LeadershipLostError,
     LinkError,
@@ -124,6 +128,7 @@ __all__ = [
     "GenerationFailedError",
     "GeneratorError",
     "InvalidRequestError",
+    "IssuerUnavailableError",
     "JobExistsError",
     "JobLeaseLostError",
     "JobLimitError",
@@ -155,6 +160,7 @@ __all__ = [
     "ShuttingDownError",
     "SlowReaderError",
     "TakenOverError",
+    "TooManyAttemptsError",
     "TraceError",
     "UnauthenticatedError",
     "UnavailableError",

@@ -37,13 +37,30 @@ class UnauthenticatedError(RequestError):
 
     reason = "UNAUTHENTICATED"
     remedy = (
-        "Send `authorization: Bearer <key>` with a key that is valid now, or a client certificate that the router "
-        "knows."
+        "Send `authorization: Bearer <key or token>` with a key or token that is valid now, or a client certificate "
+        "that the router knows."
     )
 
     def __init__(self, detail: str) -> None:
         self.detail = detail
         super().__init__(detail)
+
+
+class TooManyAttemptsError(RequestError):
+    """A key or token from an address that sent too many wrong ones lately. It was not looked at."""
+
+    reason = "TOO_MANY_ATTEMPTS"
+    remedy = (
+        "Try again after the time in the error's `RetryInfo`, with a right key. Operators: `auth.failures_per_minute` "
+        "sets the limit."
+    )
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"too many wrong keys or tokens came from this address: at most {limit} a minute are looked at"
+        )
 
 
 class PermissionDeniedError(RequestError):

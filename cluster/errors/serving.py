@@ -27,6 +27,20 @@ class QueueUnavailableError(UnavailableError):
     )
 
 
+class IssuerUnavailableError(UnavailableError):
+    """A token whose key this router can't check yet, because it is still to be fetched from the issuer."""
+
+    reason = "ISSUER_UNAVAILABLE"
+    remedy = (
+        "Try again after the time in the error's `RetryInfo`. Operators: check that routers reach the issuer; they "
+        "log `issuer.away`."
+    )
+
+    def __init__(self, issuer: str, retry_after_s: float) -> None:
+        self.issuer = issuer
+        super().__init__("the key of this token has to be fetched from its issuer first; try again", retry_after_s)
+
+
 class ModelChangedError(UnavailableError):
     """A request that waited while its pool got a model with another tokenizer, in which its ids mean another text.
     Nothing was delivered.

@@ -1,6 +1,8 @@
 """One typed tree of settings, from defaults, a TOML file, the environment and flags; later sources win."""
 
-from cluster.settings.access import Access, access_of, is_loopback
+from cluster.addresses import is_loopback
+from cluster.settings.access import Access, access_of
+from cluster.settings.auth import AuthSettings, IssuerSettings
 from cluster.settings.load import load_settings
 from cluster.settings.pools import (
     AutoscaleSettings,
@@ -19,7 +21,6 @@ from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, Te
 from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
 from cluster.settings.router import (
     AffinitySettings,
-    AuthSettings,
     HttpSettings,
     JobsSettings,
     LimitSettings,
@@ -42,6 +43,7 @@ __all__ = [
     "ControlSettings",
     "EngineKind",
     "HttpSettings",
+    "IssuerSettings",
     "JobsSettings",
     "LimitSettings",
     "MergingSettings",

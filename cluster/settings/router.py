@@ -1,4 +1,4 @@
-"""Settings of router processes: callers, limits of requests, and serving."""
+"""Settings of router processes: limits of requests, and serving."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from cluster.settings.section import FilePath, Host, Section
-
-
-class AuthSettings(Section):
-    """Callers that routers let in."""
-
-    keys_file: FilePath | None = None
-    """TOML file with the API keys and client certificates that are let in; `penstock keys new` writes it. It is read
-    again when it changes. Default: no keys."""
-    anonymous: bool | None = None
-    """Whether callers without credentials are let in; they all share one tenant. Default: only where router.host is a
-    loopback address and keys_file is unset."""
-    anonymous_role: Literal["user", "operator", "admin"] | None = None
-    """Role of callers without credentials. Default: admin where they are let in by the default of `anonymous`, else
-    user."""
 
 
 class RouterTlsSettings(Section):

@@ -10,10 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from cluster.errors import SettingsError
 from cluster.redis.url import check_redis_url
+from cluster.settings.auth import AuthSettings
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
 from cluster.settings.replica import ReplicaSettings
-from cluster.settings.router import AuthSettings, JobsSettings, RouterSettings
+from cluster.settings.router import JobsSettings, RouterSettings
 from cluster.settings.section import FilePath, Host, PoolName, Section, TenantName
 from cluster.settings.telemetry import TelemetrySettings
 

@@ -20,6 +20,7 @@ KINDS: Mapping[CredentialKind, api.CredentialKind.ValueType] = {
     CredentialKind.NONE: api.CREDENTIAL_KIND_NONE,
     CredentialKind.API_KEY: api.CREDENTIAL_KIND_API_KEY,
     CredentialKind.CERTIFICATE: api.CREDENTIAL_KIND_CERTIFICATE,
+    CredentialKind.TOKEN: api.CREDENTIAL_KIND_TOKEN,
 }
 
 

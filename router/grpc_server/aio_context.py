@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from router.call_context import CallContext, ClientGoneError, Metadata
 from router.grpc_server.call import Call
+from router.grpc_server.connections import host_of
 
 
 class AioContext:
@@ -31,6 +32,9 @@ class AioContext:
     def invocation_metadata(self) -> Metadata | None:
         metadata: Metadata | None = self._context.invocation_metadata()
         return metadata
+
+    def peer_address(self) -> str:
+        return host_of(self._context.peer())
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         found: Mapping[str, Iterable[bytes]] = self._context.auth_context()

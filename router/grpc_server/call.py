@@ -11,7 +11,7 @@ import grpc
 
 from router.call_context import ClientGoneError, Metadata
 from router.grpc_server.completions import Completions
-from router.grpc_server.connections import Connections
+from router.grpc_server.connections import Connections, host_of
 from router.grpc_server.core import NO_FLAGS, core
 
 _FOREVER_S = 10 * 365 * 86_400.0
@@ -92,6 +92,10 @@ class Call:
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """Return the metadata of the client."""
         return tuple(self._metadata)
+
+    def peer_address(self) -> str:
+        """Return the client's address without a port; empty for a Unix socket."""
+        return host_of(self._peer)
 
     def auth_context(self) -> dict[str, Iterable[bytes]]:
         """Return the properties of the client that TLS has verified."""

@@ -136,6 +136,12 @@ def address_of(peer: str) -> Address | None:
     return _plain(host.strip("[]"), int(port))
 
 
+def host_of(peer: str) -> str:
+    """Return the address in gRPC's name of a peer, without a port; empty for one that has none."""
+    address = address_of(peer)
+    return address[0] if address is not None else ""
+
+
 def sockets(ports: Collection[int]) -> dict[Address, int]:
     """Return the file numbers of open sockets with one of these local ports, by the address of the peer."""
     found = {}

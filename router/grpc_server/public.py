@@ -10,6 +10,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from cluster.grpc_options import SERVER_OPTIONS
 from cluster.settings import RouterSettings
+from router.call_context import MAX_HEADER_BYTES
 from router.grpc_server.open_server import CallServer, open_server
 from router.grpc_server.reflection import reflection_handlers
 
@@ -28,6 +29,9 @@ def public_server(
         [
             *SERVER_OPTIONS,
             ("grpc.max_receive_message_length", settings.max_message_bytes),
+            # Tokens of issuers may have 16 KiB. By default gRPC begins to refuse headers at random from 8 KiB on.
+            ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+            ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
             ("grpc.so_reuseport", int(shared_port)),
         ],
     )

@@ -46,6 +46,9 @@ class HttpContext:
         keys = [("authorization", value) for value in headers.getall("Authorization", ())]
         return keys or [("authorization", f"Bearer {value}") for value in headers.getall("X-Api-Key", ())]
 
+    def peer_address(self) -> str:
+        return self._request.remote or ""
+
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         found = self._request.get_extra_info("peercert") or {}
         names = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]

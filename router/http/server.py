@@ -14,6 +14,7 @@ from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings, RouterSettings, is_loopback
 from cluster.trust.tls import TlsFiles
 from router.admin.servicer import AdminServicer
+from router.call_context import MAX_HEADER_BYTES
 from router.embeddings.servicer import EmbeddingServicer
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls, name_answer
@@ -112,6 +113,7 @@ class HttpServer:
             shutdown_timeout=_END_S,
             keepalive_timeout=_IDLE_S,
             lingering_time=_REST_S,
+            max_field_size=MAX_HEADER_BYTES,
         )
 
     async def start(self) -> None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from prometheus_client import CollectorRegistry
 
 from cluster.clock import Clock, SystemClock
-from cluster.errors import UnauthenticatedError
+from cluster.errors import TooManyAttemptsError, UnauthenticatedError
 from cluster.settings import Settings, access_of
 from cluster.trust.file_watch import OnReload, Watched
+from router.identity.attempts import Attempts
 from router.identity.caller import ANONYMOUS, Caller, Role
 from router.identity.keys_file import read_keys_file
+from router.identity.metrics import IdentityMetrics
 from router.identity.table import Entry, KeyTable, Validity
+
+if TYPE_CHECKING:
+    from router.identity.issuers.tokens import Issuer
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,11 +34,16 @@ LOOK_S = 1.0
 
 KEYS_FILE = "auth.keys_file"
 """Name of the keys file in logs and metrics."""
+_TOKEN = re.compile(r"eyJ[^.]*\.[^.]*\.[^.]*")
+
+Bearer: TypeAlias = Callable[[str], Entry | None]
+"""A kind of bearer credential: returns the entry of a credential, or None for one of another kind or that it does not
+know. Raises UnauthenticatedError for one of its kind that is wrong."""
 
 
 class Authenticator:
-    """Authentication of calls: by the key in the call's metadata, else by the client certificate of the connection. A
-    call without both is anonymous.
+    """Authentication of calls: by the key or token in the call's metadata, else by the client certificate of the
+    connection. A call without any is anonymous.
 
     Credentials in a call must be right, even where callers without credentials are let in. A client that means to call
     as one tenant must not end up as another.
@@ -40,12 +53,13 @@ class Authenticator:
         self,
         settings: Settings,
         on_reload: OnReload = lambda _name, _good: None,
+        registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Read the keys.
+        """Read the keys. `registry` gets the metrics.
 
         Raises:
-            SettingsError: the keys file is not valid, or no client could call.
+            SettingsError: a file is not valid, or no client could call.
         """
         access = access_of(settings)
         self._anonymous = replace(ANONYMOUS, role=Role[access.role.upper()]) if access.anonymous else None
@@ -54,12 +68,34 @@ class Authenticator:
         self._file = (
             Watched(KEYS_FILE, [path], lambda: KeyTable(read_keys_file(path)), on_reload) if path is not None else None
         )
+        issuers = _open_issuers(settings, self._clock, on_reload)
+        self._issuers = issuers
+        self._bearers = self._chain(issuers)
+        self._attempts = Attempts(settings.auth.failures_per_minute, self._clock)
+        if registry is not None:
+            registry.register(IdentityMetrics(self._attempts, issuers))
+
+    def _chain(self, issuers: Sequence[Issuer]) -> tuple[Bearer, ...]:
+        """Return the kinds of bearer credentials, in the order in which they are tried."""
+        kinds: list[Bearer] = []
+        if self._file is not None:
+            kinds.append(self._by_file)
+        if issuers:
+            from router.identity.issuers.tokens import Tokens
+
+            kinds.append(Tokens(issuers))
+        return tuple(kinds)
 
     async def watch(self) -> NoReturn:
-        """Apply changes of the keys file about a second after they are written; runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.refresh()
+        """Apply changes of the keys file about a second after they are written, and keep issuers' keys new; runs until
+        it is cancelled.
+        """
+        async with asyncio.TaskGroup() as group:
+            for issuer in self._issuers:
+                group.create_task(issuer.keys.keep())
+            while True:
+                await asyncio.sleep(LOOK_S)
+                await self.refresh()
 
     async def refresh(self) -> None:
         """Read the keys file now if it has changed."""
@@ -74,36 +110,67 @@ class Authenticator:
 
         Raises:
             UnauthenticatedError: the call needs credentials and has none, or its credentials are wrong.
+            TooManyAttemptsError: they were not looked at, because their address sent too many wrong ones.
+            IssuerUnavailableError: they are a token whose key is not known yet.
         """
-        key = bearer(context.invocation_metadata() or ())
-        table = self._file.content if self._file is not None else None
-        if key is not None:
-            return self._by_key(key, table)
-        if table is not None and (entry := _by_certificate(context.auth_context(), table)) is not None:
-            return self._now_valid(entry, "client certificate")
+        credential = bearer(context.invocation_metadata() or ())
+        if credential is not None:
+            return self._within_limit(credential, context)
+        if (
+            self._file is not None
+            and (entry := _by_certificate(context.auth_context(), self._file.content)) is not None
+        ):
+            return self._now_valid(entry)
         if self._anonymous is None:
             raise UnauthenticatedError("credentials are missing: send metadata `authorization: Bearer <API key>`")
         return self._anonymous
 
-    def _by_key(self, key: str, table: KeyTable | None) -> Caller:
-        if table is None:
-            raise UnauthenticatedError("this router knows no API keys (auth.keys_file is unset); call without one")
-        entry = table.by_key(key)
-        if entry is None:
-            raise UnauthenticatedError("the API key is not known")
-        return self._now_valid(entry, "API key")
+    def _within_limit(self, credential: str, context: Any) -> Caller:
+        attempts = self._attempts
+        if not attempts.quiet and (wait_s := attempts.wait_s(context.peer_address(), credential)):
+            raise TooManyAttemptsError(attempts.limit, wait_s)
+        try:
+            caller = self._now_valid(self._by_bearer(credential))
+        except UnauthenticatedError:
+            attempts.failed(context.peer_address(), credential)
+            raise
+        attempts.succeeded(credential)
+        return caller
 
-    def _now_valid(self, entry: Entry, what: str) -> Caller:
+    def _by_bearer(self, credential: str) -> Entry:
+        for kind in self._bearers:
+            if (entry := kind(credential)) is not None:
+                return entry
+        if not self._bearers:
+            raise UnauthenticatedError("this router knows no API keys (auth.keys_file is unset); call without one")
+        if _TOKEN.fullmatch(credential) and not self._issuers:
+            raise UnauthenticatedError("this router takes no tokens (auth.jwt is unset); send an API key")
+        raise UnauthenticatedError("the API key is not known")
+
+    def _by_file(self, credential: str) -> Entry | None:
+        return self._file.content.by_key(credential) if self._file is not None else None
+
+    def _now_valid(self, entry: Entry) -> Caller:
         validity = entry.validity(self._clock.wall_ms())
         if validity is not Validity.VALID:
+            what = entry.caller.credential.kind.value
             # The name is public. It shows the operator which key or certificate was not renewed.
             _LOG.warning("auth.refused", extra={"what": what, "entry": entry.name, "why": validity.value})
             raise UnauthenticatedError(f"the {what} is {validity.value}")
         return entry.caller
 
 
+def _open_issuers(settings: Settings, clock: Clock, on_reload: OnReload) -> list[Issuer]:
+    if not settings.auth.jwt:
+        return []
+    # It takes a good part of a second to import, and most clusters have no issuer.
+    from router.identity.issuers.tokens import open_issuers
+
+    return open_issuers(settings, clock, on_reload)
+
+
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """Return the key in a call's metadata; None when there is none.
+    """Return the key or token in a call's metadata; None when there is none.
 
     Raises:
         UnauthenticatedError: there are several keys, or the header has no bearer token.
@@ -113,7 +180,7 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         return None
     scheme, _, key = str(values[0]).partition(" ")
     if len(values) > 1 or scheme.lower() != _SCHEME or not key.strip():
-        raise UnauthenticatedError("metadata `authorization` must be given once, as: Bearer <API key>")
+        raise UnauthenticatedError("metadata `authorization` must be given once, as: Bearer <API key or token>")
     return key.strip()
 
 

@@ -20,12 +20,14 @@ class Role(enum.IntEnum):
 
 
 class CredentialKind(enum.Enum):
-    """Kind of proof by which a caller is known."""
+    """Kind of proof by which a caller is known. Values are words of messages."""
 
-    NONE = enum.auto()
+    NONE = "none"
     """No proof: callers without credentials are let in."""
-    API_KEY = enum.auto()
-    CERTIFICATE = enum.auto()
+    API_KEY = "API key"
+    CERTIFICATE = "client certificate"
+    TOKEN = "token"  # noqa: S105 - no secret
+    """Token of an issuer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Credential:
 
     kind: CredentialKind = CredentialKind.NONE
     name: str = ""
-    """Public name: the id of a key, or the name of a certificate's entry."""
+    """Public name: the id of a key, the name of a certificate's entry, or that of a token's issuer in the settings."""
     expires_ms: float = float("inf")
     """Milliseconds since the Unix epoch."""
 

@@ -23,11 +23,12 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from cluster.errors import SettingsError, plain_reason
+from cluster.settings.auth import CallerTenant, ClassName, RoleName
 from cluster.settings.load import describe_errors
 from cluster.settings.section import PoolName, Section
 from router.identity.key import redact
@@ -35,14 +36,11 @@ from router.identity.key import redact
 SETTING = "auth.keys_file"
 MAX_BYTES = 64 << 20
 """Largest file, some 200,000 keys."""
-ANONYMOUS_TENANT = "anonymous"
-TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-ClassName = Literal["interactive", "standard", "batch"]
 
 
 class _Entry(Section):
-    tenant: TenantName
-    role: Literal["user", "operator", "admin"] = "user"
+    tenant: CallerTenant
+    role: RoleName = "user"
     models: tuple[PoolName, ...] | None = None
     classes: tuple[ClassName, ...] | None = None
     not_before: AwareDatetime | None = None
@@ -50,8 +48,6 @@ class _Entry(Section):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> _Entry:
-        if self.tenant == ANONYMOUS_TENANT:
-            raise ValueError(f"tenant {ANONYMOUS_TENANT!r} is kept for callers without credentials")
         if self.not_before is not None and self.expires is not None and self.expires <= self.not_before:
             raise ValueError(f"expires must be after not_before = {self.not_before}, got {self.expires}")
         return self

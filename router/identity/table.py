@@ -27,10 +27,10 @@ class Validity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Caller, and the time in which its key or certificate is valid."""
+    """Caller, and the time in which its key, certificate or token is valid."""
 
     name: str
-    """Name in messages: a key's public id, or a certificate's name."""
+    """Name in messages: a key's public id, a certificate's name, or a token's issuer in the settings."""
     caller: Caller
     not_before_ms: float
     expires_ms: float

@@ -20,6 +20,13 @@ CASES = [
     (errors.InvalidRequestError.of("n", "must be 1"), "INVALID_ARGUMENT", "INVALID_REQUEST", {}, "BadRequest"),
     (errors.UnauthenticatedError("who?"), "UNAUTHENTICATED", "UNAUTHENTICATED", {}, None),
     (
+        errors.TooManyAttemptsError(60, 1.5),
+        "RESOURCE_EXHAUSTED",
+        "TOO_MANY_ATTEMPTS",
+        {"limit": "60"},
+        "RetryInfo",
+    ),
+    (
         errors.PermissionDeniedError("acme", "model", "m", ["a"]),
         "PERMISSION_DENIED",
         "PERMISSION_DENIED",
@@ -120,6 +127,7 @@ CASES = [
     (errors.CancelledError(), "CANCELLED", "CANCELLED", {}, None),
     (errors.UnavailableError("u"), "UNAVAILABLE", "UNAVAILABLE", {}, "RetryInfo"),
     (errors.QueueUnavailableError("q"), "UNAVAILABLE", "QUEUE_UNAVAILABLE", {}, "RetryInfo"),
+    (errors.IssuerUnavailableError("i", 1.0), "UNAVAILABLE", "ISSUER_UNAVAILABLE", {}, "RetryInfo"),
     (errors.NoReplicaError("n"), "UNAVAILABLE", "NO_REPLICA", {}, "RetryInfo"),
     (errors.ModelChangedError("r"), "UNAVAILABLE", "MODEL_CHANGED", {}, "RetryInfo"),
     (errors.ShuttingDownError("s"), "UNAVAILABLE", "SHUTTING_DOWN", {}, "RetryInfo"),

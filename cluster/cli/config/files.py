@@ -13,7 +13,7 @@ from cluster.trust.tls import TlsFiles
 
 
 def missing_files(settings: Settings) -> list[str]:
-    """Return a sentence for each model, keys file and certificate that is missing or does not fit."""
+    """Return a sentence for each model, certificate, and file of keys or issuers that is missing or does not fit."""
     problems = []
     for check in _checks(settings):
         try:
@@ -28,6 +28,10 @@ def _checks(settings: Settings) -> Iterator[Callable[[], object]]:
         yield partial(check_model, name, pool)
     if settings.auth.keys_file is not None:
         yield partial(read_bytes, settings.auth.keys_file, "auth.keys_file")
+    for name, issuer in settings.auth.jwt.items():
+        for field in ("jwks_file", "ca_file", "token_file"):
+            if (path := getattr(issuer, field)) is not None:
+                yield partial(read_bytes, path, f"auth.jwt.{name}.{field}")
     if settings.router.tls is not None:
         yield partial(TlsFiles.of_router, settings.router.tls)
     if settings.replica.tls is not None:

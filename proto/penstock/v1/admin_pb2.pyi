@@ -64,6 +64,8 @@ class _CredentialKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Creden
     """API key."""
     CREDENTIAL_KIND_CERTIFICATE: _CredentialKind.ValueType  # 3
     """Client certificate of the connection."""
+    CREDENTIAL_KIND_TOKEN: _CredentialKind.ValueType  # 4
+    """Token of an issuer, such as an OpenID Connect provider."""
 
 class CredentialKind(_CredentialKind, metaclass=_CredentialKindEnumTypeWrapper):
     """Kind of proof by which a caller is known."""
@@ -76,6 +78,8 @@ CREDENTIAL_KIND_API_KEY: CredentialKind.ValueType  # 2
 """API key."""
 CREDENTIAL_KIND_CERTIFICATE: CredentialKind.ValueType  # 3
 """Client certificate of the connection."""
+CREDENTIAL_KIND_TOKEN: CredentialKind.ValueType  # 4
+"""Token of an issuer, such as an OpenID Connect provider."""
 Global___CredentialKind: _TypeAlias = CredentialKind  # noqa: Y015
 
 class _ControlMode:
@@ -227,7 +231,9 @@ class WhoAmIResponse(_message.Message):
     credential_kind: Global___CredentialKind.ValueType
     """Kind of its credential."""
     credential_name: _builtins.str
-    """Public name of the credential: the id of an API key, or the certificate's name in the keys file. Empty without one."""
+    """Public name of the credential: the id of an API key, the certificate's name in the keys file, or the name of the
+    token's issuer in the router's settings. Empty without one.
+    """
     expires_at_ms: _builtins.int
     """Time at which the credential expires, in milliseconds since the Unix epoch. Absent: never."""
     @_builtins.property

@@ -95,8 +95,10 @@ def check_certificates(settings: Settings, now: datetime.datetime | None = None)
             yield _certificate("router.tls", tls.certificate_file, "", now)
         except SettingsError as error:
             yield bad("router.tls", str(error), "give a certificate with its key, both PEM")
-    elif settings.auth.keys_file is not None and settings.router.host not in ("127.0.0.1", "::1", "localhost"):
-        yield warn("router.tls", "keys are sent in the clear to other machines", "give router.tls a certificate")
+    elif settings.auth.credentials and settings.router.host not in ("127.0.0.1", "::1", "localhost"):
+        yield warn(
+            "router.tls", "keys and tokens are sent in the clear to other machines", "give router.tls a certificate"
+        )
     if settings.replica.tls is not None:
         link = settings.replica.tls
         try:
@@ -140,6 +142,9 @@ def check_keys(settings: Settings, now: datetime.datetime | None = None) -> Iter
     """Check the file of API keys: readable for its owner only, and with somebody who may operate the cluster."""
     now = now or datetime.datetime.now(datetime.UTC)
     path = settings.auth.keys_file
+    if path is None and settings.auth.jwt:
+        yield ok("keys", f"no keys file; tokens of {', '.join(settings.auth.jwt)} are let in")
+        return
     if path is None:
         open_ = settings.auth.anonymous or settings.router.host in ("127.0.0.1", "::1", "localhost")
         who = "everybody on this machine" if settings.router.host in ("127.0.0.1", "::1", "localhost") else "everybody"

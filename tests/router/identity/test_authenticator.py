@@ -38,6 +38,9 @@ class Call:
     def auth_context(self) -> Any:
         return self._connection
 
+    def peer_address(self) -> str:
+        return "192.0.2.1"
+
 
 def with_key(key: str) -> Call:
     return Call(("user-agent", "x"), ("authorization", f"Bearer {key}"))

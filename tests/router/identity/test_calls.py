@@ -43,7 +43,7 @@ async def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> AsyncIterator[Stack]:
     pools = {"demo": sim_pool(base_ms=2.0, max_num_seqs=1), "large": sim_pool()}
-    sections = {"auth": {"keys_file": str(keys.path)}}
+    sections = {"auth": {"keys_file": str(keys.path), "failures_per_minute": 0}}
     folder = tmp_path_factory.mktemp("stack")
     async with running_stack(folder, routers=2, pools=pools, sections=sections) as running:
         yield running

@@ -30,6 +30,8 @@ class CredentialKind(enum.StrEnum):
     """No proof: the cluster lets callers without credentials in."""
     API_KEY = "api_key"
     CERTIFICATE = "certificate"
+    TOKEN = "token"  # noqa: S105 - no secret
+    """Token of an issuer, such as an OpenID Connect provider."""
     OTHER = "other"
     """A kind that this release of the client does not know."""
 
@@ -39,6 +41,7 @@ _KINDS: Mapping[int, CredentialKind] = {
     admin_pb2.CREDENTIAL_KIND_NONE: CredentialKind.NONE,
     admin_pb2.CREDENTIAL_KIND_API_KEY: CredentialKind.API_KEY,
     admin_pb2.CREDENTIAL_KIND_CERTIFICATE: CredentialKind.CERTIFICATE,
+    admin_pb2.CREDENTIAL_KIND_TOKEN: CredentialKind.TOKEN,
 }
 
 
@@ -56,8 +59,8 @@ class Identity:
     """Classes that its requests may have."""
     credential_kind: CredentialKind
     credential_name: str
-    """Public name of the credential: the id of an API key, or the certificate's name in the keys file. Empty without
-    one."""
+    """Public name of the credential: the id of an API key, the certificate's name in the keys file, or the issuer's
+    name in the settings. Empty without one."""
     expires_at: datetime.datetime | None
     """Time at which the credential expires, in UTC; None for never."""
 

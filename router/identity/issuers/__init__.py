@@ -1,0 +1,1 @@
+"""Tokens of issuers (JSON Web Tokens): keys, signatures, and what claims mean here."""
