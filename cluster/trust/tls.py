@@ -44,13 +44,24 @@ class TlsFiles(Watched[TlsMaterial]):
         private_key_file: Path,
         peer_ca_file: Path | None,
         on_reload: OnReload = lambda _name, _good: None,
+        *,
+        names: tuple[str, str] | None = None,
     ) -> None:
-        """Read the files; `section` is the name of the settings in errors.
+        """Read the files.
+
+        Args:
+            section: name of the settings in errors.
+            certificate_file: certificate, and those of the authorities between it and the one that clients trust.
+            private_key_file: the certificate's key.
+            peer_ca_file: authority that signs the peer's certificate; None asks the peer for none.
+            on_reload: called for every noticed change.
+            names: what certificate and key are called in errors, where they are no settings.
 
         Raises:
             SettingsError: a file is missing or not PEM, or the key does not belong to the certificate.
         """
         self._section = section
+        self._names = names or (f"{section}.certificate_file", f"{section}.private_key_file")
         self._files = (certificate_file, private_key_file, peer_ca_file)
         paths = [path for path in self._files if path is not None]
         super().__init__(section, paths, self._material, on_reload)
@@ -68,8 +79,8 @@ class TlsFiles(Watched[TlsMaterial]):
     def _material(self) -> TlsMaterial:
         certificate, key, peer_ca = self._files
         material = TlsMaterial(
-            read_bytes(certificate, f"{self._section}.certificate_file"),
-            read_bytes(key, f"{self._section}.private_key_file"),
+            read_bytes(certificate, self._names[0]),
+            read_bytes(key, self._names[1]),
             read_bytes(peer_ca, f"{self._section} CA file") if peer_ca is not None else None,
         )
         self._check(certificate, key, peer_ca)

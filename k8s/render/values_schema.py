@@ -57,6 +57,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "router.service.port": PORT,
     "autoscaler.replicas": POSITIVE,
     "autoscaler.metricsPort": PORT,
+    "console.replicas": POSITIVE,
+    "console.service.port": PORT,
     "replica.drainSeconds": COUNT,
     "replica.port": PORT,
     "replica.metricsPort": PORT,

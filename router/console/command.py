@@ -14,6 +14,7 @@ from cluster.terminal.values import whole
 from router.commands.target import add_target_flags, open_async_client, sends_keys
 
 DEFAULT_PORT = 8080
+_CERT, _KEY = "--https-cert", "--https-key"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name under which browsers call the page, beside addresses and localhost; may be given again",
     )
+    parser.add_argument(
+        _CERT, type=Path, metavar="FILE", help=f"serve the page over TLS with this certificate (PEM); needs {_KEY}"
+    )
+    parser.add_argument(_KEY, type=Path, metavar="FILE", help="the page's private key (PEM)")
     parser.add_argument("--any-port", action="store_true", help="take a free port where that one is in use")
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it serves")
     add_target_flags(parser, key=False)
@@ -44,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser,
         "penstock console",
         "penstock console --target router.example.com:50051 --tls --port 8081",
-        "penstock console --host 0.0.0.0 --name console.example.com",
+        "penstock console --host 0.0.0.0 --name console.example.com --https-cert tls.crt --https-key tls.key",
     )
     parser.set_defaults(run=run_console)
 
@@ -57,12 +62,18 @@ def run_console(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     from cluster.addresses import host_port
+    from cluster.errors import SettingsError
     from cluster.lifecycle import stop_signals
+    from cluster.trust.tls import TlsFiles
     from penstock.client.credentials import is_local
     from router.console.caller import key_metadata
     from router.console.planning import planner_installed
     from router.console.server import ConsoleFacts, ConsoleServer
 
+    cert, key = options.https_cert, options.https_key
+    if (cert is None) != (key is None):
+        raise SettingsError(f"{_CERT} and {_KEY} must be given together")
+    tls = TlsFiles("console", cert, key, None, names=(_CERT, _KEY)) if cert is not None else None
     stop = asyncio.Event()
     async with open_async_client(options, key_metadata) as client:
         server = ConsoleServer(
@@ -72,12 +83,14 @@ async def _run(options: argparse.Namespace) -> None:
             # On this machine who may open the page may use the certificate, too.
             keys_required=bool(options.tls_cert) and not is_local(host_port(options.host, 0)),
             names=options.name,
+            tls=tls.server_context() if tls is not None else None,
         )
         with stop_signals(stop.set):
             await server.start(options.host, options.port, any_port=options.any_port)
             try:
+                scheme = "http" if tls is None else "https"
                 address = host_port(options.host, server.port)
-                screen().print(f"console of {options.target}: http://{address}", highlight=False, soft_wrap=True)
+                screen().print(f"console of {options.target}: {scheme}://{address}", highlight=False, soft_wrap=True)
                 if options.ready_file is not None:
                     _write_ready(options.ready_file, server.port)
                 await stop.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.resources import files
@@ -47,6 +48,7 @@ class ConsoleServer:
         keys_allowed: bool = True,
         keys_required: bool = False,
         names: Collection[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare a server.
 
@@ -56,9 +58,11 @@ class ConsoleServer:
             keys_allowed: whether keys may travel to the routers.
             keys_required: whether calls without a key are refused here.
             names: names under which it is called, beside addresses and localhost.
+            tls: TLS of the page; None serves it in the clear.
         """
         self.port = 0
         """After `start`: the port that was bound."""
+        self._tls = tls
         own = frozenset(name.lower() for name in names)
         middlewares = (own_page_only(own), carry_keys(allowed=keys_allowed, required=keys_required))
         app = web.Application(client_max_size=MOST_BYTES, middlewares=(show_errors, *middlewares))
@@ -71,6 +75,7 @@ class ConsoleServer:
             PlanRoutes().add_to(app)
         self._static = Path(str(files("router.console") / "static"))
         app.router.add_get("/", self._page)
+        app.router.add_get("/healthz", self._healthz)
         app.router.add_static("/static", self._static)
         # A page that leaves ends its calls.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
@@ -84,19 +89,26 @@ class ConsoleServer:
         await self._runner.setup()
         try:
             try:
-                await web.TCPSite(self._runner, listening_host(host), port).start()
+                await self._site(host, port).start()
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or not any_port:
                     raise
-                await web.TCPSite(self._runner, listening_host(host), 0).start()
+                await self._site(host, 0).start()
         except OSError as error:
             why = f"port {host_port(host, port)} can't be bound: {error.strerror}"
             raise BootstrapError("console", why) from error
         self.port = self._runner.addresses[0][1]
 
+    def _site(self, host: str, port: int) -> web.TCPSite:
+        return web.TCPSite(self._runner, listening_host(host), port, ssl_context=self._tls)
+
     async def stop(self) -> None:
         """Close the port and all connections. May be called twice."""
         await self._runner.cleanup()
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        # The page itself tells when routers are away, so the console is of use without them.
+        return web.Response(text="ok")
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(self._static / "index.html")

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 
@@ -52,6 +53,16 @@ async def test_the_rendered_stack_serves(kubelet: Kubelet) -> None:
     async with load(kubelet) as clients:
         await more(clients)
     assert [] == clients.failures
+
+
+async def test_the_console_serves_its_page_and_calls_the_routers(kubelet: Kubelet) -> None:
+    await kubelet.apply("Deployment", "-console")
+    (pod,) = kubelet.pods["penstock-console"]
+    address = f"http://{pod.ip}:{pod.spec.ports()['page']}"
+    own = {"X-Penstock-Console": "1", "X-Penstock-Key": key_of(kubelet)}
+    async with aiohttp.ClientSession(headers=own) as session, session.get(f"{address}/api/whoami") as answer:
+        assert "admin" == (await answer.json())["role"]
+    await kubelet.remove(pod)
 
 
 async def test_nobody_gets_in_without_the_key(kubelet: Kubelet) -> None:

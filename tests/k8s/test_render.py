@@ -80,7 +80,8 @@ def test_what_is_switched_off_is_not_there() -> None:
 def test_everything_can_be_switched_on() -> None:
     kinds = {each["kind"] for each in render("everything")}
     assert kinds >= {
-        "BackendTrafficPolicy", "Certificate", "GRPCRoute", "HorizontalPodAutoscaler", "Issuer", "NetworkPolicy", "Pod",
+        "BackendTrafficPolicy", "Certificate", "GRPCRoute", "HorizontalPodAutoscaler", "Ingress", "Issuer",
+        "NetworkPolicy", "Pod",
         "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "RayService", "Role", "RoleBinding", "Secret",
         "ServiceAccount", "ServiceMonitor", "StatefulSet",
     }  # fmt: skip
@@ -107,6 +108,15 @@ def test_everything_can_be_switched_on() -> None:
         ({"replica.port": 52365}, "got 52365, which is that of Ray's agent"),
         # Nobody would be asked for one, and nothing would say so.
         ({"router.tls.clientCertificates": True}, "router.tls.clientCertificates needs router.tls.enabled"),
+        ({"console.enabled": True, "console.ingress.enabled": True}, "console.ingress.enabled needs console.hostnames"),
+        (
+            {"console.enabled": True, "console.ingress.enabled": True, "console.hostnames": ["c.example.org"]},
+            "console.ingress.enabled needs networkPolicy.consoleClients",
+        ),
+        (
+            {"console.enabled": True, "router.tls.enabled": True, "router.tls.clientCertificates": True},
+            "console.routerTls.clientCertificateSecret must be set",
+        ),
         # An empty list is every address in a policy.
         ({"networkPolicy.apiServer.cidrs": []}, "/networkPolicy/apiServer/cidrs"),
         (
@@ -329,6 +339,28 @@ def _kept_by_drains(objects: list[Object]) -> dict[str, int]:
         wanted = spec["selector"]["matchLabels"].items()
         assert 1 == sum(pod.labels.items() >= wanted for pod in pods(objects))
     return {spec["selector"]["matchLabels"]["penstock.io/pool"]: spec["minAvailable"] for spec in specs}
+
+
+def _console(values: dict[str, Any]) -> list[str]:
+    deployment = one(render_values("defaults", {"console.enabled": True, **values}), "Deployment", "-console")
+    args: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return args
+
+
+def test_the_console_sends_keys_as_the_routers_take_them() -> None:
+    """In the clear inside the cluster where they have no TLS, and over the authority that they say where they do."""
+    assert "--allow-plaintext-key" in _console({})
+    assert "--allow-plaintext-key" not in _console({"auth.anonymous": True})
+    tls = {"router.tls.enabled": True}
+    assert {"--tls-ca=/etc/penstock/router-ca/ca.crt"} == {a for a in _console(tls) if "tls" in a or "plain" in a}
+    public = {**tls, "console.routerTls.caKey": ""}
+    assert {"--tls"} == {a for a in _console(public) if "tls" in a or "plain" in a}
+
+
+def test_the_console_answers_under_its_services_names_and_those_of_browsers() -> None:
+    names = {arg.partition("=")[2] for arg in _console({"console.hostnames": ["c.example.org"]}) if "--name" in arg}
+    service = "penstock-console.penstock"
+    assert names == {"penstock-console", service, f"{service}.svc", f"{service}.svc.cluster.local", "c.example.org"}
 
 
 def test_gateways_are_told_to_speak_in_the_clear_only_where_routers_do() -> None:

@@ -121,6 +121,7 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         lambda o: one(o, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"].update(name="rooter"),
     ),
     ("targets_exist", "everything", lambda o: drop(o, "Role", "-ray")),
+    ("targets_exist", "everything", lambda o: drop(o, "Service", "-console")),
     (
         "scaled_deployments_fix_no_replicas",
         "everything",
@@ -183,6 +184,13 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         lambda o: one(o, "ConfigMap", "-redis")["data"].update({"valkey.conf": "port 6380"}),
     ),
     (
+        "ports_are_those_bound",
+        "sim",
+        lambda o: one(o, "Deployment", "-console")["spec"]["template"]["spec"]["containers"][0]["ports"][0].update(
+            containerPort=80
+        ),
+    ),
+    (
         "serve_config_is_ours",
         "defaults",
         lambda o: reserve(o, lambda c: c["applications"][0]["deployments"][0].update(name="engine")),
@@ -209,6 +217,9 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-redis")["spec"]["ingress"][0]["from"].pop()),
     ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-router")["spec"]["egress"].pop(0)),
     ("edges_are_allowed", "everything", lambda o: drop(o, "NetworkPolicy", "-autoscaler")),
+    ("edges_are_allowed", "everything", lambda o: drop(o, "NetworkPolicy", "-console")),
+    ("edges_are_allowed", "everything", lambda o: one(o, "NetworkPolicy", "-console")["spec"].pop("ingress")),
+    ("edges_are_allowed", "sim", lambda o: one(o, "NetworkPolicy", "-console")["spec"]["egress"].pop()),
     ("edges_are_allowed", "everything", lambda o: retoml(o, "monitoring:4317", "monitoring:4318")),
     ("edges_are_allowed", "redis-url", lambda o: one(o, "NetworkPolicy", "-ray-worker")["spec"]["egress"].pop()),
     ("edges_are_allowed", "defaults", lambda o: drop(o, "NetworkPolicy", "-deny")),
@@ -217,6 +228,7 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         "defaults",
         lambda o: one(o, "NetworkPolicy", "-redis")["spec"]["ingress"][0].pop("from"),
     ),
+    ("other_edges_are_denied", "sim", lambda o: one(o, "NetworkPolicy", "-console")["spec"].update(ingress=[{}])),
     (
         "other_edges_are_denied",
         "defaults",

@@ -83,6 +83,7 @@ penstock-{{ include "penstock.poolSlug" . }}
 {{- define "penstock.redisSecret" -}}{{ include "penstock.secretName" (list $ .Values.redis.existingSecret "redis") }}{{- end }}
 {{- define "penstock.gcsRedisSecret" -}}{{ include "penstock.secretName" (list $ .Values.gcsRedis.existingSecret "redis-gcs") }}{{- end }}
 {{- define "penstock.routerTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.router.tls.existingSecret "router-tls") }}{{- end }}
+{{- define "penstock.consoleTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.console.tls.existingSecret "console-tls") }}{{- end }}
 {{- define "penstock.linkTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.replica.tls.existingSecret "link-tls") }}{{- end }}
 
 {{/* Whether routers ask the pod of `helm test` for a certificate. */}}

@@ -63,6 +63,11 @@ def edges(objects: list[Object]) -> Iterator[Edge]:
         yield from (Edge(a, b, 34_567) for a in (*heads, *workers) for b in (*heads, *workers))
     for autoscaler in by.get("autoscaler", []):
         yield from (Edge(autoscaler, head, head.ports()["dashboard"]) for head in heads)
+    # The Ingress controller of the scenarios.
+    for each in of_kind(objects, "Ingress"):
+        service = one(objects, "Service", each["metadata"]["name"])
+        pages = selected(objects, service["spec"]["selector"])
+        yield from (Edge("ingress-nginx", page, page.ports()["page"]) for page in pages)
     policy = of_kind(objects, "NetworkPolicy", "-ray-head")
     yield from (Edge("kuberay-operator", head, head.ports()["dashboard"]) for head in heads if policy)
     yield from (Edge("apps", router, router.ports()["grpc"]) for router in routers if not _closed(objects))

@@ -227,6 +227,7 @@ def ports_are_those_bound(objects: list[Object]) -> list[str]:
             "replica": replica["port"],
             "replica-metrics": replica["metrics_port"],
         },
+        "console": {"page": _flag(objects, "console", "port")},
         "autoscaler": {"metrics": settings_toml(objects).get("autoscaler", {}).get("port")},
     }
     for pod in pods(objects):
@@ -236,6 +237,15 @@ def ports_are_those_bound(objects: list[Object]) -> list[str]:
         if wanted is not None and pod.ports() != wanted:
             found.append(f"{pod.owner}: declares {pod.ports()}, binds {wanted}")
     return found
+
+
+def _flag(objects: list[Object], component: str, name: str) -> int | None:
+    """Return the number that the pods of a component are given as a flag."""
+    for pod in pods(objects):
+        if pod.component == component:
+            (value,) = re.findall(rf"--{name}=(\d+)", " ".join(pod.spec["containers"][0]["args"]))
+            return int(value)
+    return None
 
 
 def _redis_setting(objects: list[Object], pod: PodSpec, name: str) -> str:

@@ -147,6 +147,9 @@ def _targets(each: Object) -> Iterator[tuple[str, str]]:
             yield each["spec"]["scaleTargetRef"]["kind"], each["spec"]["scaleTargetRef"]["name"]
         case "GRPCRoute":
             yield from (("Service", ref["name"]) for rule in each["spec"]["rules"] for ref in rule["backendRefs"])
+        case "Ingress":
+            paths = (path for rule in each["spec"]["rules"] for path in rule["http"]["paths"])
+            yield from (("Service", path["backend"]["service"]["name"]) for path in paths)
         case "BackendTrafficPolicy":
             yield from ((ref["kind"], ref["name"]) for ref in each["spec"]["targetRefs"])
         case "RoleBinding":

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ import aiohttp
 import pytest
 
 from tests.router.console.conftest import Console
+from tests.router.server.test_tls import shown_by
+from tests.support.certificates import LOOPBACK, Authority
 from tests.support.terminal import PENSTOCK
 from tests.support.waiting import until
 
@@ -30,7 +33,8 @@ async def started(folder: Path, *flags: str) -> AsyncIterator[tuple[asyncio.subp
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         await until(ready.exists)
-        yield process, f"http://127.0.0.1:{json.loads(ready.read_text())['port']}"
+        scheme = "https" if "--https-cert" in flags else "http"
+        yield process, f"{scheme}://127.0.0.1:{json.loads(ready.read_text())['port']}"
     finally:
         if process.returncode is None:
             process.kill()
@@ -71,6 +75,41 @@ async def test_a_key_never_crosses_a_network_in_the_clear(tmp_path: Path) -> Non
             session.get(f"{url}/api/about") as answer,
         ):
             assert expected == answer.status
+
+
+async def test_the_page_comes_over_tls_and_a_new_certificate_counts_at_once(tmp_path: Path) -> None:
+    authority = Authority()
+    cert, key = authority.issue("first", *LOOPBACK).write(tmp_path, "page")
+    trust = ssl.create_default_context(cadata=authority.pem.decode())
+    flags = ("--target", "127.0.0.1:1", "--https-cert", cert, "--https-key", key)
+    async with started(tmp_path, *flags) as (_process, url):
+
+        async def shown() -> str:
+            connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+            async with (
+                aiohttp.ClientSession(headers={**OWN, "Origin": url}, connector=connector) as session,
+                session.get(f"{url}/api/about") as answer,
+            ):
+                assert 200 == answer.status
+            return await asyncio.to_thread(shown_by, int(url.rpartition(":")[2]))
+
+        assert "first" == await shown()
+        authority.issue("second", *LOOPBACK).write(tmp_path, "page")
+        assert "second" == await shown()
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--https-cert", "tls.crt"), "--https-cert and --https-key must be given together"),
+        (("--https-cert", "no.crt", "--https-key", "no.key"), "--https-cert: no.crt cannot be read"),
+    ],
+)
+async def test_files_of_tls_that_are_missing_are_named(flags: tuple[str, ...], complaint: str) -> None:
+    command = [*PENSTOCK, "console", "--port", "0", *flags]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert 0 != done.returncode
+    assert complaint in done.stderr
 
 
 async def test_a_port_that_is_taken_is_named(console: Console) -> None:
