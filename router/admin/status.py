@@ -16,6 +16,7 @@ from penstock.models import ReplicaState, RequestClass
 from penstock.v1 import admin_pb2 as api
 from penstock.values.steps import Relief
 from penstock.wire import drain_reason_to_wire, duration_to_wire, replica_state_to_wire, request_class_to_wire
+from router.admin.budgets import BudgetWatch
 from router.admin.control import MODES, RELIEFS, ControlApi, PoolLook, point_to_wire
 from router.admin.line import add_line
 from router.dispatch.pool import Pool
@@ -41,6 +42,7 @@ class StatusReader:
     def __init__(self, control_api: ControlApi, policies: TenantPolicies) -> None:
         self._control_api = control_api
         self._policies = policies
+        self._budgets = BudgetWatch(policies)
         self._kept: dict[str, _Kept] = {}
 
     async def of(self, pool: Pool) -> api.PoolStatus:
@@ -55,6 +57,7 @@ class StatusReader:
         status = pool_status(pool, beat, look)
         if line is not None:
             add_line(status, line, pool, self._policies)
+            status.budgets.extend(await self._budgets.of(pool, line))
         return status
 
     async def _look(self, name: str) -> PoolLook | None:

@@ -45,6 +45,8 @@ def run_status(options: argparse.Namespace) -> int:
 
 def show_status(status: ClusterStatus, console: Console) -> None:
     """Print one table per pool."""
+    from router.commands.usage import budget_text
+
     for pool in status.pools:
         print_table(_pool_table(pool), console)
         routers = escape(", ".join(pool.router_ids)) or "none"
@@ -55,6 +57,9 @@ def show_status(status: ClusterStatus, console: Console) -> None:
         for quota in pool.quotas:
             if quota.blocked_by or quota.refused:
                 console.print(_quota(quota), highlight=False)
+        for budget in pool.budgets:
+            if budget.warned:
+                console.print(budget_text(budget), highlight=False)
     console.print(f"[dim]penstock {escape(status.version)}, answered by {escape(status.router_id)}[/]", highlight=False)
 
 

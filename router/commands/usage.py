@@ -99,13 +99,14 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
         case _:
             print_table(_table(usage), screen(), keys=len(_KEYS))
             for budget in usage.budgets:
-                screen().print(_budget(budget))
+                screen().print(budget_text(budget))
 
 
-def _budget(budget: Budget) -> Text:
+def budget_text(budget: Budget) -> Text:
+    """Return what is used of a budget, in one line."""
     share = budget.used / budget.limit
     text = Text(f"budget of {budget.tenant} in {budget.pool}: {_number(budget.used)} of {_number(budget.limit)} ")
-    text.append(f"({share:.0%})", style="red" if share >= 1 else "")
+    text.append(f"({share:.0%})", style="red" if share >= 1 else "yellow" if budget.warned else "")
     period = budget.name.removeprefix("cost_per_")
     return text.append(f" of this {period}, renews {budget.renews:%Y-%m-%d %H:%M} UTC")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from cluster.addresses import host_port, listening_host
+from cluster.addresses import host_port
 from cluster.errors import BootstrapError
 from penstock.client import AsyncClient
 from router.console.bodies import MOST_BYTES
@@ -22,6 +21,7 @@ from router.console.errors import show_errors
 from router.console.guard import add_headers, own_page_only
 from router.console.planning import PlanRoutes
 from router.console.reads import ReadRoutes
+from router.listen import listen
 
 _END_S = 0.5
 """Seconds that open answers may take to end when the console stops."""
@@ -88,19 +88,11 @@ class ConsoleServer:
         """
         await self._runner.setup()
         try:
-            try:
-                await self._site(host, port).start()
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or not any_port:
-                    raise
-                await self._site(host, 0).start()
+            await listen(self._runner, host, port, tls=self._tls, any_port=any_port)
         except OSError as error:
             why = f"port {host_port(host, port)} can't be bound: {error.strerror}"
             raise BootstrapError("console", why) from error
         self.port = self._runner.addresses[0][1]
-
-    def _site(self, host: str, port: int) -> web.TCPSite:
-        return web.TCPSite(self._runner, listening_host(host), port, ssl_context=self._tls)
 
     async def stop(self) -> None:
         """Close the port and all connections. May be called twice."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ssl
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ from router.http.routes import Routes
 from router.http.tokenizer import TokenizerRoutes
 from router.http.whoami import CallerRoutes
 from router.jobs import JobTools
+from router.listen import listen
 
 _END_S = 0.2
 """Seconds that connections may take to end after their calls have."""
@@ -123,16 +123,15 @@ class HttpServer:
             BootstrapError: it can't be bound.
         """
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._host, self.port, ssl_context=self._tls, reuse_port=self._shared_port or None
-        )
         try:
-            try:
-                await site.start()
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or not self.any_port:
-                    raise
-                await web.TCPSite(self._runner, self._host, 0, ssl_context=self._tls).start()
+            await listen(
+                self._runner,
+                self._host,
+                self.port,
+                tls=self._tls,
+                shared=self._shared_port,
+                any_port=self.any_port,
+            )
         except OSError as error:
             address = host_port(self._host, self.port)
             raise BootstrapError("router", f"HTTP port {address} can't be bound: {error.strerror}") from error

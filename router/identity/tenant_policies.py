@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cluster.queue.entries import Quota
@@ -24,6 +24,11 @@ class TenantPolicies:
         self._tenants: Mapping[str, TenantSettings] = settings.tenants
         self._default = settings.default_tenant
         self._queue = settings.queue
+
+    @property
+    def named(self) -> Collection[str]:
+        """Tenants with settings of their own."""
+        return self._tenants.keys()
 
     def of(self, tenant: str, pool: str) -> TenantPolicy:
         """Return a tenant's policy in a pool; tenants without settings of their own get the default."""

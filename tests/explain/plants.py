@@ -302,6 +302,18 @@ async def its_router_dies(scene: Scene) -> str:
     return rest.request_id
 
 
+@plant(Cause.ADMISSION)
+async def its_long_text_waits_for_the_tokenizer(scene: Scene) -> str:
+    """Many long texts of its tenant are before it, and the tenant's texts take turns."""
+    client = scene.client("acme")
+    texts = ["many words " * 20_000 for _ in range(6)]
+    counts = [asyncio.ensure_future(client.count_tokens("demo", each)) for each in texts]
+    await asyncio.sleep(0.1)
+    found = await scene.ask("acme", text="some words " * 500, output=2)
+    await asyncio.gather(*counts)
+    return found
+
+
 class Fragile(SimEngine):
     """Dies when it is given as many sequences as `deadly`."""
 

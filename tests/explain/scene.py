@@ -63,6 +63,7 @@ class Scene:
         output: int = USUAL_OUTPUT,
         request_class: RequestClass = RequestClass.STANDARD,
         ids: Sequence[int] | None = None,
+        text: str = "",
         pause: float = 0.0,
         small_window: bool = False,
         **sampling: Any,
@@ -75,11 +76,12 @@ class Scene:
             output: tokens to make.
             request_class: its class.
             ids: the prompt.
+            text: the prompt as text.
             pause: seconds before the stream is read on after its first event.
             small_window: whether the client takes little that is not read yet.
             sampling: further sampling parameters.
         """
-        asked = list(ids) if ids is not None else self.ids(prompt)
+        asked = text or (list(ids) if ids is not None else self.ids(prompt))
         stream = self.client(tenant, small_window=small_window).stream(
             "demo",
             asked,

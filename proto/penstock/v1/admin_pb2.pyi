@@ -988,6 +988,7 @@ class Budget(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
     RENEWS_FIELD_NUMBER: _builtins.int
+    WARNED_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     """Name of the pool."""
     tenant: _builtins.str
@@ -1000,6 +1001,8 @@ class Budget(_message.Message):
     """What was charged so far."""
     renews: _builtins.str
     """First moment of the next day or month, such as "2026-02-01T00:00Z"."""
+    warned: _builtins.bool
+    """Whether so much is used that clients are warned."""
     def __init__(
         self,
         *,
@@ -1009,10 +1012,11 @@ class Budget(_message.Message):
         limit: _builtins.float = ...,
         used: _builtins.float = ...,
         renews: _builtins.str = ...,
+        warned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "pool", b"pool", "renews", b"renews", "tenant", b"tenant", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "pool", b"pool", "renews", b"renews", "tenant", b"tenant", "used", b"used", "warned", b"warned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1302,6 +1306,7 @@ class PoolStatus(_message.Message):
     COST_PER_HOUR_FIELD_NUMBER: _builtins.int
     START_FAILURE_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the pool; also the model's name in requests."""
     waiting: _builtins.int
@@ -1354,6 +1359,12 @@ class PoolStatus(_message.Message):
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantQuota]:
         """Quotas of the tenants in line, and of those that used theirs last."""
 
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Budget]:
+        """Budgets of tenants, ordered by tenant. Only those of 64 tenants: the ones that are warned, in line or named by the
+        settings come first, in this order. Up to five seconds old. Empty while Redis does not answer.
+        """
+
     def __init__(
         self,
         *,
@@ -1374,10 +1385,11 @@ class PoolStatus(_message.Message):
         cost_per_hour: _builtins.float = ...,
         start_failure: _builtins.str = ...,
         quotas: _abc.Iterable[Global___TenantQuota] | None = ...,
+        budgets: _abc.Iterable[Global___Budget] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_decision", b"last_decision", "operating_point", b"operating_point"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "line", b"line", "name", b"name", "operating_point", b"operating_point", "quotas", b"quotas", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "budgets", b"budgets", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "line", b"line", "name", b"name", "operating_point", b"operating_point", "quotas", b"quotas", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -269,11 +269,13 @@ class Budget:
     used: float
     renews: datetime.datetime
     """First moment of the next day or month, in UTC."""
+    warned: bool = False
+    """Whether so much is used that clients are warned."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.Budget) -> Budget:
         renews = datetime.datetime.fromisoformat(wire.renews.replace("Z", "+00:00"))
-        return cls(wire.pool, wire.tenant, wire.name, wire.limit, wire.used, renews)
+        return cls(wire.pool, wire.tenant, wire.name, wire.limit, wire.used, renews, wire.warned)
 
 
 @dataclass(frozen=True, slots=True)

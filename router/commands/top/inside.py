@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.plural import counted
-from penstock.client import Decision, PoolStatus, ReplicaState, TenantQuota
+from penstock.client import Budget, Decision, PoolStatus, ReplicaState, TenantQuota
 from router.commands.top.lines import Line, Look, Span, line, span
 from router.commands.top.looked import ReplicaRow
-from router.commands.top.tables import DRAINS, change, itl, quota, time_of
+from router.commands.top.tables import DRAINS, change, itl, period, quota, time_of, used_part
 from router.commands.top.words import NOTHING, milliseconds, number, percent, span_of
 
 
@@ -61,7 +61,14 @@ def tenant_lines(tenant: str, pools: Sequence[PoolStatus]) -> list[Line]:
         for found in pool.quotas:
             if found.tenant == tenant:
                 made += _quota_lines(pool.name, found)
+        made += [_budget_line(each) for each in pool.budgets if each.tenant == tenant]
     return made
+
+
+def _budget_line(one: Budget) -> Line:
+    spent = span(f"{number(one.used)} of {number(one.limit)}", Look.WARN if one.warned else Look.PLAIN)
+    part = f" ({percent(used_part(one))}), renews {one.renews:%Y-%m-%d %H:%M} UTC"
+    return line(f"  {one.pool}, budget of {period(one)}: ", spent, part)
 
 
 def _quota_lines(pool: str, found: TenantQuota) -> list[Line]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from penstock.client import Decision, DrainReason, LineEntry, PoolStatus, Relief, ReplicaState, TenantQuota
+from penstock.client import Budget, Decision, DrainReason, LineEntry, PoolStatus, Relief, ReplicaState, TenantQuota
 from router.commands.top.lines import Column, Look, Span, span
 from router.commands.top.looked import ReplicaRow
 from router.commands.top.rates import Rates
@@ -115,6 +115,7 @@ def itl(row: ReplicaRow) -> Span:
 def line_columns(pool: PoolStatus) -> list[Column[LineEntry]]:
     """Return the columns of the line."""
     quotas = {each.tenant: each for each in pool.quotas}
+    budgets = {each.tenant: each for each in sorted(pool.budgets, key=used_part)}
     return [
         Column("CLASS", lambda one: span(one.request_class.name.lower()), left=True),
         Column("TENANT", lambda one: span(one.tenant), left=True, most=32),
@@ -123,7 +124,7 @@ def line_columns(pool: PoolStatus) -> list[Column[LineEntry]]:
         Column("RUN", lambda one: span(one.running)),
         Column("WEIGHT", lambda one: span(number(one.weight) if one.waiting else ""), 2),
         Column("TOKENS AHEAD", lambda one: span(number(one.served_ahead) if one.waiting else ""), 3),
-        Column("QUOTA", lambda one: quota(quotas.get(one.tenant)), 1, left=True),
+        Column("QUOTA", lambda one: limits(quotas.get(one.tenant), budgets.get(one.tenant)), 1, left=True),
     ]
 
 
@@ -135,6 +136,24 @@ def quota(found: TenantQuota | None) -> Span:
         until = f" for {span_of(found.blocked_for)}" if found.blocked_for is not None else ""
         return span(f"{found.blocked_by.replace('_', ' ')} used up{until}", Look.WARN)
     return span(f"{found.refused} refused in a minute" if found.refused else "", Look.WARN)
+
+
+def limits(found: TenantQuota | None, spent: Budget | None) -> Span:
+    """Return what holds a tenant up, or will soon: its quota, or else its budget."""
+    state = quota(found)
+    if state.text or spent is None or not spent.warned:
+        return state
+    return span(f"{percent(used_part(spent))} of {period(spent)}'s budget", Look.WARN)
+
+
+def used_part(one: Budget) -> float:
+    """Return the used part of a budget; 1 or more is all of it."""
+    return one.used / one.limit
+
+
+def period(one: Budget) -> str:
+    """Return the time that a budget is for."""
+    return f"the {one.name.removeprefix('cost_per_')}"
 
 
 def decision_columns() -> list[Column[Decision]]:

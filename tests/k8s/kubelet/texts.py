@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = re.compile(r"\b(?:0\.0\.0\.0|127\.0\.0\.1)\b|(?<=\")::(?=\")|\* -::\*")
+_HERE = re.compile(r"\b(?:0\.0\.0\.0|127\.0\.0\.1)\b|(?<=\")::(?=\")|(?<=--host=)::$|\* -::\*")
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 

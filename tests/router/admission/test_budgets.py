@@ -67,6 +67,12 @@ async def test_a_budget_warns_and_then_refuses(tmp_path: Path, caplog: pytest.Lo
             admin_pb2.GetUsageRequest(all_tenants=True), metadata=bearer(keys.operator)
         )
         assert {"acme"} == {each.tenant for each in everybody.budgets}
+        [status] = (
+            await stack.admin().GetClusterStatus(admin_pb2.GetClusterStatusRequest(), metadata=bearer(keys.operator))
+        ).pools
+        assert [("acme", "cost_per_day", 10.0, 10.0, True), ("acme", "cost_per_month", 200.0, 10.0, False)] == [
+            (each.tenant, each.name, each.limit, each.used, each.warned) for each in status.budgets
+        ]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
 from penstock.values.decisions import Decision, control_mode_from_wire, point_from_proto, relief_from_wire
+from penstock.values.results import Budget
 from penstock.values.slo import OperatingPoint
 from penstock.values.status.line import LineEntry, TenantQuota
 from penstock.values.status.replica import ReplicaStatus
@@ -64,6 +65,8 @@ class PoolStatus:
     """Requests that wait or hold a slot, by class and tenant: those that wait first, by whose turn it is."""
     quotas: tuple[TenantQuota, ...] = ()
     """Quotas of the tenants in line, and of those that used theirs last."""
+    budgets: tuple[Budget, ...] = ()
+    """Budgets of tenants, ordered by tenant; of 64 tenants at most, those that are warned first."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
@@ -85,6 +88,7 @@ class PoolStatus:
             start_failure=wire.start_failure,
             line=tuple(map(LineEntry.from_proto, wire.line)),
             quotas=tuple(map(TenantQuota.from_proto, wire.quotas)),
+            budgets=tuple(map(Budget.from_proto, wire.budgets)),
         )
 
 

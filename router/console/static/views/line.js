@@ -1,5 +1,6 @@
 // The line: who waits and who runs, by class and tenant, and what tenants used of their quotas.
 
+import { budgets } from "../budgets.js";
 import { line as chart, meter } from "../charts.js";
 import { readStatus } from "../cluster.js";
 import { h } from "../dom.js";
@@ -41,6 +42,7 @@ function pool(one) {
       { key: (each) => `${one.name} ${each.request_class} ${each.tenant}`, empty: "Nobody waits, and nobody runs." },
     ),
     one.quotas?.length ? quotas(one) : null,
+    one.budgets?.length ? budgets(one.budgets) : null,
   );
 }
 

@@ -2,6 +2,7 @@
 
 import { read } from "../api.js";
 import { may, whoCalls } from "../caller.js";
+import { budgets } from "../budgets.js";
 import { meter } from "../charts.js";
 import { h } from "../dom.js";
 import { count, money, percent, short } from "../format.js";
@@ -22,7 +23,7 @@ export const usage = {
     const [used, spent] = await Promise.all([read("/api/usage", { days, all: "1" }), read("/api/costs", { days })]);
     return { days, everyone: true, ...used, spent: spent.lines };
   },
-  draw({ days, everyone, lines, truncated, spent }) {
+  draw({ days, everyone, lines, truncated, budgets: bounds, spent }) {
     const tenants = sums(lines, (each) => each.tenant).sort((one, other) => other.cost - one.cost || other.gpu_seconds - one.gpu_seconds);
     const whole = tenants.reduce((sum, each) => sum + (each.cost || each.gpu_seconds), 0);
     const byDay = sums(lines, (each) => `${each.day} ${each.pool} ${each.tenant}`, (each) => ({ day: each.day, pool: each.pool, tenant: each.tenant })).sort((one, other) => other.name.localeCompare(one.name));
@@ -44,6 +45,7 @@ export const usage = {
           { key: (each) => each.name, empty: "No usage in this period." },
         ),
       ),
+      bounds?.length ? section("Budgets", h("p", { class: "note" }, "Of today and of this month, whatever the period above."), budgets(bounds)) : null,
       spent ? costs(spent) : null,
       section(
         "By day",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import product
 
 import pytest
 
-from penstock.client import DrainReason, OperatingPoint, Relief, ReplicaState, RequestClass
+from penstock.client import Budget, DrainReason, OperatingPoint, Relief, ReplicaState, RequestClass
 from router.commands.top.lines import Look, width_of
 from router.commands.top.live import aged
 from router.commands.top.looked import Looked
@@ -190,13 +191,29 @@ def test_the_head_of_the_line_is_above_the_replicas_where_there_is_room() -> Non
     assert "tenant-0" not in shown(looked(many), width=80, height=12)
 
 
+RENEWS = datetime(2026, 2, 1, tzinfo=UTC)
+SPENT = (
+    Budget("demo", "acme", "cost_per_day", 10.0, 2.0, RENEWS),
+    Budget("demo", "acme", "cost_per_month", 200.0, 180.0, RENEWS, warned=True),
+)
+
+
+def test_the_line_tells_of_a_budget_that_is_nearly_used_where_no_quota_holds_the_tenant_up() -> None:
+    text = shown(looked(pool("demo", line=LINE, budgets=SPENT)), View(page=Page.LINE))
+    assert "90 % of the month's budget" in text
+    text = shown(looked(pool("demo", line=LINE, quotas=(quota_of("acme"),), budgets=SPENT)), View(page=Page.LINE))
+    assert "budget" not in text
+
+
 def test_a_tenant_is_looked_into_over_all_pools() -> None:
     found = looked(
-        pool("demo", line=LINE, quotas=(quota_of("acme"),)), pool("large", line=(waits("acme", RequestClass.BATCH),))
+        pool("demo", line=LINE, quotas=(quota_of("acme"),), budgets=SPENT),
+        pool("large", line=(waits("acme", RequestClass.BATCH),)),
     )
     text = shown(found, View(page=Page.LINE, chosen="INTERACTIVE/acme", inside=True))
     assert "demo, interactive: 7 wait (the oldest for 3.2s, weight 2), 4 run" in text
     assert "large, batch: 7 wait" in text
     assert "demo, quota: 60,000 tokens per minute, -20 left" in text
     assert "demo, quota: 8 at a time, 5 open" in text
+    assert "demo, budget of the month: 180 of 200 (90 %), renews 2026-02-01 00:00 UTC" in text
     assert "other" not in text
