@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
+from cluster.trust.secret import SECRET_FILE
 from cluster.trust.tls import ROUTER_TLS
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
@@ -61,10 +62,10 @@ class RouterMetrics:
         self._tenants: set[str] = set()
         self._reloads = self._counter(
             "penstock_router_file_reloads",
-            "Changes of the keys file and of certificate files; after a bad one the last good content stays in force.",
+            "Changes of files of keys, certificates and secrets; after a bad one the last good content stays in force.",
             ["file", "outcome"],
         )
-        for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS), ("good", "bad")):
+        for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS, SECRET_FILE), ("good", "bad")):
             # These begin with 0: Prometheus sees no increase in a series that begins with its first event.
             self._reloads(file, outcome)
         self._job_items = self._counter(

@@ -183,7 +183,7 @@ def build_router(
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
     http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
-    names = [service.full_name for service in _SERVICES]
+    secret.watch(metrics.reloaded)
     parts = RouterParts(
         pools=pools,
         bell=queues.bell(router_id),
@@ -199,7 +199,7 @@ def build_router(
         push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,
-        server=public_server(own, handlers, health_service, names, shared_port=shared_port),
+        server=public_server(own, handlers, health_service, [s.full_name for s in _SERVICES], shared_port=shared_port),
         tls=tls,
         http=build_http(own, http_services, tls, shared_port=shared_port),
     )

@@ -72,7 +72,8 @@ class ClusterSettings(Section):
     """Folder of the embedded Redis' data, the secret and logs. One cluster per folder."""
     secret_file: FilePath | None = None
     """File with the cluster secret, which signs resume tokens and authenticates routers and replicas to each other. All
-    processes of a cluster need the same. Default: `secret` in state_dir, created with mode 0600."""
+    processes of a cluster need the same. The file is read again when it changes. It may have several secrets, one a
+    line: the first one signs, all are accepted. Default: `secret` in state_dir, created with mode 0600."""
     ray_address: str = ""
     """Dashboard of an existing Ray cluster, http://host:port; empty starts a local Ray cluster."""
     ray: Literal["auto", "always"] = "auto"

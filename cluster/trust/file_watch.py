@@ -47,7 +47,7 @@ class Watched(Generic[Content]):
         self._name = name
         self._paths = tuple(paths)
         self._read = read
-        self._on_reload = on_reload
+        self.on_reload = on_reload
         self._lock = threading.Lock()
         self._stamp = self._look()
         self._content = read()
@@ -78,7 +78,7 @@ class Watched(Generic[Content]):
             # Not read again before the next change, so that the error is logged once.
             self._stamp = stamp
             _LOG.error("file.bad", extra={"what": self._name, "error": str(error)})
-            self._on_reload(self._name, False)
+            self.on_reload(self._name, False)
             return False
         if self._look() != stamp:
             # The files are being written, and the content may be a mix of old and new. The next call reads them again.
@@ -86,7 +86,7 @@ class Watched(Generic[Content]):
         self._stamp, self._content = stamp, content
         self._version += 1
         _LOG.info("file.reloaded", extra={"what": self._name, "version": self._version})
-        self._on_reload(self._name, True)
+        self.on_reload(self._name, True)
         return True
 
     def _look(self) -> _Stamp:

@@ -28,9 +28,11 @@ def caller_metadata(secret: ClusterSecret, router_id: str, replica_id: str) -> t
     """Return the metadata of a call to one replica, and the answer to expect from it."""
     nonce = secrets.token_hex(16)
     claim = _claim(router_id, replica_id, nonce)
-    proof = base64.b64encode(secret.sign(_CALLER, claim)).decode()
+    # The secret may change between two uses.
+    signer = secret.signer()
+    proof = base64.b64encode(signer.sign(_CALLER, claim)).decode()
     metadata = ((ROUTER_HEADER, router_id), (NONCE_HEADER, nonce), (PROOF_HEADER, proof))
-    return metadata, secret.sign(_ANSWER, claim)
+    return metadata, signer.sign(_ANSWER, claim)
 
 
 def check_caller(
@@ -44,9 +46,9 @@ def check_caller(
     except ValueError:
         return None
     claim = _claim(router_id, replica_id, nonce)
-    if not router_id or not nonce or not secret.verify(_CALLER, claim, proof):
-        return None
-    return router_id, secret.sign(_ANSWER, claim)
+    signer = secret.signer_of(_CALLER, claim, proof) if router_id and nonce else None
+    # The answer is signed as the question was: the router may not know our newest secret yet.
+    return None if signer is None else (router_id, signer.sign(_ANSWER, claim))
 
 
 def _claim(router_id: str, replica_id: str, nonce: str) -> bytes:

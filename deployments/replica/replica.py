@@ -108,8 +108,8 @@ class Replica:
         """The operating point as last heard."""
         self._running: _Running | None = None
         """None until the engine is up."""
-        self._record = b""
-        """Signed announcement; empty until the inner server listens."""
+        self._announced: Announcement | None = None
+        """None until the inner server listens."""
         self.stopped = False
         self.address = ""
         """host:port of the inner server; empty until it listens."""
@@ -161,7 +161,7 @@ class Replica:
                 plan.settings.host, plan.settings.metrics_port, metrics.registry, push=push
             )
             self.address = host_port(plan.settings.host, port)
-            self._record = self._announcement(self._metrics_server.port).seal(self._secret)
+            self._announced = self._announcement(self._metrics_server.port)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(governor.run(), "governor")
@@ -268,7 +268,8 @@ class Replica:
         times = self._times.read()
         beat = ReplicaBeat(
             replica_id=self.plan.replica_id,
-            record=self._record,
+            # Signed each time, because the cluster secret may have changed.
+            record=self._announced.seal(self._secret) if self._announced is not None else b"",
             state=self._state,
             windows=self.table.windows,
             running=tuple((request_id, attempt) for request_id, attempt, _ in progress),

@@ -275,7 +275,7 @@ def test_tenants_beyond_the_first_share_a_series() -> None:
 def test_a_routers_first_bad_file_is_an_increase() -> None:
     """Prometheus sees none in a series that begins with 1."""
     metrics = RouterMetrics()
-    for file in ("auth.keys_file", "router.tls"):
+    for file in ("auth.keys_file", "router.tls", "cluster.secret_file"):
         facts = {"file": file, "outcome": "bad"}
         assert 0 == metrics.registry.get_sample_value("penstock_router_file_reloads_total", facts)
         metrics.reloaded(file, good=False)

@@ -67,6 +67,8 @@ class Stack:
     channels: list[grpc.aio.Channel] = field(default_factory=list)
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
     """Opens a channel to a router's host:port."""
+    secret: Callable[[], ClusterSecret] = lambda: SECRET
+    """Opens the cluster secret of one router or replica."""
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -139,7 +141,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        router = build_router(self.settings, SECRET, self.factory(), port=0)
+        router = build_router(self.settings, self.secret(), self.factory(), port=0)
         await router.start()
         self.routers.append(router)
         self.channels.append(self.dial(host_port(self.settings.router.host, router.port)))
@@ -157,7 +159,9 @@ class Stack:
             telemetry=self.settings.telemetry,
         )
         engine = engine or build_engine(plan.pool_settings)
-        replica = Replica(plan, engine, lambda: self.queue(pool), SECRET, open_control=lambda: self.control(pool))
+        replica = Replica(
+            plan, engine, lambda: self.queue(pool), self.secret(), open_control=lambda: self.control(pool)
+        )
         await replica.start()
         self.replicas.append(replica)
         self.engines.append(engine)
@@ -219,6 +223,7 @@ async def running_stack(
     engine: Callable[[], Engine] | None = None,
     sections: dict[str, Any] | None = None,
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
+    secret: Callable[[], ClusterSecret] = lambda: SECRET,
 ) -> AsyncIterator[Stack]:
     """Run a cluster of so many routers, and so many replicas of each pool; on Redis in process unless a URL is given.
 
@@ -237,7 +242,7 @@ async def running_stack(
         },
         environ={},
     )
-    stack = Stack(settings, InProcessRedis(SystemClock()), dial=dial)
+    stack = Stack(settings, InProcessRedis(SystemClock()), dial=dial, secret=secret)
     try:
         for pool in settings.pools:
             for _ in range(replicas):
