@@ -97,12 +97,17 @@ LIMITS: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "auth.serviceAccounts.settings": {
+        "type": "object",
+        "properties": dict.fromkeys(("issuer", "audiences", "jwks_url", "jwks_file", "ca_file", "token_file"), False),
+    },
     "autoscaler.settings": {
         "type": "object",
         "properties": dict.fromkeys(("host", "port", "token_file"), False),
     },
 }
 FREE_MAPS = frozenset({
+    "auth.jwt", "auth.serviceAccounts.settings",
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
     "monitoring.labels", "monitoring.dashboards.labels",
 })  # fmt: skip

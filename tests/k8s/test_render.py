@@ -118,6 +118,7 @@ def test_everything_can_be_switched_on() -> None:
             "console.routerTls.clientCertificateSecret must be set",
         ),
         # An empty list is every address in a policy.
+        ({"auth.serviceAccounts.settings": {"issuer": "https://x"}}, "/auth/serviceAccounts/settings/issuer"),
         ({"networkPolicy.apiServer.cidrs": []}, "/networkPolicy/apiServer/cidrs"),
         (
             {"router.hpa.enabled": True, "router.hpa.min": 9, "router.hpa.max": 2},
@@ -258,6 +259,22 @@ def environment(deployment: Object) -> dict[str, Any]:
 def test_a_whole_address_can_come_from_a_secret() -> None:
     env = environment(one(render("redis-secret-url"), "Deployment", "-router"))
     assert {"secretKeyRef": {"name": "queue", "key": "url"}} == env["PENSTOCK_REDIS__URL"]
+
+
+def test_tokens_of_service_accounts_are_an_issuer_whose_keys_the_router_may_fetch() -> None:
+    objects = render_values("defaults", {"auth.serviceAccounts.enabled": True})
+    assert [] == runtime.settings_load(objects)
+    found = settings_toml(objects)["auth"]["jwt"]["kubernetes"]
+    assert "/kubernetes.io/namespace" == found["tenant_claim"]
+    pod = one(objects, "Deployment", "-router")["spec"]["template"]["spec"]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "service-account"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "service-account"]
+    token, authority = volume["projected"]["sources"]
+    assert found["token_file"] == f"{mount['mountPath']}/{token['serviceAccountToken']['path']}"
+    assert found["ca_file"] == f"{mount['mountPath']}/{authority['configMap']['items'][0]['path']}"
+    # With the audience of the API server, so that it takes the token and routers' callers can't use it here.
+    assert "audience" not in token["serviceAccountToken"]
+    assert not pod["automountServiceAccountToken"]
 
 
 def test_routers_restart_when_their_settings_change_and_ray_does_not() -> None:

@@ -49,6 +49,15 @@
 {{- else -}}
 {{- $_ := set $auth "keys_file" "/etc/penstock/keys/keys.toml" -}}
 {{- end -}}
+{{- $issuers := default dict .Values.auth.jwt | deepCopy -}}
+{{- with .Values.auth.serviceAccounts -}}
+{{- if .enabled -}}
+{{- $own := default dict .settings | deepCopy -}}
+{{- if not (or $own.tenant $own.tenant_claim) -}}{{- $_ := set $own "tenant_claim" "/kubernetes.io/namespace" -}}{{- end -}}
+{{- $_ := set $issuers "kubernetes" (mergeOverwrite $own (dict "issuer" .issuer "audiences" (list .audience) "jwks_url" "https://kubernetes.default.svc/openid/v1/jwks" "ca_file" "/etc/penstock/service-account/ca.crt" "token_file" "/etc/penstock/service-account/token")) -}}
+{{- end -}}
+{{- end -}}
+{{- if $issuers -}}{{- $_ := set $auth "jwt" $issuers -}}{{- end -}}
 {{- $tree := mergeOverwrite (default dict .Values.settings | deepCopy) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
 {{- with include "penstock.roomForJobs" . -}}
 {{- $_ := set $tree "jobs" (mergeOverwrite (dict "max_mb" (int64 .)) (default dict $tree.jobs)) -}}

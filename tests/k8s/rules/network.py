@@ -74,6 +74,8 @@ def edges(objects: list[Object]) -> Iterator[Edge]:
     cluster = one(objects, "RayService")["spec"]["rayClusterConfig"]
     if cluster["enableInTreeAutoscaling"]:
         yield from (Edge(head, "", 443) for head in heads)
+    if "kubernetes" in settings_toml(objects).get("auth", {}).get("jwt", {}):
+        yield from (Edge(router, "", 443) for router in routers)
     if gcs := cluster.get("gcsFaultToleranceOptions"):
         yield from (edge for head in heads for edge in _to_address(objects, head, gcs["redisAddress"]))
     yield from _scrapes(objects)
