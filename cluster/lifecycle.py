@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -128,3 +129,14 @@ def _hang_up(callback: Callable[[], None]) -> None:
             os.dup2(nowhere, output)
     os.close(nowhere)
     callback()
+
+
+def still_runs(loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
+    """Return whether a loop runs a callback within some seconds. Call it on another thread."""
+    ran = threading.Event()
+    try:
+        loop.call_soon_threadsafe(ran.set)
+    except RuntimeError:
+        # Closed.
+        return False
+    return ran.wait(seconds)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from grpc_health.v1 import health, health_pb2
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, still_runs
 from cluster.queue.contract import Bell
+from cluster.registry.view import RegistryView
 from cluster.settings import RouterSettings, Settings
 from cluster.telemetry import MetricsServer, PushPlan
 from cluster.trust.secret import ClusterSecret
@@ -57,6 +57,7 @@ from router.metrics import RouterMetrics
 from router.records.genai_metrics import GenAiMetrics, push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
+from router.registry.build import open_registry
 from router.stores import QueueFactory
 from router.validation import RequestLimits
 
@@ -97,6 +98,7 @@ class RouterParts:
     feeder: JobFeeder
     control_api: ControlApi
     records: RecordKeeper
+    registry: RegistryView
     push: PushPlan | None
     tracing: Tracing | None
     """Export of traces; None where it is off."""
@@ -138,7 +140,8 @@ def build_router(
         name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
     }
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
-    constraints, policies = ConstraintChecks(), TenantPolicies(settings)
+    registry = open_registry(settings, queues.registry(), router_id, authenticator)
+    constraints, policies = ConstraintChecks(), TenantPolicies(settings, registry.tenants.all)
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     tracing = open_tracing(settings, router_id)
     admission = Admission(
@@ -174,12 +177,16 @@ def build_router(
     )
     jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
-    admin = AdminServicer(pools, router_id, control_api, RecordsApi(pools, records, control_api), policies)
+    admin = AdminServicer(
+        pools, router_id, control_api, RecordsApi(pools, records, control_api), policies, registry.api
+    )
     handlers = [
-        service_handler(service, servicer, metrics, authenticator)
+        service_handler(service, servicer, metrics, registry.authenticate)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
     ]
-    calls = Calls(inference, authenticator, metrics, keys=settings.auth.credentials)
+    keys = registry.keys
+    known = settings.auth.credentials
+    calls = Calls(inference, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
     http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
@@ -196,6 +203,7 @@ def build_router(
         feeder=feeder,
         control_api=control_api,
         records=records,
+        registry=registry.view,
         push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,
@@ -279,6 +287,7 @@ class Router:
             await pool.start()
         self._owner.spawn(self._pass_rings(), "bell")
         self._owner.spawn(parts.authenticator.watch(), "keys")
+        await parts.registry.start(self._owner, MEET_S)
         self._metrics_server = self._open_metrics()
         await self._meet_replicas()
         await self._open_port()
@@ -297,7 +306,7 @@ class Router:
     def _open_metrics(self) -> MetricsServer:
         loop = asyncio.get_running_loop()
         # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
-        probes = {"/livez": lambda: _still_runs(loop), "/readyz": lambda: self._serving}
+        probes = {"/livez": lambda: still_runs(loop, LIVE_S), "/readyz": lambda: self._serving}
         host, port = self._settings.host, self._metrics_port
         try:
             return MetricsServer(host, port, self._metrics.registry, probes, self._parts.push)
@@ -374,6 +383,7 @@ class Router:
         await parts.job_stores.close()
         await parts.bell.close()
         await self._owner.close()
+        await parts.registry.close()
         # After the tasks that learn from it.
         await parts.catalog.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
@@ -387,14 +397,3 @@ class Router:
                 await self._inference.idle.wait()
         except TimeoutError:
             _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
-
-
-def _still_runs(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a loop still runs its callbacks. Called on another thread."""
-    ran = threading.Event()
-    try:
-        loop.call_soon_threadsafe(ran.set)
-    except RuntimeError:
-        # Closed.
-        return False
-    return ran.wait(LIVE_S)

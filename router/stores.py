@@ -18,6 +18,8 @@ from cluster.queue.settings import limits_from
 from cluster.records.contract import RecordStore
 from cluster.records.redis.store import RedisRecordStore
 from cluster.records.settings import record_limits_from
+from cluster.registry.contract import RegistryStore
+from cluster.registry.redis.store import RedisRegistryStore
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
 from cluster.responses.settings import response_limits_from
@@ -40,6 +42,7 @@ class QueueFactory:
     responses: Callable[[], ResponseStore]
     records: Callable[[str], RecordStore]
     """Records of a pool's requests, by the pool's name."""
+    registry: Callable[[], RegistryStore]
 
 
 def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
@@ -60,4 +63,5 @@ def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
         control=lambda pool: RedisControlStore(url, pool, timeout_s),
         responses=lambda: RedisResponseStore(url, response_limits, timeout_s),
         records=lambda pool: RedisRecordStore(url, pool, record_limits, timeout_s),
+        registry=lambda: RedisRegistryStore(url, timeout_s),
     )

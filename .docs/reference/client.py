@@ -31,6 +31,7 @@ GROUPS = {
         "values.decisions",
         "values.steps",
         "values.admin.costs",
+        "values.admin.registry",
         "values.admin.identity",
         "values.admin.records",
     ),

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NoReturn
 
 from cluster.errors import QueueUnavailableError
-from cluster.registry.contract import Author, Edit, Entry, Look, Position, RegistryStore, Sighting, Watcher
+from cluster.lifecycle import TaskOwner
+from cluster.registry.contract import Author, Change, Edit, Entry, Look, Position, RegistryStore, Sighting, Watcher
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +68,13 @@ class RegistryView:
     def report(self, report: bytes) -> None:
         """Tell other processes, from the next look on, what this one made of the entries."""
         self._watcher = replace(self._watcher, report=report)
+
+    async def start(self, owner: TaskOwner, seconds: float) -> None:
+        """Follow the registry from now on. Returns after the first look, or after so many seconds without Redis."""
+        owner.spawn(self.watch(), "registry")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.known.wait()
 
     async def watch(self) -> NoReturn:
         """Look again and again; runs until it is cancelled."""
@@ -161,6 +170,10 @@ class RegistryView:
             if not late or time.monotonic() >= until:
                 return late
             await asyncio.sleep(min(LOOK_S / 2, max(0.0, until - time.monotonic())))
+
+    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
+        """Return changes, newest first. The arguments are those of the store."""
+        return await self._store.history(kind, name, limit, before)
 
     async def close(self) -> None:
         """Close the connection."""

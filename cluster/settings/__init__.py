@@ -18,6 +18,7 @@ from cluster.settings.pools import (
     VllmSettings,
 )
 from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
+from cluster.settings.registry import RegistrySettings
 from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
 from cluster.settings.router import (
     AffinitySettings,
@@ -51,6 +52,7 @@ __all__ = [
     "QueueSettings",
     "QuotaSettings",
     "RedisSettings",
+    "RegistrySettings",
     "ReplicaSettings",
     "ReplicaTlsSettings",
     "RouterSettings",

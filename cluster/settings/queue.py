@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -115,3 +116,23 @@ class TenantSettings(Section):
     """Quota in every pool; each pool is counted on its own."""
     pools: dict[PoolName, QuotaSettings] = {}  # noqa: RUF012 - pydantic copies it
     """Quotas by pool, for pools where another one than `quota` holds."""
+    models: tuple[PoolName, ...] | None = None
+    """Models that its callers may use, whatever their keys allow. Absent: all."""
+    classes: tuple[Literal["interactive", "standard", "batch"], ...] | None = None
+    """Request classes that its callers may use, whatever their keys allow. Absent: all."""
+
+    def problems(self, pools: Collection[str], ledger_days: int) -> Iterator[tuple[str, str]]:
+        """Yield what does not fit the rest of the settings, as field and problem.
+
+        Args:
+            pools: names of all pools. A misspelt name would leave the intended pool without a quota.
+            ledger_days: the setting queue.ledger_days, without which budgets could not be kept.
+        """
+        for name in self.pools:
+            if name not in pools:
+                yield f"pools.{name}", f"must be one of the pools {', '.join(pools)}"
+        parts = [("quota", self.quota), *((f"pools.{name}", quota) for name, quota in self.pools.items())]
+        for part, quota in parts:
+            for budget, days in (("cost_per_day", 1), ("cost_per_month", 31)):
+                if getattr(quota, budget) and ledger_days < days:
+                    yield f"{part}.{budget}", f"queue.ledger_days must be at least {days} for it, got {ledger_days}"

@@ -13,6 +13,7 @@ from cluster.redis.url import check_redis_url
 from cluster.settings.auth import AuthSettings
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
+from cluster.settings.registry import RegistrySettings
 from cluster.settings.replica import ReplicaSettings
 from cluster.settings.router import JobsSettings, RouterSettings
 from cluster.settings.section import FilePath, Host, PoolName, Section, TenantName
@@ -114,6 +115,7 @@ class Settings(Section):
     replica: ReplicaSettings = ReplicaSettings()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    registry: RegistrySettings = RegistrySettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
     """Pools by name; a pool's name is the model's name in requests."""
     tenants: dict[TenantName, TenantSettings] = {}  # noqa: RUF012 - pydantic copies it
@@ -122,25 +124,10 @@ class Settings(Section):
     """Weight, limits and quotas of every tenant that is not in `tenants`."""
 
     @model_validator(mode="after")
-    def _quotas_are_of_pools(self) -> Self:
-        # A misspelt name would leave the intended pool without a quota.
+    def _tenants_make_sense(self) -> Self:
         for place, tenant in [("default_tenant", self.default_tenant), *_named(self.tenants)]:
-            for name in tenant.pools:
-                if name not in self.pools:
-                    raise ValueError(f"{place}.pools.{name}: must be one of the pools {', '.join(self.pools)}")
-        return self
-
-    @model_validator(mode="after")
-    def _budgets_have_a_ledger(self) -> Self:
-        kept = self.queue.ledger_days
-        for place, tenant in [("default_tenant", self.default_tenant), *_named(self.tenants)]:
-            parts = [("quota", tenant.quota), *((f"pools.{name}", quota) for name, quota in tenant.pools.items())]
-            for part, quota in parts:
-                for budget, days in (("cost_per_day", 1), ("cost_per_month", 31)):
-                    if getattr(quota, budget) and kept < days:
-                        raise ValueError(
-                            f"{place}.{part}.{budget}: queue.ledger_days must be at least {days} for it, got {kept}"
-                        )
+            for field, problem in tenant.problems(self.pools, self.queue.ledger_days):
+                raise ValueError(f"{place}.{field}: {problem}")
         return self
 
 

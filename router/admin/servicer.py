@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import cluster
 from penstock.v1 import admin_pb2 as api
+from penstock.v1 import registry_pb2
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader
@@ -15,6 +16,7 @@ from router.admin.whoami import who_is
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, may_use
+from router.registry.api import RegistryApi
 
 
 class AdminServicer:
@@ -27,12 +29,14 @@ class AdminServicer:
         control_api: ControlApi,
         records: RecordsApi,
         policies: TenantPolicies,
+        registry: RegistryApi,
     ) -> None:
         self._pools = pools
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
         self._policies = policies
+        self._registry = registry
         self._status = StatusReader(control_api, policies)
 
     async def GetClusterStatus(  # noqa: N802
@@ -80,3 +84,23 @@ class AdminServicer:
         self, request: api.WhoAmIRequest, context: CallContext, caller: Caller
     ) -> api.WhoAmIResponse:
         return who_is(caller, self._pools)
+
+    async def ListRegistry(  # noqa: N802
+        self, request: registry_pb2.ListRegistryRequest, context: CallContext, caller: Caller
+    ) -> registry_pb2.ListRegistryResponse:
+        return await self._registry.list_entries(request, caller)
+
+    async def EditRegistry(  # noqa: N802
+        self, request: registry_pb2.EditRegistryRequest, context: CallContext, caller: Caller
+    ) -> registry_pb2.EditRegistryResponse:
+        return await self._registry.edit(request, caller)
+
+    async def ListRegistryChanges(  # noqa: N802
+        self, request: registry_pb2.ListRegistryChangesRequest, context: CallContext, caller: Caller
+    ) -> registry_pb2.ListRegistryChangesResponse:
+        return await self._registry.changes(request)
+
+    async def CreateKey(  # noqa: N802
+        self, request: registry_pb2.CreateKeyRequest, context: CallContext, caller: Caller
+    ) -> registry_pb2.CreateKeyResponse:
+        return await self._registry.create_key(request, caller)

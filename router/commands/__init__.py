@@ -25,6 +25,15 @@ COMMANDS = (
         Extra.ROUTER,
     ),
     Command("keys", "make, list and check API keys", "router.commands.keys", Purpose.LOOK_AFTER, Extra.ROUTER),
+    *(
+        Command(name, text, f"router.commands.registry.{name}", Purpose.LOOK_AFTER, Extra.ROUTER)
+        for name, text in (
+            ("get", "show tenants, keys, adapters and aliases"),
+            ("apply", "bring tenants, keys, adapters and aliases to a file"),
+            ("delete", "delete a tenant, key, adapter or alias"),
+            ("history", "show who changed tenants, keys, adapters and aliases"),
+        )
+    ),
     Command(
         "doctor",
         "check whether this machine can run the cluster",

@@ -20,9 +20,11 @@ from cluster.plural import counted
 from cluster.terminal.command import add_action, show_examples
 from cluster.terminal.console import messages, screen, standard_input
 from cluster.terminal.tables import add_columns, print_table
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
     from router.identity.caller import Caller
+    from router.identity.new_key import KeyPlan
     from router.identity.table import Entry
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -43,6 +45,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--expires", metavar="WHEN", help="when it expires, such as 90d or 2027-01-31T12:00 (default: never)"
     )
+    new.add_argument(
+        "--cluster", action="store_true", help="make it in the running cluster, for all routers at once, not in a file"
+    )
     new.set_defaults(run=run_new)
     listing = add_action(actions, "list", "list the keys and certificates of the keys file")
     listing.set_defaults(run=run_list)
@@ -56,8 +61,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for action in (new, listing, check):
         action.add_argument("--file", metavar="FILE", help="the keys file (default: the setting auth.keys_file)")
         action.add_argument("--settings", metavar="FILE", help="TOML file with the settings")
+    add_target_flags(new, text="router of the cluster, with --cluster", key=True)
     show_examples(
         parser,
+        "penstock keys new --cluster --tenant acme --expires 90d",
         "penstock keys new --file keys.toml --tenant acme --expires 90d",
         "penstock keys list --file keys.toml",
         "penstock keys check --file keys.toml --stdin < key.txt",
@@ -69,7 +76,6 @@ def run_new(options: argparse.Namespace) -> int:
     from router.identity.new_key import KeyPlan, add_key
 
     now = datetime.now(UTC)
-    path = keys_path(options)
     plan = KeyPlan(
         tenant=options.tenant,
         role=options.role,
@@ -78,6 +84,9 @@ def run_new(options: argparse.Namespace) -> int:
         not_before=moment(options.not_before, now, "--not-before"),
         expires=moment(options.expires, now, "--expires"),
     )
+    if options.cluster:
+        return _make_in_cluster(options, plan)
+    path = keys_path(options)
     sys.stdout.write(add_key(path, plan) + "\n")
     messages().print(
         f"[dim]its hash is in {escape(str(path))}; the key itself is shown only here[/]",
@@ -85,6 +94,28 @@ def run_new(options: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _make_in_cluster(options: argparse.Namespace, plan: KeyPlan) -> int:
+    if options.file:
+        raise SettingsError("give one of --cluster and --file")
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+        made = client.create_key(
+            plan.tenant,
+            role=plan.role,
+            models=plan.models or (),
+            classes=plan.classes or (),
+            not_before=plan.not_before,
+            expires=plan.expires,
+            timeout=10.0,
+        )
+        sys.stdout.write(made.key + "\n")
+        messages().print(
+            f"[dim]take it back with `penstock delete keys {made.id}`; the key itself is shown only here[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return outcome.status
 
 
 def run_list(options: argparse.Namespace) -> int:

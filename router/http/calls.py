@@ -48,14 +48,15 @@ class Calls:
         authenticate: Callable[[CallContext], Caller],
         metrics: RouterMetrics,
         *,
-        keys: bool,
+        keys: Callable[[], bool],
+        everybody: bool,
     ) -> None:
-        """`keys`: whether the router knows API keys."""
+        """`keys` returns whether the router knows any API keys, `everybody` is whether callers need none."""
         self.inference = inference
         self._authenticate = authenticate
         self._metrics = metrics
         self._keys = keys
-        self.open = not keys
+        self.open = everybody
         """Whether everybody who reaches the port may call."""
         self.error_bodies: dict[str, ErrorBody] = {}
         """Forms of errors by the beginning of the path. Others are those of OpenAI."""
@@ -68,7 +69,7 @@ class Calls:
         Raises:
             UnauthenticatedError: nobody who is known.
         """
-        context = HttpContext(request, stream, keys=self._keys)
+        context = HttpContext(request, stream, keys=self._keys())
         return context, self._authenticate(context)
 
     async def generate(self, request: web.Request, generate: api.GenerateRequest) -> api.GenerateResponse:

@@ -70,12 +70,13 @@ class Authenticator:
         )
         issuers = _open_issuers(settings, self._clock, on_reload)
         self._issuers = issuers
-        self._bearers = self._chain(issuers)
+        self.bearers = self._chain(issuers)
+        """Kinds of bearer credentials, in the order in which they are tried."""
         self._attempts = Attempts(settings.auth.failures_per_minute, self._clock)
         if registry is not None:
             registry.register(IdentityMetrics(self._attempts, issuers))
 
-    def _chain(self, issuers: Sequence[Issuer]) -> tuple[Bearer, ...]:
+    def _chain(self, issuers: Sequence[Issuer]) -> list[Bearer]:
         """Return the kinds of bearer credentials, in the order in which they are tried."""
         kinds: list[Bearer] = []
         if self._file is not None:
@@ -84,7 +85,7 @@ class Authenticator:
             from router.identity.issuers.tokens import Tokens
 
             kinds.append(Tokens(issuers))
-        return tuple(kinds)
+        return kinds
 
     async def watch(self) -> NoReturn:
         """Apply changes of the keys file about a second after they are written, and keep issuers' keys new; runs until
@@ -138,10 +139,10 @@ class Authenticator:
         return caller
 
     def _by_bearer(self, credential: str) -> Entry:
-        for kind in self._bearers:
+        for kind in self.bearers:
             if (entry := kind(credential)) is not None:
                 return entry
-        if not self._bearers:
+        if self._file is None and not self._issuers and self._anonymous is not None:
             raise UnauthenticatedError("this router knows no API keys (auth.keys_file is unset); call without one")
         if _TOKEN.fullmatch(credential) and not self._issuers:
             raise UnauthenticatedError("this router takes no tokens (auth.jwt is unset); send an API key")

@@ -17,6 +17,8 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "Explain": Role.USER,
     "ListRequests": Role.USER,
     "WhoAmI": Role.USER,
+    "ListRegistry": Role.OPERATOR,
+    "ListRegistryChanges": Role.OPERATOR,
 }
 
 

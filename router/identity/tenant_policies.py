@@ -18,10 +18,11 @@ class TenantPolicy:
 
 
 class TenantPolicies:
-    """Policies of all tenants, from the settings."""
+    """Policies of all tenants."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._tenants: Mapping[str, TenantSettings] = settings.tenants
+    def __init__(self, settings: Settings, tenants: Mapping[str, TenantSettings] | None = None) -> None:
+        """`tenants` are the tenants in force; default: those of the settings."""
+        self._tenants = settings.tenants if tenants is None else tenants
         self._default = settings.default_tenant
         self._queue = settings.queue
 

@@ -29,6 +29,7 @@ from cluster.records.contract import RecordStore
 from cluster.records.redis.store import RedisRecordStore
 from cluster.records.settings import record_limits_from
 from cluster.redis.in_process.server import InProcessRedis
+from cluster.registry.redis.store import RedisRegistryStore
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
 from cluster.responses.settings import response_limits_from
@@ -125,6 +126,7 @@ class Stack:
             control=self.control,
             responses=self.responses,
             records=self.records,
+            registry=lambda: RedisRegistryStore(self.target),
         )
 
     def responses(self) -> ResponseStore:

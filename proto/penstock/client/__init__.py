@@ -42,12 +42,21 @@ from penstock.values.admin.records import (
     RequestRecord,
     SlotHolder,
 )
+from penstock.values.admin.registry import (
+    NewKey,
+    RegistryChange,
+    RegistryDifference,
+    RegistryEdit,
+    RegistryEntry,
+    RegistryResult,
+)
 from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.embeddings import Classifications, Embeddings, PoolingOptions, Ranked, Scores
 from penstock.values.errors import (
     AlreadyExistsError,
     CancelledError,
+    ConflictError,
     DeadlineExceededError,
     ErrorDetails,
     GenerationFailedError,
@@ -135,6 +144,7 @@ __all__ = [
     "Client",
     "ClusterStatus",
     "Completion",
+    "ConflictError",
     "CostLine",
     "CostReport",
     "Counterfactual",
@@ -173,6 +183,7 @@ __all__ = [
     "Message",
     "ModelDescription",
     "ModelTask",
+    "NewKey",
     "NotFoundError",
     "OperatingPoint",
     "PenstockClientError",
@@ -187,6 +198,11 @@ __all__ = [
     "QuotaExceededError",
     "Ranked",
     "Receipt",
+    "RegistryChange",
+    "RegistryDifference",
+    "RegistryEdit",
+    "RegistryEntry",
+    "RegistryResult",
     "Relief",
     "ReplicaLoad",
     "ReplicaState",

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from penstock.v1 import admin_pb2 as penstock_dot_v1_dot_admin__pb2
+from penstock.v1 import registry_pb2 as penstock_dot_v1_dot_registry__pb2
 
 GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
@@ -75,6 +76,26 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.FromString,
                 _registered_method=True)
+        self.ListRegistry = channel.unary_unary(
+                '/penstock.v1.AdminService/ListRegistry',
+                request_serializer=penstock_dot_v1_dot_registry__pb2.ListRegistryRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_registry__pb2.ListRegistryResponse.FromString,
+                _registered_method=True)
+        self.EditRegistry = channel.unary_unary(
+                '/penstock.v1.AdminService/EditRegistry',
+                request_serializer=penstock_dot_v1_dot_registry__pb2.EditRegistryRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_registry__pb2.EditRegistryResponse.FromString,
+                _registered_method=True)
+        self.ListRegistryChanges = channel.unary_unary(
+                '/penstock.v1.AdminService/ListRegistryChanges',
+                request_serializer=penstock_dot_v1_dot_registry__pb2.ListRegistryChangesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_registry__pb2.ListRegistryChangesResponse.FromString,
+                _registered_method=True)
+        self.CreateKey = channel.unary_unary(
+                '/penstock.v1.AdminService/CreateKey',
+                request_serializer=penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -145,6 +166,36 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRegistry(self, request, context):
+        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EditRegistry(self, request, context):
+        """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
+        after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+        entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRegistryChanges(self, request, context):
+        """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateKey(self, request, context):
+        """Make an API key, as an entry of the registry. For admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -187,6 +238,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WhoAmI,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.SerializeToString,
+            ),
+            'ListRegistry': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRegistry,
+                    request_deserializer=penstock_dot_v1_dot_registry__pb2.ListRegistryRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_registry__pb2.ListRegistryResponse.SerializeToString,
+            ),
+            'EditRegistry': grpc.unary_unary_rpc_method_handler(
+                    servicer.EditRegistry,
+                    request_deserializer=penstock_dot_v1_dot_registry__pb2.EditRegistryRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_registry__pb2.EditRegistryResponse.SerializeToString,
+            ),
+            'ListRegistryChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRegistryChanges,
+                    request_deserializer=penstock_dot_v1_dot_registry__pb2.ListRegistryChangesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_registry__pb2.ListRegistryChangesResponse.SerializeToString,
+            ),
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -406,6 +477,114 @@ class AdminService:
             '/penstock.v1.AdminService/WhoAmI',
             penstock_dot_v1_dot_admin__pb2.WhoAmIRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.WhoAmIResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRegistry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ListRegistry',
+            penstock_dot_v1_dot_registry__pb2.ListRegistryRequest.SerializeToString,
+            penstock_dot_v1_dot_registry__pb2.ListRegistryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EditRegistry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/EditRegistry',
+            penstock_dot_v1_dot_registry__pb2.EditRegistryRequest.SerializeToString,
+            penstock_dot_v1_dot_registry__pb2.EditRegistryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRegistryChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ListRegistryChanges',
+            penstock_dot_v1_dot_registry__pb2.ListRegistryChangesRequest.SerializeToString,
+            penstock_dot_v1_dot_registry__pb2.ListRegistryChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/CreateKey',
+            penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.SerializeToString,
+            penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The operators' API."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from penstock.v1 import admin_pb2 as _admin_pb2
+from penstock.v1 import registry_pb2 as _registry_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -63,6 +64,17 @@ class AdminServiceStub:
     """
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]
     """Tell the caller who it is and what it may use. Any role."""
+    ListRegistry: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryRequest, _registry_pb2.ListRegistryResponse]
+    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+    EditRegistry: _grpc.UnaryUnaryMultiCallable[_registry_pb2.EditRegistryRequest, _registry_pb2.EditRegistryResponse]
+    """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
+    after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+    entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
+    """
+    ListRegistryChanges: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryChangesRequest, _registry_pb2.ListRegistryChangesResponse]
+    """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]
+    """Make an API key, as an entry of the registry. For admins."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -99,6 +111,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Tell the caller who it is and what it may use. Any role."""
+    ListRegistry: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryRequest, _registry_pb2.ListRegistryResponse]  # type: ignore[assignment]
+    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+    EditRegistry: _aio.UnaryUnaryMultiCallable[_registry_pb2.EditRegistryRequest, _registry_pb2.EditRegistryResponse]  # type: ignore[assignment]
+    """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
+    after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+    entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
+    """
+    ListRegistryChanges: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryChangesRequest, _registry_pb2.ListRegistryChangesResponse]  # type: ignore[assignment]
+    """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+    CreateKey: _aio.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """Make an API key, as an entry of the registry. For admins."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Status and control of a cluster, for its operators."""
@@ -180,5 +203,40 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.WhoAmIResponse, _abc.Awaitable[_admin_pb2.WhoAmIResponse]]:
         """Tell the caller who it is and what it may use. Any role."""
+
+    @_abc_1.abstractmethod
+    def ListRegistry(
+        self,
+        request: _registry_pb2.ListRegistryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.ListRegistryResponse, _abc.Awaitable[_registry_pb2.ListRegistryResponse]]:
+        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+
+    @_abc_1.abstractmethod
+    def EditRegistry(
+        self,
+        request: _registry_pb2.EditRegistryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.EditRegistryResponse, _abc.Awaitable[_registry_pb2.EditRegistryResponse]]:
+        """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
+        after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+        entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRegistryChanges(
+        self,
+        request: _registry_pb2.ListRegistryChangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.ListRegistryChangesResponse, _abc.Awaitable[_registry_pb2.ListRegistryChangesResponse]]:
+        """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _registry_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.CreateKeyResponse, _abc.Awaitable[_registry_pb2.CreateKeyResponse]]:
+        """Make an API key, as an entry of the registry. For admins."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -126,6 +126,10 @@ class TakenOverError(PenstockClientError):
     """Error of a stream to which another call attached, by its idempotency key or resume token."""
 
 
+class ConflictError(PenstockClientError):
+    """A change of an entry that somebody else changed meanwhile (REGISTRY_CONFLICT)."""
+
+
 class GenerationFailedError(PenstockClientError):
     """Error of a request whose engine failed and that could not continue elsewhere."""
 
@@ -158,6 +162,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[PenstockClientError]] = {
 _BY_REASON: Mapping[str, type[PenstockClientError]] = {
     "QUOTA_EXCEEDED": QuotaExceededError,
     "TAKEN_OVER": TakenOverError,
+    "REGISTRY_CONFLICT": ConflictError,
 }
 
 

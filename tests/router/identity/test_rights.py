@@ -26,6 +26,10 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "Explain": Role.USER,
         "ListRequests": Role.USER,
         "WhoAmI": Role.USER,
+        "ListRegistry": Role.OPERATOR,
+        "EditRegistry": Role.ADMIN,
+        "ListRegistryChanges": Role.OPERATOR,
+        "CreateKey": Role.ADMIN,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 
 from penstock.client.admin import calls
 from penstock.client.aio_calls import AsyncCaller
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord
+from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
 from penstock.values.decisions import DecisionList
 from penstock.values.results import UsageReport
 from penstock.values.slo import OperatingPoint
@@ -131,3 +133,82 @@ class AsyncAdminCaller(AsyncCaller):
     async def whoami(self, *, timeout: float | None = None) -> Identity:
         """Return who the caller is and what it may use. For any role; `timeout` is in seconds."""
         return await self._run(calls.whoami(), timeout)
+
+    async def registry(
+        self, kind: str = "", *, name: str = "", hashes: bool = False, timeout: float | None = None
+    ) -> tuple[RegistryEntry, ...]:
+        """Return tenants, keys, adapters and aliases, in order of kind and name. For operators.
+
+        Args:
+            kind: "tenant", "key", "adapter" or "alias"; default: all.
+            name: default: all.
+            hashes: whether the hashes of keys are returned, for a backup. For admins.
+            timeout: seconds for each page; default: the client's.
+        """
+        found: list[RegistryEntry] = []
+        while True:
+            after = f"{found[-1].kind}/{found[-1].name}" if found else ""
+            entries, more = await self._run(calls.list_registry(kind, name, after, hashes), timeout)
+            found += entries
+            if not more:
+                return tuple(found)
+
+    async def edit_registry(
+        self,
+        edits: Iterable[RegistryEdit],
+        *,
+        dry_run: bool = False,
+        wait: float = 5.0,
+        timeout: float | None = None,
+    ) -> RegistryResult:
+        """Change entries of the registry, all or none. For admins.
+
+        Args:
+            edits: 1 to 1,000, at most one for each entry.
+            dry_run: check the edits and return the differences, and change nothing.
+            wait: longest wait until every router and replica knows them, 0 to 60 seconds.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            InvalidArgumentError: names every wrong field (INVALID_ARGUMENT).
+            ConflictError: an entry does not have the version that was expected (REGISTRY_CONFLICT).
+        """
+        return await self._run(calls.edit_registry(edits, dry_run, wait), timeout)
+
+    async def registry_changes(
+        self, kind: str = "", *, name: str = "", limit: int = 50, before: int = 0, timeout: float | None = None
+    ) -> tuple[RegistryChange, ...]:
+        """Return who changed what in the registry, newest first. For operators.
+
+        Args:
+            kind: default: all.
+            name: default: all.
+            limit: 1 to 1000.
+            before: number of a change; only older ones are returned. 0: from the newest on.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.registry_changes(kind, name, limit, before), timeout)
+
+    async def create_key(
+        self,
+        tenant: str,
+        *,
+        role: str = "user",
+        models: Iterable[str] = (),
+        classes: Iterable[str] = (),
+        not_before: datetime.datetime | None = None,
+        expires: datetime.datetime | None = None,
+        timeout: float | None = None,
+    ) -> NewKey:
+        """Make an API key, and return it when every router knows it. For admins.
+
+        Args:
+            tenant: tenant that its calls belong to.
+            role: "user", "operator" or "admin".
+            models: models that it may use; default: all.
+            classes: "interactive", "standard", "batch"; default: all.
+            not_before: time from which it is valid, with a time zone; default: at once.
+            expires: time at which it expires, with a time zone; default: never.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.create_key(tenant, role, models, classes, (not_before, expires)), timeout)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.client.calls import UnaryCall
-from penstock.v1 import admin_pb2
+from penstock.v1 import admin_pb2, registry_pb2
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
+from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.fields import build, unfit
 from penstock.values.results import UsageReport
 from penstock.values.slo import OperatingPoint
 from penstock.values.status.pool import ClusterStatus
+from penstock.wire import duration_to_wire
 
 
 def cluster_status() -> UnaryCall[ClusterStatus]:
@@ -79,6 +82,47 @@ def list_requests(
 
 def whoami() -> UnaryCall[Identity]:
     return UnaryCall(lambda stubs: stubs.admin.WhoAmI, admin_pb2.WhoAmIRequest(), Identity.from_proto)
+
+
+def list_registry(kind: str, name: str, after: str, hashes: bool) -> UnaryCall[tuple[tuple[RegistryEntry, ...], bool]]:
+    request = build(registry_pb2.ListRegistryRequest, kind=kind, name=name, after=after, hashes=hashes)
+    return UnaryCall(
+        lambda stubs: stubs.admin.ListRegistry,
+        request,
+        lambda reply: (tuple(map(RegistryEntry.from_proto, reply.entries)), reply.more),
+    )
+
+
+def edit_registry(edits: Iterable[RegistryEdit], dry_run: bool, wait_s: float) -> UnaryCall[RegistryResult]:
+    request = build(registry_pb2.EditRegistryRequest, dry_run=dry_run, wait=duration_to_wire(wait_s))
+    request.edits.extend(edit.to_proto() for edit in edits)
+    return UnaryCall(lambda stubs: stubs.admin.EditRegistry, request, RegistryResult.from_proto)
+
+
+def registry_changes(kind: str, name: str, limit: int, before: int) -> UnaryCall[tuple[RegistryChange, ...]]:
+    request = build(registry_pb2.ListRegistryChangesRequest, kind=kind, name=name, limit=limit, before=before)
+    return UnaryCall(
+        lambda stubs: stubs.admin.ListRegistryChanges,
+        request,
+        lambda reply: tuple(map(RegistryChange.from_proto, reply.changes)),
+    )
+
+
+def create_key(
+    tenant: str,
+    role: str,
+    models: Iterable[str],
+    classes: Iterable[str],
+    valid: tuple[datetime.datetime | None, datetime.datetime | None],
+) -> UnaryCall[NewKey]:
+    request = build(registry_pb2.CreateKeyRequest, tenant=tenant, role=role, models=list(models), classes=list(classes))
+    for name, moment in zip(("not_before", "expires"), valid, strict=True):
+        if moment is None:
+            continue
+        if not isinstance(moment, datetime.datetime) or moment.tzinfo is None:
+            raise unfit(name, "a datetime with a time zone", moment)
+        getattr(request, name).FromDatetime(moment)
+    return UnaryCall(lambda stubs: stubs.admin.CreateKey, request, NewKey.from_proto)
 
 
 def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""Entries of the registry, and changes of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct, Value
+
+from penstock.v1 import registry_pb2
+
+Content = Mapping[str, Any]
+"""Content of an entry: fields as in the settings of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEntry:
+    """Entry of the registry, or of the settings."""
+
+    kind: str
+    """"tenant", "key", "adapter" or "alias"."""
+    name: str
+    value: Content
+    version: int
+    """Version of the registry in which it changed last; 0 for an entry of the settings."""
+    changed_at: datetime.datetime | None
+    """Time of that change, UTC; None for an entry of the settings."""
+    fixed: bool
+    """Whether the settings forbid to change it."""
+
+    @classmethod
+    def from_proto(cls, entry: registry_pb2.RegistryEntry) -> RegistryEntry:
+        changed_at = _moment(entry.changed_at_ms) if entry.changed_at_ms else None
+        return cls(entry.kind, entry.name, _content(entry.value), entry.version, changed_at, entry.fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEdit:
+    """Change of one entry."""
+
+    kind: str
+    name: str
+    value: Content | None
+    """New content; None deletes the entry."""
+    expected_version: int | None = None
+    """Version that the entry must have, 0 for none; None for any."""
+
+    def to_proto(self) -> registry_pb2.RegistryEdit:
+        edit = registry_pb2.RegistryEdit(kind=self.kind, name=self.name, expected_version=self.expected_version)
+        if self.value is not None:
+            edit.value.SetInParent()
+            edit.value.update(self.value)
+        return edit
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryDifference:
+    """Effect of an edit."""
+
+    kind: str
+    name: str
+    before: Content | None
+    """None where there was no entry."""
+    after: Content | None
+    """None where there is no entry."""
+
+    @classmethod
+    def from_proto(cls, found: registry_pb2.RegistryDifference) -> RegistryDifference:
+        return cls(
+            found.kind,
+            found.name,
+            _content(found.before) if found.HasField("before") else None,
+            _content(found.after) if found.HasField("after") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryResult:
+    """Result of edits."""
+
+    differences: tuple[RegistryDifference, ...]
+    """Entries that differ now."""
+    version: int
+    """Version of the registry with the edits."""
+    behind: tuple[str, ...]
+    """Routers and replicas that did not know the edits at the end of the wait."""
+
+    @classmethod
+    def from_proto(cls, reply: registry_pb2.EditRegistryResponse) -> RegistryResult:
+        differences = tuple(map(RegistryDifference.from_proto, reply.differences))
+        return cls(differences, reply.version, tuple(reply.behind))
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryChange:
+    """Line of the registry's history."""
+
+    number: int
+    at: datetime.datetime
+    """UTC, by the clock of Redis."""
+    tenant: str
+    """Tenant of the caller who made the change."""
+    credential: str
+    """Public name of the credential that was used; empty without one."""
+    difference: RegistryDifference
+    version: int
+    digest: str
+    """Digest of this line and of all before it."""
+    intact: bool
+    """Whether the digest fits."""
+
+    @classmethod
+    def from_proto(cls, change: registry_pb2.RegistryChange) -> RegistryChange:
+        return cls(
+            change.number,
+            _moment(change.at_ms),
+            change.tenant,
+            change.credential,
+            RegistryDifference.from_proto(change.difference),
+            change.version,
+            change.digest,
+            change.intact,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """API key that was made."""
+
+    key: str
+    """The key itself, which nobody can read again."""
+    id: str
+    """Public id, the name of its entry."""
+    behind: tuple[str, ...]
+    """Routers that do not know it yet."""
+
+    def __repr__(self) -> str:
+        # Logs must not have the key.
+        return f"NewKey(id={self.id!r})"
+
+    @classmethod
+    def from_proto(cls, reply: registry_pb2.CreateKeyResponse) -> NewKey:
+        return cls(reply.key, reply.id, tuple(reply.behind))
+
+
+def _moment(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+
+
+def _content(struct: Struct) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return _content(value.struct_value)
+        case "list_value":
+            return [_plain(one) for one in value.list_value.values]
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+    return None

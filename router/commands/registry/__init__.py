@@ -1,0 +1,1 @@
+"""`penstock get`, `apply`, `delete` and `history`: what changes while a cluster runs."""

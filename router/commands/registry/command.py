@@ -1,0 +1,205 @@
+"""Flags and runs of `penstock get`, `apply`, `delete` and `history`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from cluster.errors import SettingsError
+from cluster.plural import counted
+from cluster.terminal.command import show_examples
+from cluster.terminal.console import messages, screen, standard_input
+from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.values import time_from_zero, whole
+from router.commands.registry.tables import TABLES, edits_of, kind_of, read_tables, shown, to_toml
+from router.commands.target import add_target_flags, open_client, report_call_errors
+
+if TYPE_CHECKING:
+    from penstock.client import RegistryChange, RegistryEdit, RegistryEntry
+
+_KINDS = ", ".join(TABLES)
+MOST_EDITS = 1_000
+"""Edits of one call."""
+_CALL_S = 90.0
+"""Longest time of a call, in seconds: it waits for all routers and replicas."""
+
+
+def add_get_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        f"Show {_KINDS}: those of the registry, which change while the cluster runs, and of the settings."
+    )
+    parser.add_argument("kind", nargs="?", default="", metavar="KIND", help=f"{_KINDS} (default: all)")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="one entry (default: all)")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--toml", action="store_true", help="print a file that `penstock apply` takes")
+    forms.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--hashes", action="store_true", help="with the hashes of keys, for a backup; for admins")
+    add_target_flags(parser)
+    show_examples(parser, "penstock get", "penstock get tenants acme", "penstock get --toml --hashes > backup.toml")
+    parser.set_defaults(run=run_get)
+
+
+def run_get(options: argparse.Namespace) -> int:
+    """Print entries."""
+    kind = kind_of(options.kind)
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+        entries = client.registry(kind, name=options.name, hashes=options.hashes, timeout=10.0)
+        if options.json:
+            _write_json([dataclasses.asdict(entry) for entry in entries])
+        elif options.toml:
+            sys.stdout.write(to_toml(entries))
+        elif not entries:
+            screen().print(f"no {options.kind or 'entries'}{f' {options.name}' if options.name else ''}")
+        else:
+            _print_entries(entries)
+    return outcome.status
+
+
+def _print_entries(entries: tuple[RegistryEntry, ...]) -> None:
+    table = Table()
+    add_columns(table, "kind", "name", "value", "version", "changed", words=("name", "value"), left=("kind", "changed"))
+    for one in entries:
+        where = "settings, fixed" if one.fixed else "settings"
+        at = f"{one.changed_at:%Y-%m-%d %H:%M:%S}" if one.changed_at is not None else where
+        cells = (one.kind, one.name, _short(one.value), str(one.version or ""), at)
+        table.add_row(*map(Text, cells))
+    print_table(table, screen(), keys=2)
+
+
+def _short(value: Any) -> str:
+    return ", ".join(f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
+
+
+def add_apply_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        f"Bring the registry of a running cluster to a TOML file with the tables {_KINDS}. Shows the difference first, "
+        "and asks before it changes anything."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="TOML file, such as `penstock get --toml` prints")
+    parser.add_argument("--prune", action="store_true", help="delete entries of its tables that it does not have")
+    parser.add_argument("--dry-run", action="store_true", help="only show the difference")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _add_wait(parser)
+    add_target_flags(parser)
+    show_examples(parser, "penstock apply cluster.toml --dry-run", "penstock apply cluster.toml --prune --yes")
+    parser.set_defaults(run=run_apply)
+
+
+def run_apply(options: argparse.Namespace) -> int:
+    """Show what a file changes, ask, and change it."""
+    entries = read_tables(options.file)
+    with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
+        present = client.registry(timeout=10.0)
+        edits = edits_of(entries, present, prune=options.prune)
+        if not edits:
+            screen().print("nothing to change")
+        elif len(edits) > MOST_EDITS:
+            raise SettingsError(f"{options.file}: changes {len(edits)} entries; at most {MOST_EDITS} go together")
+        else:
+            outcome.status = _change(options, client, edits)
+    return outcome.status
+
+
+def add_delete_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Delete an entry of the registry. One of the settings comes back then."
+    parser.add_argument("kind", metavar="KIND", help=_KINDS)
+    parser.add_argument("name", metavar="NAME", help="the entry; of a key: its public id")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _add_wait(parser)
+    add_target_flags(parser)
+    show_examples(parser, "penstock delete keys 5d41402abc4b2a76 --yes")
+    parser.set_defaults(run=run_delete, dry_run=False)
+
+
+def run_delete(options: argparse.Namespace) -> int:
+    """Delete an entry."""
+    from penstock.client import RegistryEdit
+
+    kind = kind_of(options.kind)
+    with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
+        found = client.registry(kind, name=options.name, timeout=10.0)
+        if not found or not found[0].version:
+            raise SettingsError(f"{kind} {options.name!r} is not in the registry")
+        outcome.status = _change(options, client, [RegistryEdit(kind, options.name, None, found[0].version)])
+    return outcome.status
+
+
+def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit]) -> int:
+    differences = client.edit_registry(edits, dry_run=True, timeout=10.0).differences
+    screen().print(shown(differences), end="")
+    if options.dry_run or not differences:
+        return 0
+    if not options.yes and not _agreed(len(differences)):
+        return 1
+    with messages().status("waiting until every router and replica knows it"):
+        result = client.edit_registry(edits, wait=options.wait_s, timeout=_CALL_S)
+    if result.behind:
+        late = ", ".join(result.behind)
+        messages().print(f"[yellow]changed, but these do not know it yet: {escape(late)}[/]", highlight=False)
+    screen().print(
+        f"{counted(len(result.differences), 'entry', 'entries')} changed, version {result.version}", highlight=False
+    )
+    return 0
+
+
+def _agreed(count: int) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise SettingsError("there is nobody to ask; give --yes to change it")
+    messages().print(f"Change {counted(count, 'entry', 'entries')}? [y/N] ", end="", markup=False)
+    return standard_input().readline().strip().lower() in ("y", "yes")
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait-s", type=time_from_zero, default=10.0, metavar="SECONDS",
+        help="longest wait until every router and replica knows it, up to 60 (default %(default)g)",
+    )  # fmt: skip
+
+
+def add_history_flags(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show who changed what in the registry, newest first."
+    parser.add_argument("kind", nargs="?", default="", metavar="KIND", help=f"{_KINDS} (default: all)")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="one entry (default: all)")
+    parser.add_argument("--limit", type=whole(1, 1000), default=20, metavar="N", help="changes (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_target_flags(parser)
+    show_examples(parser, "penstock history", "penstock history tenants acme")
+    parser.set_defaults(run=run_history)
+
+
+def run_history(options: argparse.Namespace) -> int:
+    """Print changes. The exit status is 1 where a line was changed afterwards."""
+    kind = kind_of(options.kind)
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+        changes = client.registry_changes(kind, name=options.name, limit=options.limit, timeout=10.0)
+        if options.json:
+            _write_json([dataclasses.asdict(change) for change in changes])
+        else:
+            for change in changes:
+                _print_change(change)
+            if not changes:
+                screen().print("no changes")
+        if not all(change.intact for change in changes):
+            outcome.status = 1
+    return outcome.status
+
+
+def _print_change(change: RegistryChange) -> None:
+    who = f"{change.tenant} ({change.credential})" if change.credential else change.tenant
+    head = Text(f"{change.number}  {change.at:%Y-%m-%d %H:%M:%S}  {who}", style="bold")
+    if not change.intact:
+        head.append("  this line or the one before was changed in Redis", style="red")
+    screen().print(head, soft_wrap=True)
+    screen().print(shown([change.difference]), end="")
+
+
+def _write_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -1,0 +1,7 @@
+"""`penstock delete`."""
+
+from __future__ import annotations
+
+from router.commands.registry.command import add_delete_flags as add_flags
+
+__all__ = ["add_flags"]

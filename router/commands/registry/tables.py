@@ -1,0 +1,119 @@
+"""Files of entries: TOML with the tables of the settings, such as `[tenants.acme]`."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from cluster.errors import SettingsError, plain_reason
+
+if TYPE_CHECKING:
+    from penstock.client import RegistryDifference, RegistryEdit, RegistryEntry
+
+TABLES: Mapping[str, str] = {"tenants": "tenant", "keys": "key", "adapters": "adapter", "aliases": "alias"}
+"""Name of a table to the kind of its entries."""
+_TABLE_OF = {kind: table for table, kind in TABLES.items()}
+
+
+def kind_of(word: str) -> str:
+    """Return the kind that a word names, in the singular or the plural; empty for an empty word.
+
+    Raises:
+        SettingsError: it names none.
+    """
+    kind = TABLES.get(word, word)
+    if kind and kind not in _TABLE_OF:
+        raise SettingsError(f"KIND: must be one of {', '.join(TABLES)}, got {word!r}")
+    return kind
+
+
+def read_tables(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the entries of a file by kind and name.
+
+    Raises:
+        SettingsError: the file can't be read, is not TOML, or has other tables.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {plain_reason(error)}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    for table, content in tables.items():
+        if table not in TABLES or not isinstance(content, dict):
+            raise SettingsError(f"{path}: {table}: must be one of the tables {', '.join(TABLES)}")
+        for name, value in content.items():
+            if not isinstance(value, dict):
+                raise SettingsError(f"{path}: {table}.{name}: must be a table, got {value!r}")
+            entries[TABLES[table], name] = _plain(value)
+    return entries
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which times are text, as messages have them."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def edits_of(
+    entries: Mapping[tuple[str, str], dict[str, Any]], present: Iterable[RegistryEntry], *, prune: bool
+) -> list[RegistryEdit]:
+    """Return the edits that bring a registry to a file.
+
+    Args:
+        entries: content of the file.
+        present: entries of the registry. The edits expect that nobody changes these meanwhile.
+        prune: delete those entries of the file's kinds that it does not have.
+    """
+    from penstock.client import RegistryEdit
+
+    here = {(one.kind, one.name): one for one in present}
+    edits = []
+    for (kind, name), value in entries.items():
+        found = here.get((kind, name))
+        if found is None or found.value != value:
+            edits.append(RegistryEdit(kind, name, value, found.version if found is not None else 0))
+    if prune:
+        kinds = {kind for kind, _ in entries}
+        gone = [one for key, one in here.items() if one.kind in kinds and key not in entries and one.version]
+        edits += [RegistryEdit(one.kind, one.name, None, one.version) for one in gone]
+    return edits
+
+
+def to_toml(entries: Iterable[RegistryEntry]) -> str:
+    """Return entries as a file that `penstock apply` takes."""
+    import tomli_w
+
+    tables: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        tables.setdefault(_TABLE_OF.get(entry.kind, entry.kind), {})[entry.name] = dict(entry.value)
+    return tomli_w.dumps(tables)
+
+
+def shown(differences: Sequence[RegistryDifference]) -> Text:
+    """Draw what changes, as lines with + and -."""
+    text = Text()
+    for one in differences:
+        before, after = (None if value is None else _lines(value) for value in (one.before, one.after))
+        sign, style = ("+", "green") if before is None else ("-", "red") if after is None else ("~", "yellow")
+        text.append(f"{sign} {one.kind} {one.name}\n", style=f"bold {style}")
+        for line in difflib.ndiff(before or [], after or []):
+            if line.startswith("?"):
+                continue
+            text.append(f"    {line}\n", style={"+": "green", "-": "red"}.get(line[0], "dim"))
+    return text
+
+
+def _lines(value: Mapping[str, Any]) -> list[str]:
+    import tomli_w
+
+    return tomli_w.dumps(dict(value)).splitlines()

@@ -1,0 +1,1 @@
+"""The registry as routers serve it: tenants, keys, adapters and aliases that come and go while the cluster runs."""

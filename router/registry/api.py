@@ -1,0 +1,269 @@
+"""Calls on the registry: entries listed, changed and accounted for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cluster.errors import InvalidRequestError
+from cluster.registry.contract import Author, Change, Edit
+from cluster.registry.view import RegistryView
+from cluster.settings import Settings
+from penstock.models import FieldViolation
+from penstock.v1 import registry_pb2 as api
+from penstock.wire import duration_from_wire
+from router.identity import Caller, Role, require_role
+from router.identity.key import hash_key, key_id, mint_key
+from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
+
+_LOG = logging.getLogger(__name__)
+
+MOST_EDITS = 1_000
+MOST_ENTRIES, DEFAULT_ENTRIES = 10_000, 1_000
+MOST_CHANGES, DEFAULT_CHANGES = 1_000, 50
+MOST_WAIT_S, DEFAULT_WAIT_S = 60.0, 5.0
+
+Fields = dict[str, Any]
+
+
+class RegistryApi:
+    """Answers of the admin service about the registry."""
+
+    def __init__(self, settings: Settings, view: RegistryView) -> None:
+        self._settings = settings
+        self._view = view
+
+    # --- list ---------------------------------------------------------------------------------------------------------
+
+    async def list_entries(self, request: api.ListRegistryRequest, caller: Caller) -> api.ListRegistryResponse:
+        """Answer ListRegistry.
+
+        Raises:
+            InvalidRequestError: no such kind, or the limit is out of range.
+            PermissionDeniedError: hashes are for admins.
+        """
+        limit = _limit(request.limit, DEFAULT_ENTRIES, MOST_ENTRIES)
+        kinds = [_kind(request.kind, "kind")] if request.kind else [KINDS[name] for name in sorted(KINDS)]
+        if request.hashes:
+            require_role(caller, Role.ADMIN, "AdminService/ListRegistry with hashes")
+        reply = api.ListRegistryResponse(version=self._view.version)
+        for entry in self._entries(kinds, request.name, request.after, hashes=request.hashes):
+            if len(reply.entries) == limit:
+                reply.more = True
+                break
+            reply.entries.append(entry)
+        return reply
+
+    def _entries(
+        self, kinds: Sequence[Kind[Any]], name: str, after: str, *, hashes: bool
+    ) -> Iterator[api.RegistryEntry]:
+        for kind in kinds:
+            entries, declared = self._view.entries(kind.name), kind.declared(self._settings)
+            names = [name] if name else sorted({*entries, *declared})
+            for each in names:
+                if f"{kind.name}/{each}" <= after:
+                    continue
+                fixed = self._settings.registry.holds(kind.name, each)
+                if (entry := entries.get(each)) is not None and not fixed:
+                    fields = json.loads(entry.value or b"{}")
+                    version, at_ms = entry.version, entry.at_ms
+                elif each in declared:
+                    fields, version, at_ms = kind.fields(declared[each]), 0, 0
+                else:
+                    continue
+                yield api.RegistryEntry(
+                    kind=kind.name,
+                    name=each,
+                    value=_struct(fields if hashes else kind.shown(fields)),
+                    version=version,
+                    changed_at_ms=at_ms,
+                    fixed=fixed,
+                )
+
+    # --- change -------------------------------------------------------------------------------------------------------
+
+    async def edit(self, request: api.EditRegistryRequest, caller: Caller) -> api.EditRegistryResponse:
+        """Answer EditRegistry.
+
+        Raises:
+            InvalidRequestError: names every wrong field of every edit.
+            RegistryConflictError: an entry does not have the version that was expected.
+            QueueUnavailableError: Redis does not answer.
+        """
+        wait_s = duration_from_wire(request.wait) if request.HasField("wait") else DEFAULT_WAIT_S
+        if not 0 <= wait_s <= MOST_WAIT_S:
+            raise InvalidRequestError.of("wait", f"must be 0 s to {MOST_WAIT_S:g} s, got {wait_s:g} s")
+        # What is compared and completed must be what is there now.
+        await self._view.refresh()
+        edits = self._read(request.edits)
+        differences = [difference for edit in edits if (difference := self._difference(edit)) is not None]
+        if request.dry_run:
+            return api.EditRegistryResponse(differences=differences, version=self._view.version)
+        version = await self._view.apply(edits, _author(caller))
+        behind = await self._view.behind(version, wait_s)
+        for difference in differences:
+            _LOG.warning(
+                "registry.changed",
+                extra={
+                    "kind": difference.kind,
+                    "entry": difference.name,
+                    "tenant": caller.tenant,
+                    "credential": caller.credential.name,
+                    "version": version,
+                    "behind": behind,
+                },
+            )
+        return api.EditRegistryResponse(differences=differences, version=version, behind=behind)
+
+    def _read(self, given: Sequence[api.RegistryEdit]) -> list[Edit]:
+        if not 1 <= len(given) <= MOST_EDITS:
+            raise InvalidRequestError.of("edits", f"must be 1 to {MOST_EDITS}, got {len(given)}")
+        wrong: list[FieldViolation] = []
+        edits: list[Edit] = []
+        seen: set[tuple[str, str]] = set()
+        for number, one in enumerate(given):
+            place = f"edits[{number}]"
+            try:
+                edits.append(self._edit(one, place))
+            except WrongEntryError as error:
+                wrong += error.wrong
+            except InvalidRequestError as error:
+                wrong += error.violations
+            if (one.kind, one.name) in seen:
+                wrong.append(FieldViolation(f"{place}.name", f"{one.kind} {one.name!r} is edited twice"))
+            seen.add((one.kind, one.name))
+        if wrong:
+            raise InvalidRequestError(wrong)
+        return edits
+
+    def _edit(self, one: api.RegistryEdit, place: str) -> Edit:
+        kind = _kind(one.kind, f"{place}.kind")
+        if self._settings.registry.holds(kind.name, one.name):
+            problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
+            raise InvalidRequestError.of(f"{place}.name", problem)
+        expected = one.expected_version if one.HasField("expected_version") else None
+        if not one.HasField("value"):
+            return Edit(kind.name, one.name, None, expected)
+        value = MessageToDict(one.value)
+        present = self._view.get(kind.name, one.name)
+        before = json.loads(present.value or b"{}") if present is not None else {}
+        kept = {name: before[name] for name in kind.hidden if name in before}
+        section = kind.read(one.name, {**kept, **_whole_numbers(value)}, self._settings, place)
+        return Edit(kind.name, one.name, kind.write(section), expected)
+
+    def _difference(self, edit: Edit) -> api.RegistryDifference | None:
+        kind = KINDS[edit.kind]
+        present = self._view.get(edit.kind, edit.name)
+        declared = kind.declared(self._settings).get(edit.name)
+        below = None if declared is None else kind.fields(declared)
+        before = below if present is None else json.loads(present.value or b"{}")
+        after = below if edit.value is None else json.loads(edit.value)
+        return None if before == after else _difference(kind, edit.name, before, after)
+
+    async def create_key(self, request: api.CreateKeyRequest, caller: Caller) -> api.CreateKeyResponse:
+        """Answer CreateKey.
+
+        Raises:
+            InvalidRequestError: names every wrong field.
+            QueueUnavailableError: Redis does not answer.
+        """
+        key = mint_key()
+        name = key_id(key) or ""
+        fields: Fields = {"sha256": hash_key(key), "tenant": request.tenant, "role": request.role or "user"}
+        fields |= {each: list(found) for each in ("models", "classes") if (found := getattr(request, each))}
+        for each in ("not_before", "expires"):
+            if request.HasField(each):
+                moment: Timestamp = getattr(request, each)
+                fields[each] = moment.ToJsonString()
+        if self._settings.registry.holds(KEY.name, name):
+            raise InvalidRequestError.of("", "keys are fixed by the setting registry.fixed")
+        try:
+            section = KEY.read(name, fields, self._settings, "key")
+        except WrongEntryError as error:
+            raise InvalidRequestError(
+                [FieldViolation(one.field.removeprefix("key.value."), one.description) for one in error.wrong]
+            ) from None
+        version = await self._view.apply([Edit(KEY.name, name, KEY.write(section), 0)], _author(caller))
+        _LOG.warning("registry.key_made", extra={"entry": name, "tenant": caller.tenant, "for": request.tenant})
+        behind = await self._view.behind(version, DEFAULT_WAIT_S, ("router",))
+        return api.CreateKeyResponse(key=key, id=name, behind=behind)
+
+    # --- history ------------------------------------------------------------------------------------------------------
+
+    async def changes(self, request: api.ListRegistryChangesRequest) -> api.ListRegistryChangesResponse:
+        """Answer ListRegistryChanges.
+
+        Raises:
+            InvalidRequestError: no such kind, or the limit is out of range.
+            QueueUnavailableError: Redis does not answer.
+        """
+        if request.kind:
+            _kind(request.kind, "kind")
+        limit = _limit(request.limit, DEFAULT_CHANGES, MOST_CHANGES)
+        found = await self._view.history(request.kind, request.name, limit, request.before or None)
+        return api.ListRegistryChangesResponse(changes=map(_change, found))
+
+
+def _kind(name: str, place: str) -> Kind[Any]:
+    kind = KINDS.get(name)
+    if kind is None:
+        raise InvalidRequestError.of(place, f"must be one of {', '.join(sorted(KINDS))}, got {name!r}")
+    return kind
+
+
+def _limit(given: int, default: int, most: int) -> int:
+    if given > most:
+        raise InvalidRequestError.of("limit", f"must be at most {most}, got {given}")
+    return given or default
+
+
+def _author(caller: Caller) -> Author:
+    return Author(caller.tenant, caller.credential.name)
+
+
+def _struct(fields: Mapping[str, Any]) -> Struct:
+    found = Struct()
+    found.update(fields)
+    return found
+
+
+def _whole_numbers(value: Any) -> Any:
+    """Return a value in which whole numbers are integers again: a Struct has only floats."""
+    if isinstance(value, dict):
+        return {name: _whole_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _difference(kind: Kind[Any], name: str, before: Fields | None, after: Fields | None) -> api.RegistryDifference:
+    found = api.RegistryDifference(kind=kind.name, name=name)
+    for fields, target in ((before, found.before), (after, found.after)):
+        if fields is not None:
+            # An empty content is a content.
+            target.SetInParent()
+            target.update(kind.shown(fields))
+    return found
+
+
+def _change(change: Change) -> api.RegistryChange:
+    difference = api.RegistryDifference(kind=change.kind, name=change.name)
+    if (kind := KINDS.get(change.kind)) is not None:
+        before, after = (None if one is None else json.loads(one) for one in (change.before, change.after))
+        difference = _difference(kind, change.name, before, after)
+    return api.RegistryChange(
+        number=change.number,
+        at_ms=change.at_ms,
+        tenant=change.author.tenant,
+        credential=change.author.credential,
+        difference=difference,
+        version=change.version,
+        digest=change.digest,
+        intact=change.intact,
+    )

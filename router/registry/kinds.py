@@ -1,0 +1,123 @@
+"""Kinds of entries: how the content of each is checked, and where the settings declare it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from cluster.settings import Settings, TenantSettings
+from cluster.settings.load import list_errors
+from cluster.settings.section import Section
+from penstock.models import FieldViolation
+from router.identity.keys_file import KeyEntry
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+_KEY_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+def _nothing(_settings: Settings) -> Mapping[str, Section]:
+    return {}
+
+
+def _no_problem(_settings: Settings, _section: Any) -> Iterable[tuple[str, str]]:
+    return ()
+
+
+Content = TypeVar("Content", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Content]):
+    """Kind of entries."""
+
+    name: str
+    table: str
+    """Name of the table in a TOML file."""
+    section: type[Content]
+    """Group of settings that an entry is checked as."""
+    name_field: str = ""
+    """Field of the group that has the entry's name; empty where the name stands outside."""
+    hidden: tuple[str, ...] = ()
+    """Fields that are not shown, and that an edit without them leaves as they are."""
+    names: re.Pattern[str] = _NAME
+    """Names that entries may have."""
+    declared: Callable[[Settings], Mapping[str, Section]] = _nothing
+    """Function that returns the entries of the settings."""
+    problems: Callable[[Settings, Any], Iterable[tuple[str, str]]] = _no_problem
+    """Function that yields what does not fit the rest of the settings, as field and problem."""
+
+    def read(self, name: str, value: Mapping[str, Any], settings: Settings, place: str) -> Content:
+        """Check the content of an entry.
+
+        Raises:
+            WrongEntryError: names every wrong field.
+        """
+        given = {self.name_field: name, **value} if self.name_field else dict(value)
+        wrong: list[FieldViolation] = []
+        if self.names.fullmatch(name) is None:
+            wrong.append(FieldViolation(f"{place}.name", f"must match {self.names.pattern}, got {name!r}"))
+        else:
+            try:
+                section = self.section.model_validate(given)
+            except ValidationError as error:
+                for line in list_errors(error, self.hidden, root=self.section):
+                    field, _, problem = line.partition(": ")
+                    inner = "" if field == "settings" else f".{field}"
+                    wrong.append(FieldViolation(f"{place}.value{inner}", problem))
+            else:
+                wrong += [
+                    FieldViolation(f"{place}.value.{field}", problem)
+                    for field, problem in self.problems(settings, section)
+                ]
+        if wrong:
+            raise WrongEntryError(wrong)
+        return section
+
+    def write(self, section: Section) -> bytes:
+        """Return the content of an entry as the registry keeps it."""
+        return json.dumps(self.fields(section), ensure_ascii=False, separators=(",", ":")).encode()
+
+    def fields(self, section: Section) -> dict[str, Any]:
+        """Return the fields of an entry that were given."""
+        fields = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        fields.pop(self.name_field, None)
+        return fields
+
+    def load(self, name: str, value: bytes) -> Content:
+        """Read the content of an entry of the registry. It was checked when it was made.
+
+        Raises:
+            ValueError: another version wrote it, in a way that this one can't read.
+        """
+        given = json.loads(value)
+        return self.section.model_validate({self.name_field: name, **given} if self.name_field else given)
+
+    def shown(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return fields without the hidden ones."""
+        return {name: value for name, value in fields.items() if name not in self.hidden}
+
+
+class WrongEntryError(Exception):
+    """Content of an entry that is not as it must be."""
+
+    def __init__(self, wrong: list[FieldViolation]) -> None:
+        self.wrong = wrong
+        super().__init__("; ".join(f"{one.field}: {one.description}" for one in wrong))
+
+
+TENANT = Kind(
+    "tenant",
+    "tenants",
+    TenantSettings,
+    declared=lambda settings: settings.tenants,
+    problems=lambda settings, tenant: tenant.problems(settings.pools, settings.queue.ledger_days),
+)
+KEY = Kind("key", "keys", KeyEntry, name_field="id", hidden=("sha256",), names=_KEY_ID)
+
+KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY)}
+"""All kinds by name."""
