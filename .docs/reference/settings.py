@@ -30,7 +30,6 @@ WORDS = {
     float: "number",
     bool: "true or false",
     Path: "path",
-    tuple[str, ...]: "list of texts",
 }
 
 
@@ -119,6 +118,9 @@ def _kind(annotation: Any) -> str:
             words.append(_one_of(get_args(each)))
         elif isinstance(each, type) and issubclass(each, enum.Enum):
             words.append(_one_of([member.value for member in each]))
+        elif get_origin(each) is tuple:
+            inner = _kind(get_args(each)[0])
+            words.append("list of texts" if inner == "text" else f"list of {inner}")
         elif get_origin(each) is dict:
             words.append("table of names and texts")
         elif get_origin(each) is tuple and get_origin(_options(get_args(each)[0])[0]) is Literal:
