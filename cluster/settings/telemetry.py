@@ -24,6 +24,10 @@ class TelemetrySettings(Section):
     trace_ratio: float = Field(default=0.1, ge=0, le=1)
     """Part of the requests whose trace is exported, where the caller does not decide. Requests that miss their SLO or
     fail are exported in any case."""
+    trace_text_characters: int = Field(default=0, ge=0, le=65_536)
+    """Most characters of a request's prompt and as many of its output that its span has, in the attributes
+    `gen_ai.input.messages` and `gen_ai.output.messages`. 0: spans have no text. Whoever reads traces then reads what
+    tenants wrote."""
     metrics_s: float = Field(default=15.0, ge=0, le=3600)
     """Seconds between two pushes of all metrics to the collector; 0 pushes none. They are those of `/metrics`."""
 

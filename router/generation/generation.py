@@ -22,6 +22,7 @@ from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.unread import delta_event
 from router.generation.wait import EarlierRefusals
+from router.validation.values import Prompt
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
@@ -73,6 +74,8 @@ class Generation:
         self.task = ModelTask.GENERATE
         self.trace = trace
         """Trace of the call; None where traces are off."""
+        self.prompt: Prompt | None = None
+        """What the client sent, where its span is to show it."""
         self.since_ms = 0
         """Arrival of the request's first call as its resume token has it, milliseconds since the Unix epoch; else 0."""
         self.refused: EarlierRefusals | None = None

@@ -13,6 +13,7 @@ from cluster.telemetry import PushPlan
 from cluster.telemetry.otel_names import OtelName, attribute_label, metric_name
 from penstock.v1 import records_pb2 as api
 from router.call_origin import call_origin
+from router.generation.generation import Generation
 from router.records.build import missed
 from router.records.genai import METRICS, GenAiMetric, Measurement, measurements, refusal
 from router.records.refusal import Refused
@@ -36,7 +37,7 @@ class GenAiMetrics:
         self._models = models
         self._histograms = {each.name: _series(each, registry) for each in METRICS}
 
-    def take(self, record: api.RequestRecord) -> None:
+    def take(self, record: api.RequestRecord, _generation: Generation | None = None) -> None:
         """Count a call. Its trace, if it is exported, becomes the example of the buckets that the call falls into."""
         traced = record.trace_id and (record.sampled or missed(record))
         example = {"trace_id": record.trace_id, "span_id": record.span_id} if traced else None

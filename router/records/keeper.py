@@ -45,8 +45,8 @@ class RecordKeeper:
         self, pools: Mapping[str, Pool], open_store: Callable[[str], RecordStore], clock: Clock | None = None
     ) -> None:
         """`open_store` opens the store of a pool."""
-        self.listeners: list[Callable[[api.RequestRecord], None]] = []
-        """Functions that are told every record, whether it is stored or not."""
+        self.listeners: list[Callable[[api.RequestRecord, Generation], None]] = []
+        """Functions that are told every record and its generation, whether it is stored or not."""
         self.dropped = 0
         """Calls that were not recorded."""
         self._pools = pools
@@ -107,7 +107,7 @@ class RecordKeeper:
             _LOG.exception("records.not_made", extra={"request": over.generation.request_id})
             return None
         for listener in self.listeners:
-            listener(record)
+            listener(record, over.generation)
         return record
 
     async def _store(self, records: Sequence[api.RequestRecord]) -> None:

@@ -19,17 +19,17 @@ _LEAST_DELIVERY_NS = _MS
 """Shortest delivery that gets a span of its own."""
 
 
-def spans_of(record: api.RequestRecord) -> list[Span]:
-    """Return the spans of a call that has a trace, its own first."""
-    made = _Spans(record)
+def spans_of(record: api.RequestRecord, texts: Mapping[str, str] | None = None) -> list[Span]:
+    """Return the spans of a call that has a trace, its own first. `texts`: attributes with its prompt and output."""
+    made = _Spans(record, texts or {})
     return [made.call(), *made.parts()]
 
 
 class _Spans:
     """Spans of one call, which share its trace and its clock."""
 
-    def __init__(self, record: api.RequestRecord) -> None:
-        self._record = record
+    def __init__(self, record: api.RequestRecord, texts: Mapping[str, str]) -> None:
+        self._record, self._texts = record, texts
         self._since_ns = record.arrived_at_ms * _MS
 
     def call(self) -> Span:
@@ -47,7 +47,7 @@ class _Spans:
             start_ns=self._since_ns,
             end_ns=self._at(record.total_time),
             kind=SpanKind.SERVER,
-            attributes=_call_attributes(record, operation),
+            attributes={**_call_attributes(record, operation), **self._texts},
             links=tuple(links),
             error=record.error if record.error_reason else "",
             state=record.trace_state,

@@ -10,9 +10,11 @@ from cluster.telemetry.tracing.context import TraceSampling
 from cluster.telemetry.tracing.exporter import SpanSink
 from penstock.v1 import records_pb2 as api
 from router.call_origin import call_origin
+from router.generation.generation import Generation
 from router.records.build import missed
 from router.records.refusal import Refused, span_of_refusal
 from router.records.spans import spans_of
+from router.records.texts import texts_of
 
 
 class Tracing:
@@ -22,10 +24,12 @@ class Tracing:
         self.sampling = sampling
         self._sink = sink
 
-    def take(self, record: api.RequestRecord) -> None:
+    def take(self, record: api.RequestRecord, generation: Generation) -> None:
         """Export a call that is sampled, failed or missed its SLO."""
         if record.trace_id and (record.sampled or missed(record)):
-            self._sink.add(spans_of(record))
+            most = self.sampling.text_characters
+            texts = texts_of(generation.prompt, generation.choices, most) if most and generation.prompt else {}
+            self._sink.add(spans_of(record, texts))
 
     def refused(self, refused: Refused) -> None:
         """Export a request that was refused, if it is sampled, or its refusal is the cluster's."""
@@ -45,10 +49,12 @@ def open_tracing(settings: Settings, router_id: str) -> Tracing | None:
     Raises:
         SettingsError: the packages of the extra `otel` are missing.
     """
-    target = settings.telemetry.target
+    telemetry = settings.telemetry
+    target = telemetry.target
     if target is None:
         return None
-    return Tracing(TraceSampling(settings.telemetry.trace_ratio), SpanSink(target, resource_of(router_id)))
+    sampling = TraceSampling(telemetry.trace_ratio, text_characters=telemetry.trace_text_characters)
+    return Tracing(sampling, SpanSink(target, resource_of(router_id)))
 
 
 def resource_of(router_id: str) -> dict[str, str]:

@@ -64,8 +64,17 @@ class RequestTrace:
 class TraceSampling:
     """Start of traces. A caller that sends a context decides whether its trace is sampled; else a ratio does."""
 
-    def __init__(self, ratio: float, random_hex: Callable[[int], str] = secrets.token_hex) -> None:
-        """`ratio`: part of the traces that are sampled, 0 to 1; `random_hex` returns so many random bytes."""
+    def __init__(
+        self, ratio: float, random_hex: Callable[[int], str] = secrets.token_hex, *, text_characters: int = 0
+    ) -> None:
+        """Prepare traces.
+
+        Args:
+            ratio: part of the traces that are sampled, 0 to 1.
+            random_hex: returns so many random bytes.
+            text_characters: most characters of a prompt, and of an output, that a span has.
+        """
+        self.text_characters = text_characters
         self._below = round(ratio * (1 << _RATIO_BITS))
         self._random_hex = random_hex
 

@@ -5,19 +5,19 @@ import { h } from "./dom.js";
 import { money, percent } from "./format.js";
 import { badge, table } from "./parts.js";
 
-export function budgets(found) {
+// `pools`: whether they are of several pools.
+export function budgets(found, { pools = true } = {}) {
   return table(
     "Budgets",
     [
       ["tenant", (each) => each.tenant],
-      ["pool", (each) => each.pool],
+      pools ? ["pool", (each) => each.pool] : null,
       ["for each", (each) => each.name.replace("cost_per_", "")],
+      ["part", part, { wide: true }],
       ["used", (each) => money(each.used), { end: true }],
       ["limit", (each) => money(each.limit), { end: true }],
-      ["part", part, { wide: true }],
       ["renews", (each) => `${each.renews.slice(0, 16).replace("T", " ")} UTC`],
-      ["", (each) => (each.used >= each.limit ? badge("used up", "bad") : each.warned ? badge("nearly used", "warn") : "")],
-    ],
+    ].filter(Boolean),
     [...found].sort((one, other) => other.used / other.limit - one.used / one.limit),
     { key: (each) => `budget ${each.pool} ${each.tenant} ${each.name}` },
   );
@@ -25,5 +25,6 @@ export function budgets(found) {
 
 function part(each) {
   const used = each.used / each.limit;
-  return h("div", { class: "bar" }, h("span", {}, percent(used)), meter(Math.min(1, used), { label: `${percent(used)} of the budget` }));
+  const [word, state] = used >= 1 ? ["used up", "bad"] : each.warned ? ["nearly used", "warn"] : ["", ""];
+  return h("div", { class: "bar" }, h("span", {}, percent(used), " ", word ? badge(word, state) : null), meter(used, { label: `${percent(used)} of the budget`, state }));
 }

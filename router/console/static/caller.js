@@ -21,6 +21,7 @@ export function may(caller, role) {
 export function introduce(caller) {
   if (!caller) return "";
   const until = caller.expires_at ? ` It expires ${new Date(caller.expires_at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}.` : "";
-  const name = caller.credential_name ? `, ${caller.credential_kind.replaceAll("_", " ")} ${caller.credential_name}` : "";
+  const kind = caller.credential_kind.replace("api_key", "API key");
+  const name = caller.credential_name ? `, ${kind} ${caller.credential_name}` : "";
   return `You are tenant ${caller.tenant}, role ${caller.role}${name}.${until}`;
 }

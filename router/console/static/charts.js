@@ -6,7 +6,7 @@ import { s } from "./dom.js";
 export function line(points, { label, low = 0, high = null, target = null, height = 48 } = {}) {
   const width = 240;
   const known = points.filter(([, y]) => y !== null && y !== undefined);
-  const box = { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "line", role: "img", "aria-label": label };
+  const box = { height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "line", role: "img", "aria-label": label };
   if (known.length < 2) return s("svg", box);
   const [from, to] = [known[0][0], known[known.length - 1][0]];
   const top = Math.max(high ?? 0, target ?? 0, ...known.map(([, y]) => y), low + 1e-9);

@@ -99,3 +99,28 @@ async def test_a_warning_is_a_header_over_http(tmp_path: Path, stream: bool) -> 
             assert 429 == status
             assert "has used 10 of its 10 cost per day" in text
             assert "false" == headers.get("x-should-retry", "false")
+
+
+async def test_responses_warn_by_the_same_header(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+    async with running_stack(
+        tmp_path, pools={"demo": POOL}, sections=sections(keys), router={"http": {"port": 0}}
+    ) as stack:
+        pool = stack.routers[0].pools["demo"]
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {keys.acme}"}) as session:
+
+            async def respond(**body: Any) -> tuple[int, str]:
+                asked = {"model": "demo", "input": "x", "store": False, "max_output_tokens": 1, **body}
+                async with session.post(f"{base(stack)}/v1/responses", json=asked) as reply:
+                    await reply.read()
+                while pool.releases.untold():
+                    await pool._context.owner.wait_any(0.01)
+                return reply.status, reply.headers.get("penstock-budget", "")
+
+            for _ in range(9):
+                status, warned = await respond()
+                if warned:
+                    break
+            assert 200 == status
+            assert warned.startswith("cost_per_day; used=")
+            assert (await respond(stream=True))[1].startswith("cost_per_day; used=")

@@ -72,7 +72,7 @@ async def test_without_a_key_the_page_asks_for_one_and_keeps_it_in_the_tab(tab: 
     stored = await tab.run("() => [JSON.stringify(localStorage), document.cookie, location.href].join()")
     assert keys.operator not in stored
     await tab.page.get_by_role("button", name="API key: ops (operator)").click()
-    await tab.see(f"You are tenant ops, role operator, api key {key_id(keys.operator)}.", "#ask-who")
+    await tab.see(f"You are tenant ops, role operator, API key {key_id(keys.operator)}.", "#ask-who")
     await tab.page.get_by_role("button", name="Forget the key").click()
     await tab.see("UNAUTHENTICATED", "#problem")
     assert keys.operator not in await tab.run("() => JSON.stringify(sessionStorage)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -104,6 +106,20 @@ async def test_the_call_has_the_attributes_of_the_conventions_and_no_text(stack:
     assert found["gen_ai.usage.output_tokens"] == 5
     assert found["gen_ai.response.finish_reasons"] == ["length"]
     assert "secret" not in str(collector.spans)
+
+
+async def test_a_span_has_so_much_text_as_was_asked_for(tmp_path: Path, collector: Collector, protocol: str) -> None:
+    telemetry = {"otlp_endpoint": collector.endpoint, "otlp_protocol": protocol, "trace_text_characters": 12}
+    async with running_stack(tmp_path, pools={"demo": sim_pool()}, sections={"telemetry": telemetry}) as stack:
+        asked = request("a question that is long", max_tokens=9, ignore_eos=True)
+        answer = await stack.inference().Generate(asked, metadata=SAMPLED, timeout=30)
+        found = attributes(await root_of(collector, answer.request_id))
+    [said] = json.loads(str(found["gen_ai.input.messages"]))
+    assert said == {"role": "user", "parts": [{"type": "text", "content": "a question t…"}]}
+    [made] = json.loads(str(found["gen_ai.output.messages"]))
+    assert ("assistant", "length") == (made["role"], made["finish_reason"])
+    text = answer.choices[0].text
+    assert [{"type": "text", "content": text if len(text) <= 12 else f"{text[:12]}…"}] == made["parts"]
 
 
 async def test_http_headers_are_followed_too(stack: Stack, collector: Collector) -> None:

@@ -42,7 +42,7 @@ function pool(one) {
       { key: (each) => `${one.name} ${each.request_class} ${each.tenant}`, empty: "Nobody waits, and nobody runs." },
     ),
     one.quotas?.length ? quotas(one) : null,
-    one.budgets?.length ? budgets(one.budgets) : null,
+    one.budgets?.length ? budgets(one.budgets, { pools: false }) : null,
   );
 }
 

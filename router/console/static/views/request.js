@@ -59,7 +59,7 @@ function waits(choice, several) {
     {},
     h("h3", {}, several ? `Wait of choice ${choice.index}` : "Wait"),
     h("p", { class: "note" }, `${counted(choice.position, "request")} ahead when it was put in line${choice.predicted_wait === null ? "" : `; predicted wait ${seconds(choice.predicted_wait)}`}`),
-    choice.waits.length ? h("ul", { class: "words" }, choice.waits.map(([reason, time]) => h("li", {}, `${words(reason)}: ${seconds(time)}`))) : null,
+    choice.waits.length ? h("ul", { class: "words" }, choice.waits.map(([reason, time]) => h("li", {}, `${reason === "unspecified" ? "not known" : words(reason)}: ${seconds(time)}`))) : null,
     choice.ahead.length ? h("p", {}, "Ahead: ", choice.ahead.map((each) => `${each.waiting} ${each.request_class}${each.tenant ? ` of ${each.tenant}` : ""}`).join(", ")) : null,
   );
 }
