@@ -32,7 +32,9 @@ def texts_of(prompt: Prompt | None, choices: Sequence[Choice], most: int) -> Map
     outputs = [
         {
             **_message("assistant", _text(choice.output.history.text)),
-            "finish_reason": finish.Name(choice.end.finish_reason if choice.end is not None else 0)
+            "finish_reason": finish.Name(
+                choice.end.finish_reason if choice.end is not None else types.FINISH_REASON_UNSPECIFIED
+            )
             .removeprefix("FINISH_REASON_")
             .lower(),
         }

@@ -29,7 +29,7 @@ from cluster.responses.contract import ResponseClaim, ResponseName, ResponseReco
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
 from router.http.bodies import read_request
-from router.http.calls import REQUEST_ID, Calls
+from router.http.calls import Calls, answer_headers
 from router.http.errors import HttpError
 from router.http.event_stream import EventStream
 from router.http.responses.answer import ended
@@ -44,7 +44,6 @@ from router.http.responses.runs import ResponseReader, ResponseRuns
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
 from router.identity import Caller
 
-IGNORED = "x-penstock-ignored"
 _KEY = "Idempotency-Key"
 _PATH = "/v1/responses"
 _ID = re.compile("resp_[0-9a-f]{32}")
@@ -162,7 +161,7 @@ class ResponseRoutes:
     async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
         generate = api.StreamGenerateRequest(generate=ready.generate)
         encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
-        stream = EventStream(request, encoder, lambda: _headers(request, encoder.request_id, ready.ignored))
+        stream = EventStream(request, encoder, lambda: answer_headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
         if claim is not None:
             await self._store.create(claim, ready.stored.packed(), leased=False)
@@ -230,7 +229,7 @@ class ResponseRoutes:
     ) -> web.StreamResponse:
         """Send the events behind a number, to the response's end."""
         reader = ResponseReader(after)
-        stream = EventStream(request, _Told(reader), lambda: _headers(request, name.response_id, ignored))
+        stream = EventStream(request, _Told(reader), lambda: answer_headers(request, name.response_id, ignored))
 
         async def work() -> None:
             # So that the client hears at once that it is connected.
@@ -311,7 +310,7 @@ class ResponseRoutes:
     def _json(
         self, request: web.Request, response: Mapping[str, Any], request_id: str, ignored: tuple[str, ...]
     ) -> web.Response:
-        return web.json_response(response, headers=_headers(request, request_id, ignored))
+        return web.json_response(response, headers=answer_headers(request, request_id, ignored))
 
 
 class _Told:
@@ -342,10 +341,3 @@ def _shown(record: ResponseRecord) -> Mapping[str, Any]:
         return StoredResult.unpack(record.result).response
     base = StoredRequest.unpack(record.request).base
     return {**base, "status": "in_progress" if record.started or not base["background"] else "queued"}
-
-
-def _headers(request: web.Request, request_id: str, ignored: tuple[str, ...]) -> dict[str, str]:
-    headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
-    if ignored:
-        headers[IGNORED] = ", ".join(ignored)
-    return headers
