@@ -11,10 +11,12 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from cluster.clock import ManualClock
 from penstock.v1 import admin_pb2
+from penstock.v1 import inference_pb2 as api
 from tests.support.issuer import AUDIENCE, IssuerServer
 from tests.support.keys import Keys, bearer
-from tests.support.stack import running_stack
+from tests.support.stack import request, running_stack
 from tests.support.waiting import until
 
 
@@ -60,6 +62,15 @@ async def test_a_token_calls_over_grpc_and_http_beside_keys(tmp_path: Path) -> N
             assert found is not None
             assert any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in found.details)
             assert await status(asked, metadata=bearer(keys.operator)), "it was right a moment ago"
+            # A token that expires ends no stream. The next call needs a new one.
+            clock = stack.routers[0]._parts.authenticator._clock = ManualClock(int(time.time() * 1000))
+            asked_long = api.StreamGenerateRequest(generate=request(max_tokens=50, ignore_eos=True))
+            events = aiter(stack.inference().StreamGenerate(asked_long, metadata=bearer(token)))
+            assert (await anext(events)).HasField("started")
+            clock.advance(7_200)
+            assert "finished" in [event.WhichOneof("event") async for event in events]
+            with pytest.raises(grpc.aio.AioRpcError, match="the token is expired"):
+                await status(asked, metadata=bearer(token))
             samples = stack.routers[0]._metrics.registry.get_sample_value
             assert 2 == samples("penstock_router_blocked_attempts_total")
             assert 1 == samples("penstock_router_issuer_fetches_total", {"issuer": "idp", "outcome": "good"})
