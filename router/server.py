@@ -141,7 +141,7 @@ def build_router(
     }
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
-    constraints, policies = ConstraintChecks(), TenantPolicies(settings, registry.tenants.all)
+    constraints, policies = ConstraintChecks(own.limits), TenantPolicies(settings, registry.tenants.all)
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     tracing = open_tracing(settings, router_id)
     admission = Admission(

@@ -27,6 +27,7 @@ from cluster.trust.tls import LinkDialer
 from router.admission.admission_control import AdmissionControl
 from router.affinity import Affinity
 from router.dispatch.adoption import Adoption
+from router.dispatch.client_keys import ClientKeys
 from router.dispatch.line_watch import LineWatch
 from router.dispatch.mailbox import Mailbox
 from router.dispatch.membership import Membership
@@ -85,6 +86,7 @@ class Pool:
         self._watch = TaskOwner(f"pool.{name}.watch")
         context = PoolContext(name, router_id, open_queue(), TaskOwner(f"pool.{name}"), ChoiceTable())
         self._context = context
+        self.keys = ClientKeys(context)
         self.choices = context.choices
         self.replicas = ReplicaSet(
             name,
@@ -238,26 +240,6 @@ class Pool:
         self.releases.stay(choice.entry.request_id)
         if (old := self.choices.take(choice)) is not None:
             old.on_detached()
-
-    async def find_key(self, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
-        """Return the request that a client key belongs to, as `Queue.find_key` does."""
-        return await self._context.queue.find_key(tenant, key, request_id, digest)
-
-    async def finish_key(self, tenant: str, key: str, request_id: str, result: bytes) -> None:
-        """Keep a result for calls that repeat the key; an empty one frees the key."""
-        try:
-            await self._context.queue.finish_key(self._context.router_id, tenant, key, request_id, result)
-        except QueueUnavailableError as error:
-            # The key is forgotten with its window; until then a repeat finds neither request nor result.
-            _LOG.warning("result.not_kept", extra={"request": request_id, "error": str(error)})
-
-    async def await_key(self, tenant: str, key: str, request_id: str, *, note: bool) -> bool:
-        """Return whether a call waits for the result of a key's request, as `Queue.await_key` does."""
-        try:
-            return await self._context.queue.await_key(tenant, key, request_id, note=note)
-        except QueueUnavailableError:
-            # While nobody can say, the request goes on: its work may be wanted.
-            return True
 
     @property
     def ledger(self) -> Ledger:

@@ -134,7 +134,7 @@ class Admission:
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
-            await self._constraints.check_calls(pool, checked, info, enforced.constraint)
+            parsing = await self._constraints.parsing(pool, checked, info, enforced.constraint)
         except NoReplicaError:
             if counted:
                 # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
@@ -169,6 +169,7 @@ class Admission:
             counted,
             token_bytes=names,
             unenforced=enforced.unenforced,
+            parsing=parsing,
         )
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)
@@ -226,12 +227,12 @@ class Admission:
             if known.live and admitted.n > 1:
                 joined_at = time.monotonic()
                 # Its client may be gone. Then its router lets it run for as long as this call waits.
-                await admitted.pool.await_key(
-                    admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, note=True
+                await admitted.pool.keys.wait(
+                    admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id
                 )
             elif time.monotonic() - joined_at > JOIN_S:
                 # Its router died after the end and before it stored the result.
-                await admitted.pool.finish_key(
+                await admitted.pool.keys.finish(
                     admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""
                 )
             await asyncio.sleep(pause_s)
@@ -269,7 +270,7 @@ class Admission:
             if opened or (keyed and not isinstance(error, QueueFullError | QuotaExceededError | KeyReusedError)):
                 # There will be no result to wait for, and the next request with the key must get through.
                 key = admitted.checked.idempotency_key
-                await uninterrupted(pool.finish_key(admitted.caller.tenant, key, generation.request_id, b""))
+                await uninterrupted(pool.keys.finish(admitted.caller.tenant, key, generation.request_id, b""))
             raise
         return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
 from cluster.models import ModelInfo, PoolingSpec
-from penstock.models import SamplingParams, Unenforced
+from penstock.models import OutputParsing, SamplingParams, Unenforced
 from router.affinity import Trail
 from router.dispatch.pool import Pool
 from router.identity import Caller
@@ -50,6 +50,8 @@ class Admitted:
     """Texts of the model's tokens, by id, for log probabilities; None without these, and where they are not known."""
     unenforced: tuple[Unenforced, ...] = ()
     """Keywords of the client's schema that the engines can't enforce, and that it asked for at best effort."""
+    parsing: OutputParsing | None = None
+    """How its output is parsed; None for output that is only text."""
 
     @property
     def choice_tokens(self) -> int:

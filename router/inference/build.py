@@ -10,6 +10,7 @@ from cluster.queue.entries import QueueEntry
 from cluster.telemetry.tracing.context import RequestTrace, TraceSampling
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
+from cluster.wire.output_parsing import parsing_to_wire
 from cluster.wire.pooling import pooling_to_start
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
@@ -20,7 +21,6 @@ from router.generation.metering import AttemptMetering
 from router.generation.output import asks_logprobs
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
-from router.inference.parsing import output_parsing
 from router.validation import choice_sampling
 
 
@@ -102,7 +102,7 @@ class Builder:
             request_class=request_class_to_wire(checked.request_class),
             tokenizer_digest=admitted.info.tokenizer_digest,
             trace_parent="" if trace is None else trace.own.trace_parent,
-            parsing=output_parsing(checked, admitted.info.capabilities),
+            parsing=None if admitted.parsing is None else parsing_to_wire(admitted.parsing),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         choice = Choice(

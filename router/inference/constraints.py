@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
 from cluster.models import Judgement, ModelInfo
-from penstock.models import FieldViolation, StructuredOutput, Unenforced
+from cluster.settings import LimitSettings
+from penstock.models import FieldViolation, OutputParsing, StructuredOutput, ToolMode, Unenforced
 from router.dispatch.pool import Pool
-from router.inference.parsing import demands_calls, parsing_of
+from router.inference.parsing import demanding, demands_calls, parsing_of, without_schema
 from router.links.questions import Constrained, DemandedCalls
 from router.validation import CheckedRequest
 
@@ -42,7 +43,9 @@ class ConstraintChecks:
     Those at best effort do not, because nobody could say what is left of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LimitSettings) -> None:
+        """`limits` bound the schemas that engines are given."""
+        self._limits = limits
         self._known: OrderedDict[tuple[str, str, Constrained], Judgement] = OrderedDict()
 
     async def enforced(self, pool: Pool, constraint: StructuredOutput | None) -> Enforced:
@@ -59,25 +62,39 @@ class ConstraintChecks:
             raise InvalidRequestError.of(field_of(constraint, found.field), refused(found.problem))
         return Enforced(replace(found.relaxed or constraint, best_effort=False), found.unenforced)
 
-    async def check_calls(
+    async def parsing(
         self, pool: Pool, checked: CheckedRequest, info: ModelInfo, structured: StructuredOutput | None
-    ) -> None:
-        """Check that a pool's engines can hold a model to the calls of tools that a request demands.
+    ) -> OutputParsing | None:
+        """Return how the output of a request is parsed, and which schemas of tools the engines follow. Those of tools
+        that must be called are followed where every engine can, as if the tools were strict.
 
         Raises:
-            InvalidRequestError: they can't. Names the tool whose schema they do not follow.
+            InvalidRequestError: the engines can't hold a model to the calls that the request demands. Names the tool
+                whose schema they do not follow.
         """
         parsing = parsing_of(checked, info.capabilities)
         if parsing is None or not demands_calls(parsing):
-            return
-        for replica_id, group_id in self._groups(pool):
-            found = await self._ask(pool, replica_id, group_id, DemandedCalls(parsing, structured))
-            if found is not None and found.problem:
-                tool = _TOOL.match(found.field)
-                if tool is None:
-                    raise InvalidRequestError.of("tool_choice", f"must be one that the engine follows: {found.problem}")
-                place = checked.tool_names.index(parsing.tools[int(tool[1])].name)
+            return parsing
+        wanted = demanding(parsing, self._limits) if parsing.mode is ToolMode.REQUIRED else parsing
+        while (found := await self._refused_calls(pool, DemandedCalls(wanted, structured))) is not None:
+            tool = _TOOL.match(found.field)
+            index = None if tool is None else int(tool[1])
+            if wanted != parsing and (index is None or not parsing.tools[index].strict):
+                wanted = parsing if index is None else without_schema(wanted, index)
+            elif tool is None or index is None:
+                raise InvalidRequestError.of("tool_choice", f"must be one that the engine follows: {found.problem}")
+            else:
+                place = checked.tool_names.index(parsing.tools[index].name)
                 raise InvalidRequestError.of(f"prompt.chat.tools[{place}]{tool[2]}", refused_schema(found.problem))
+        return wanted
+
+    async def _refused_calls(self, pool: Pool, calls: DemandedCalls) -> Judgement | None:
+        """Return the first judgement against calls; None where no group has any."""
+        for replica_id, group_id in self._groups(pool):
+            found = await self._ask(pool, replica_id, group_id, calls)
+            if found is not None and found.problem:
+                return found
+        return None
 
     async def problem(self, pool: Pool, constraint: StructuredOutput) -> FieldViolation | None:
         """Return what a pool's engines refuse of a constraint; None where they follow it or can't be asked."""

@@ -79,7 +79,7 @@ class KeyedGeneration:
                     if self.result is not None:
                         self.result.add(event)
         except TimeoutError:
-            return not await self._pool.await_key(generation.tenant, self._key, generation.request_id, note=False)
+            return not await self._pool.keys.awaited(generation.tenant, self._key, generation.request_id)
         return True
 
     async def settle(self) -> None:
@@ -92,7 +92,7 @@ class KeyedGeneration:
         if self.result is None or taken_over:
             return
         result = self.result.packed()
-        await self._pool.finish_key(generation.tenant, self._key, generation.request_id, result)
+        await self._pool.keys.finish(generation.tenant, self._key, generation.request_id, result)
 
 
 class OpenGenerations:
@@ -155,7 +155,7 @@ class OpenGenerations:
         pool = self._pools.get(checked.model)
         if pool is None:
             return False
-        known = await pool.find_key(tenant, checked.idempotency_key, "", checked.digest)
+        known = await pool.keys.find(tenant, checked.idempotency_key, "", checked.digest)
         return known is not None and (known.live or known.result is not None)
 
     def begin(self, generation: Generation) -> None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from cluster.wire.output_parsing import parsing_to_wire
-from penstock.internal.v1 import replica_pb2 as pb
-from penstock.models import Capabilities, OutputParsing, ToolMode
-from router.validation import CheckedRequest
+from cluster.settings import LimitSettings
+from penstock.models import Capabilities, OutputParsing, Tool, ToolMode
+from router.validation import CheckedRequest, schema_problem
 from router.validation.values import ChatPrompt
-
-
-def output_parsing(checked: CheckedRequest, capabilities: Capabilities) -> pb.OutputParsing | None:
-    """Return what `parsing_of` does, on the wire."""
-    parsing = parsing_of(checked, capabilities)
-    return None if parsing is None else parsing_to_wire(parsing)
 
 
 def parsing_of(checked: CheckedRequest, capabilities: Capabilities) -> OutputParsing | None:
@@ -42,3 +36,24 @@ def parsing_of(checked: CheckedRequest, capabilities: Capabilities) -> OutputPar
 def demands_calls(parsing: OutputParsing) -> bool:
     """Return whether the engine must hold a model to calls of tools, or to the schema of one."""
     return parsing.mode is ToolMode.REQUIRED or any(tool.strict for tool in parsing.tools)
+
+
+def demanding(parsing: OutputParsing, limits: LimitSettings) -> OutputParsing:
+    """Return the same with every tool strict whose schema may be one that an engine follows.
+
+    A schema that allows other arguments than an object stays one that is only shown.
+    """
+    return replace(parsing, tools=tuple(_demanded(tool, limits) for tool in parsing.tools))
+
+
+def without_schema(parsing: OutputParsing, index: int) -> OutputParsing:
+    """Return the same with one tool that is not strict."""
+    tools = list(parsing.tools)
+    tools[index] = replace(tools[index], strict=False)
+    return replace(parsing, tools=tuple(tools))
+
+
+def _demanded(tool: Tool, limits: LimitSettings) -> Tool:
+    if tool.strict or not tool.parameters or json.loads(tool.parameters).get("type") != "object":
+        return tool
+    return tool if schema_problem(tool.parameters, limits) else replace(tool, strict=True)

@@ -145,7 +145,7 @@ class Resume:
         key = admitted.checked.idempotency_key
         if not key:
             return None
-        return await admitted.pool.find_key(admitted.caller.tenant, key, request_id, admitted.checked.digest)
+        return await admitted.pool.keys.find(admitted.caller.tenant, key, request_id, admitted.checked.digest)
 
     async def join(self, admitted: Admitted, request_id: str, received: Sequence[int]) -> Generation | None:
         """Take over the running request of the same key. Return None if it has just ended, or has several choices."""

@@ -1,6 +1,7 @@
 """Validation of requests: well formed, and servable by the model. Pure: messages in, values or one error out."""
 
 from router.validation.resolve import check_generates, check_received, choice_sampling, resolve
+from router.validation.schema import schema_problem
 from router.validation.validation import (
     check_cancel,
     check_count,
@@ -45,4 +46,5 @@ __all__ = [
     "check_stream",
     "choice_sampling",
     "resolve",
+    "schema_problem",
 ]

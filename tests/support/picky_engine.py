@@ -25,6 +25,8 @@ class PickyEngine(SimEngine):
         """Constraints that it judged."""
         self.begun: list[StructuredOutput] = []
         """Constraints of sequences that it started."""
+        self.followed: list[tuple[str, ...]] = []
+        """Names of the tools whose schemas each of its sequences with tools follows."""
 
     async def start(self) -> EngineIdentity:
         found = await super().start()
@@ -47,5 +49,7 @@ class PickyEngine(SimEngine):
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         if spec.sampling.structured is not None:
             self.begun.append(spec.sampling.structured)
+        if spec.parsing is not None:
+            self.followed.append(tuple(tool.name for tool in spec.parsing.tools if tool.strict))
         free = replace(spec, sampling=replace(spec.sampling, structured=None), parsing=None)
         await super().submit(sequence_id, free, sink)

@@ -25,6 +25,7 @@ from penstock.values.objects import BodyError, Fields, shown
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
 Endpoints: TypeAlias = Mapping[str, Callable[[Fields], Body | EmbedBody]]
+_RESPONSES = "/v1/responses"
 ENDPOINTS: Endpoints = {
     CHAT_URL: partial(read_body, chat=True),
     COMPLETIONS_URL: partial(read_body, chat=False),
@@ -144,7 +145,8 @@ def _read_line(text: str, ignore_unknown: bool, endpoints: Endpoints) -> BatchLi
     if method != "POST":
         raise fields.wrong("method", f'must be "POST", got {shown(method)}')
     if url not in endpoints:
-        raise fields.wrong("url", f"must be {' or '.join(endpoints)}, got {shown(url)}")
+        elsewhere = "; a batch over HTTP (POST /v1/files, then /v1/batches) takes it" if url == _RESPONSES else ""
+        raise fields.wrong("url", f"must be {' or '.join(endpoints)}, got {shown(url)}{elsewhere}")
     body = fields.object("body")
     if body is None:
         raise fields.wrong("body", "is required")

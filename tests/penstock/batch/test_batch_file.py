@@ -44,6 +44,7 @@ from penstock.models import (
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
+URLS = "must be /v1/chat/completions or /v1/completions or /v1/embeddings"
 
 
 def line(custom_id: str = "a", url: str = CHAT, **body: Any) -> str:
@@ -216,7 +217,8 @@ def test_a_choice_among_no_tools_is_none(body: dict[str, Any]) -> None:
         (json.dumps({"method": "POST"}), "custom_id", "is required"),
         (json.dumps({"custom_id": 7}), "custom_id", "must be text, got 7"),
         (json.dumps({"custom_id": "a", "method": "GET"}), "method", 'must be "POST", got "GET"'),
-        (line(url="/v1/images"), "url", "must be /v1/chat/completions or /v1/completions or /v1/embeddings, got"),
+        (line(url="/v1/images"), "url", f"{URLS}, got"),
+        (line(url="/v1/responses"), "url", f'{URLS}, got "/v1/responses"; a batch over HTTP'),
         (json.dumps({"custom_id": "a", "method": "POST", "url": CHAT}), "body", "is required"),
         (line(model=""), "body.model", "is required"),
         (line(messages=[]), "body.messages", "must be a list of at least one message, got []"),

@@ -414,7 +414,7 @@ async def test_many_choices_whose_result_never_came_run_again(stack: Stack, monk
 
     async def lost(*_: Any) -> None: ...
 
-    monkeypatch.setattr(stack.routers[0].pools["demo"], "finish_key", lost)
+    monkeypatch.setattr(stack.routers[0].pools["demo"].keys, "finish", lost)
     first = asyncio.ensure_future(stack.inference(0).Generate(keyed(n=2, seed=1).generate))
     await until(lambda: stack.replicas[0].table.sequences == 2)
     again = await stack.inference(1).Generate(keyed(n=2, seed=1).generate, timeout=30)

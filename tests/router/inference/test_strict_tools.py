@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from penstock.v1 import types_pb2 as types
 from tests.router.http.test_openai import ASK, HTTP, post
 from tests.router.inference.test_bad_input import failure
 from tests.support.picky_engine import WORDS, PickyEngine
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import MODEL, Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -85,6 +86,62 @@ async def test_calls_that_can_not_be_demanded_are_refused_for_the_choice(stack: 
     demanded.prompt.chat.template_kwargs = '{"x": 1}'
     _, _, violations = await failure(stack.inference().Generate(demanded))
     assert violations == [("tool_choice", "must be one that the engine follows: no grammar of its calls")]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "followed"),
+    [(FINE, ("f",)), (REFUSED, ()), ("", ()), ('{"properties": {}}', ()), ('{"type": "object", "$ref": "#/no"}', ())],
+)
+async def test_a_demanded_tool_is_held_to_its_schema_where_engines_follow_it(
+    stack: Stack, engine: PickyEngine, parameters: str, followed: tuple[str, ...]
+) -> None:
+    tools = [tool("f", parameters, strict=False), tool("g", FINE, strict=False)]
+    await stack.inference().Generate(asked(*tools, names=("f",), mode=types.TOOL_CHOICE_MODE_REQUIRED))
+    assert engine.followed[-1] == followed
+    # Of several, each by itself.
+    await stack.inference().Generate(asked(*tools, mode=types.TOOL_CHOICE_MODE_REQUIRED))
+    assert engine.followed[-1] == (*followed, "g")
+    # Where the model decides, they are only shown.
+    await stack.inference().Generate(asked(*tools))
+    assert engine.followed[-1] == ()
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")
+async def test_a_real_engine_holds_a_named_function_to_its_schema(tmp_path: Path) -> None:
+    """Neither is strict, and the compiler does not know all of the second schema."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    unknown = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters}}
+        for name, parameters in (("weather", schema), ("list", unknown))
+    ]
+    pool = {"model": MODEL, "engine": "vllm", "vllm": {"dtype": "float32", "max_num_seqs": 8}}
+    async with running_stack(tmp_path, router=HTTP, pools={"demo": pool}) as stack:
+
+        async def arguments(name: str) -> str:
+            body = {
+                "model": "demo",
+                "messages": ASK,
+                "max_tokens": 60,
+                "tools": tools,
+                "tool_choice": {"type": "function", "function": {"name": name}},
+            }
+            status, found, _ = await post(stack, "/v1/chat/completions", json=body)
+            assert status == 200, found
+            [call] = found["choices"][0]["message"]["tool_calls"]
+            assert call["function"]["name"] == name
+            return str(call["function"]["arguments"])
+
+        for _ in range(3):
+            assert json.loads(await arguments("weather"))["city"] in ("Paris", "Rome")
+        assert (await arguments("list")).startswith("{")
 
 
 async def test_the_same_tools_are_judged_once(stack: Stack, engine: PickyEngine) -> None:
