@@ -14,7 +14,7 @@ class CallOrigin:
     """Origin of a call."""
 
     api: str
-    """"grpc", "openai", "anthropic", "responses" or "job"."""
+    """"grpc", "openai", "anthropic", "responses", "job" or "shadow"."""
     parent: TraceContext | None = None
     """Span of the caller; None where it sent none."""
     submitted_by: str = ""

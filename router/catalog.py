@@ -18,6 +18,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.wire import capabilities_to_wire, model_task_to_wire, pooling_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
+from router.routing import Aliases
 from router.tokens import Tokenizer, TokenizerStore
 from router.tokens.fair_turns import FairTurns
 from router.tokens.inputs import EncodedInput, Texts
@@ -34,8 +35,12 @@ class Catalog:
     stored on disk beside the tokenizer.
     """
 
-    def __init__(self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings) -> None:
+    def __init__(
+        self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings, aliases: Aliases | None = None
+    ) -> None:
+        """Without `aliases` models have their pools' names only."""
         self._pools = pools
+        self._aliases = aliases
         self._cache_dir = cache_dir
         self._max_logprobs = limits.max_logprobs
         self._store = TokenizerStore(
@@ -47,17 +52,30 @@ class Catalog:
         """Newest tokenizer of each pool, with its digest. The store decides how long it keeps earlier ones."""
 
     def pool(self, model: str, caller: Caller) -> Pool:
-        """Return the pool that serves a model.
+        """Return the pool that serves a model; of an alias the one with the largest weight, which answers questions.
 
         Raises:
             PermissionDeniedError: the caller may not use the model.
             ModelNotFoundError: no pool serves it.
         """
         require_model(caller, model)
-        pool = self._pools.get(model)
+        pool = next(iter(self.pools(model)), None)
         if pool is None:
-            raise ModelNotFoundError(model, [name for name in sorted(self._pools) if may_use(caller, name)])
+            raise ModelNotFoundError(model, self.names(caller))
         return pool
+
+    def pools(self, model: str) -> Sequence[Pool]:
+        """Return the pools that a caller of a model may get to, the one with the largest weight first."""
+        if model in self._pools or self._aliases is None:
+            return [self._pools[model]] if model in self._pools else []
+        home, names = self._aliases.home(model), self._aliases.targets(model)
+        return [self._pools[name] for name in dict.fromkeys((home, *names)) if name in self._pools]
+
+    def names(self, caller: Caller) -> list[str]:
+        """Return the names of models that a caller may use, aliases included, in order."""
+        if self._aliases is not None:
+            return self._aliases.allowed(caller)
+        return [name for name in sorted(self._pools) if may_use(caller, name)]
 
     async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
         """Return the model and the tokenizer of a pool.
@@ -154,8 +172,19 @@ class Catalog:
         """Give up loads, and end the threads that encode."""
         await self._store.close()
 
-    def describe(self, pool: Pool) -> api.Model:
-        """Describe a pool's model for clients."""
+    def describe(self, name: str) -> api.Model:
+        """Describe a model, or what an alias stands for, for clients."""
+        found = [self._describe(pool) for pool in self.pools(name)]
+        if not found or name in self._pools:
+            return found[0] if found else api.Model(name=name)
+        first = found[0]
+        first.alias_of.extend(each.name for each in found)
+        first.name = name
+        first.max_context_tokens = min((each.max_context_tokens for each in found if each.digest), default=0)
+        first.ready_replicas = sum(each.ready_replicas for each in found)
+        return first
+
+    def _describe(self, pool: Pool) -> api.Model:
         info = self.known(pool)
         if info is None:
             return api.Model(name=pool.name)

@@ -25,6 +25,7 @@ from router.dispatch.pool import Pool
 from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.identity.authenticator import KEYS_FILE
+from router.routing import Route
 
 MAX_TENANTS = 100
 """Most tenants with a series of their own; later ones share a series. The ledger has all tenants."""
@@ -71,6 +72,17 @@ class RouterMetrics:
         self._job_items = self._counter(
             "penstock_router_job_items", "Items of jobs whose result this router stored.", ["pool", "outcome"]
         )
+        self._alias_requests = self._counter(
+            "penstock_alias_requests",
+            "Requests of aliases that a pool let in, by the model and adapter that serve them, and by way: target, "
+            "fallback or shadow.",
+            ["alias", "model", "adapter", "way"],
+        )
+        self._alias_shadow_errors = self._counter(
+            "penstock_alias_shadow_errors",
+            "Copies of requests that failed, or were not sent because too many were in flight, by reason.",
+            ["alias", "model", "reason"],
+        )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
@@ -100,6 +112,14 @@ class RouterMetrics:
     def job_item(self, pool: str, failed: bool) -> None:
         """Count an item of a job whose result was stored."""
         self._job_items(pool, "error" if failed else "ok").inc()
+
+    def alias_request(self, alias: str, route: Route) -> None:
+        """Count a request of an alias that was let in."""
+        self._alias_requests(alias, route.pool, route.adapter, route.kind.value).inc()
+
+    def alias_shadow_failed(self, alias: str, route: Route, reason: str) -> None:
+        """Count a copy that failed or was not sent."""
+        self._alias_shadow_errors(alias, route.pool, reason).inc()
 
     def reloaded(self, file: str, good: bool) -> None:
         """Count a changed file. Safe to call from any thread."""

@@ -50,14 +50,18 @@ from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
 from router.inference.constraints import ConstraintChecks
+from router.inference.forward import Forwarding
 from router.inference.keyed_generation import OpenGenerations
+from router.inference.routed import RoutedAdmission
 from router.inference.servicer import InferenceServicer
+from router.inference.shadows import Shadows
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
 from router.metrics import RouterMetrics
 from router.records.genai_metrics import GenAiMetrics, push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
 from router.registry.build import open_registry
+from router.routing import Aliases
 from router.stores import QueueFactory
 from router.validation import RequestLimits
 
@@ -139,8 +143,9 @@ def build_router(
     pools = {
         name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
     }
-    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits)
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
+    aliases = Aliases(settings, registry.view)
+    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases)
     constraints, policies = ConstraintChecks(own.limits), TenantPolicies(settings, registry.tenants.all)
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     tracing = open_tracing(settings, router_id)
@@ -160,26 +165,39 @@ def build_router(
         if observer is not None:
             records.listeners.append(observer.take)
             admission.on_refused.append(observer.refused)
-    generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s, records.closed)
+    forwarding = Forwarding(aliases, pools, metrics, Shadows(metrics, records.closed))
+    routed = RoutedAdmission(admission, forwarding, pools, secret)
+    generations = OpenGenerations(routed, pools, metrics, settings.queue.attach_grace_s, records.closed)
     inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
-    pooling = PoolingAdmission(catalog, admission, policies, salts)
+    pooling = PoolingAdmission(catalog, admission, policies, salts, forwarding)
     embeddings = EmbeddingServicer(pooling, limits, metrics, inference.entered, generations.unkeyed)
     metrics.watch(pools, lambda: inference.open_calls)
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
-    execute = Executor(admission, pooling, limits, metrics, records.closed)
-    feeder = _build_feeder(router_id, settings, pools, job_stores, execute, metrics)
+    execute = Executor(routed, pooling, limits, metrics, records.closed)
+    feeder = JobFeeder(
+        router_id,
+        job_stores.served,
+        execute,
+        settings.jobs,
+        capacity=lambda pool: pools[pool].replicas.capacity(),
+        on_item=metrics.job_item,
+        line_bytes=line_bytes,
+        endpoints=ENDPOINTS,
+    )
+    for name, pool in pools.items():
+        pool.job_work = partial(feeder.work, name)
     job_tools = JobTools(
         job_stores,
         settings.jobs,
         limits,
         feeder.nudge,
         lambda name, constraint: constraints.problem(pools[name], constraint),
+        aliases,
     )
     jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
-    admin = AdminServicer(
-        pools, router_id, control_api, RecordsApi(pools, records, control_api), policies, registry.api
-    )
+    records_api = RecordsApi(pools, records, control_api, aliases)
+    admin = AdminServicer(pools, router_id, control_api, records_api, policies, registry.api, aliases=aliases)
     handlers = [
         service_handler(service, servicer, metrics, registry.authenticate)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
@@ -218,29 +236,6 @@ def build_router(
         own.port if port is None else port,
         own.metrics_port if metrics_port is None else metrics_port,
     )
-
-
-def _build_feeder(
-    router_id: str,
-    settings: Settings,
-    pools: Mapping[str, Pool],
-    stores: JobStores,
-    execute: Executor,
-    metrics: RouterMetrics,
-) -> JobFeeder:
-    feeder = JobFeeder(
-        router_id,
-        stores.served,
-        execute,
-        settings.jobs,
-        capacity=lambda pool: pools[pool].replicas.capacity(),
-        on_item=metrics.job_item,
-        line_bytes=line_bytes,
-        endpoints=ENDPOINTS,
-    )
-    for name, pool in pools.items():
-        pool.job_work = partial(feeder.work, name)
-    return feeder
 
 
 # --- life -------------------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from cluster.settings.environment import ENV_PREFIX
 from reference.markdown import code, page, prose, slug, table
 
 INTRO = """Settings come from a TOML file, environment variables and flags: see
-[Give it settings](../README.md#give-it-settings). `NAME` stands for the name of a pool, a tenant or an
+[Give it settings](../README.md#give-it-settings). `NAME` stands for the name of a pool, an alias, a tenant or an
 issuer. Names that end in `_s` are seconds, `_ms` milliseconds, `_us` microseconds, `_mb` MiB. *Required* means that the
 section needs the setting. *Unset* means that the setting has no value; its text says what holds then."""
-KEYS = {"pools": "NAME", "tenants": "NAME", "jwt": "NAME"}
+KEYS = {"pools": "NAME", "aliases": "NAME", "tenants": "NAME", "jwt": "NAME"}
 """What stands for a name in sections that have one."""
 WORDS = {
     str: "text",
@@ -79,24 +79,36 @@ def _row(
     text = prose(field.description or "")
     if inner is not None:
         place, section = inner
-        kind = f"[section](#{slug(seen[section])})"
+        word = "list of sections" if place[-1].endswith("[]") else "section"
+        kind = f"[{word}](#{slug(seen[section])})"
         optional = type(None) in get_args(field.annotation)
+        if place[-1].endswith("[]"):
+            text += f"<br>{_variable((*path, name))}, as JSON"
         return [code(".".join(place[len(path) :])), kind, "*unset*" if optional else "", text]
     kind = _kind(field.annotation)
     bounds = _bounds(_constraints(field))
-    variable = code(ENV_PREFIX + "__".join((*path, name)).upper())
-    words = f"{text}<br>{variable}" if text else variable
+    # One of a list has no variable of its own.
+    variable = "" if any(part.endswith("[]") for part in path) else _variable((*path, name))
+    words = "<br>".join(each for each in (text, variable) if each)
     return [code(name), f"{kind}, {bounds}" if bounds else kind, _default(field), words]
 
 
+def _variable(path: tuple[str, ...]) -> str:
+    return code(ENV_PREFIX + "__".join(path).upper())
+
+
 def _inner(path: tuple[str, ...], name: str, field: FieldInfo) -> tuple[tuple[str, ...], type[BaseModel]] | None:
-    """Return path and class of a field that is a section, or has one per name."""
+    """Return path and class of a field that is a section, or has one per name or several."""
     for each in _options(field.annotation):
         if get_origin(each) is dict:
             value = get_args(each)[1]
             if isinstance(value, type) and issubclass(value, BaseModel):
                 key = "POOL" if path and name == "pools" else KEYS[name]
                 return (*path, name, key), value
+        elif get_origin(each) is tuple:
+            value = get_args(each)[0]
+            if isinstance(value, type) and issubclass(value, BaseModel):
+                return (*path, f"{name}[]"), value
         elif isinstance(each, type) and issubclass(each, BaseModel):
             return (*path, name), each
     return None

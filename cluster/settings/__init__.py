@@ -2,6 +2,7 @@
 
 from cluster.addresses import is_loopback
 from cluster.settings.access import Access, access_of
+from cluster.settings.aliases import AliasSettings, AliasTarget, ShadowSettings
 from cluster.settings.auth import AuthSettings, IssuerSettings
 from cluster.settings.load import load_settings
 from cluster.settings.pools import (
@@ -35,6 +36,8 @@ from cluster.settings.tree import AutoscalerSettings, ClusterSettings, RedisSett
 __all__ = [
     "Access",
     "AffinitySettings",
+    "AliasSettings",
+    "AliasTarget",
     "AuthSettings",
     "AutoscaleSettings",
     "AutoscalerSettings",
@@ -58,6 +61,7 @@ __all__ = [
     "RouterSettings",
     "RouterTlsSettings",
     "Settings",
+    "ShadowSettings",
     "SimSettings",
     "SloSettings",
     "SpeculativeSettings",

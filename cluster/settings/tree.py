@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cluster.errors import SettingsError
 from cluster.redis.url import check_redis_url
+from cluster.settings.aliases import AliasSettings
 from cluster.settings.auth import AuthSettings
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
@@ -118,10 +119,19 @@ class Settings(Section):
     registry: RegistrySettings = RegistrySettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
     """Pools by name; a pool's name is the model's name in requests."""
+    aliases: dict[PoolName, AliasSettings] = {}  # noqa: RUF012 - pydantic copies it
+    """Aliases by name: names in requests that stand for pools."""
     tenants: dict[TenantName, TenantSettings] = {}  # noqa: RUF012 - pydantic copies it
     """Weight, limits and quotas of tenants by name."""
     default_tenant: TenantSettings = TenantSettings()
     """Weight, limits and quotas of every tenant that is not in `tenants`."""
+
+    @model_validator(mode="after")
+    def _aliases_are_of_pools(self) -> Self:
+        for name, alias in self.aliases.items():
+            for field, problem in alias.problems(name, self.pools):
+                raise ValueError(f"aliases.{name}{field and '.'}{field}: {problem}")
+        return self
 
     @model_validator(mode="after")
     def _tenants_make_sense(self) -> Self:

@@ -16,6 +16,7 @@ from router.dispatch.pool import Pool
 from router.identity import Caller, Role, may_use, require_model, require_role
 from router.records.keeper import RecordKeeper
 from router.records.verdict import explain
+from router.routing import Aliases
 
 DEFAULT_LIMIT = 50
 MOST_REQUESTS = 1_000
@@ -30,8 +31,9 @@ _MADE_OF = ("chatcmpl-", "cmpl-", "msg_", "resp_")
 class RecordsApi:
     """Access to what the pools remember of their requests."""
 
-    def __init__(self, pools: Mapping[str, Pool], keeper: RecordKeeper, control: ControlApi) -> None:
+    def __init__(self, pools: Mapping[str, Pool], keeper: RecordKeeper, control: ControlApi, aliases: Aliases) -> None:
         self._pools = pools
+        self._aliases = aliases
         self._keeper = keeper
         self._control = control
 
@@ -46,7 +48,7 @@ class RecordsApi:
         if not request.request_id:
             raise InvalidRequestError.of("request_id", "is required")
         request_id = _own_id(request.request_id)
-        pools = [name for name in self._pools if may_use(caller, name)]
+        pools = self._aliases.reached(caller)
         found = await asyncio.gather(
             *(self._keeper.store(name).get(request_id) for name in pools), return_exceptions=True
         )
@@ -108,10 +110,11 @@ class RecordsApi:
         return [each for each in reversed(made.decisions) if since <= each.at_ms <= until]
 
     def _names(self, wanted: str, caller: Caller) -> list[str]:
-        allowed = [name for name in self._pools if may_use(caller, name)]
         if not wanted:
-            return allowed
+            # A caller of an alias has requests in pools that it may not name.
+            return self._aliases.reached(caller)
         require_model(caller, wanted)
+        allowed = [name for name in self._pools if may_use(caller, name)]
         if wanted not in self._pools:
             raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(allowed)) or 'no pools'}")
         return [wanted]

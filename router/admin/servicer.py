@@ -17,6 +17,7 @@ from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, may_use
 from router.registry.api import RegistryApi
+from router.routing import Aliases
 
 
 class AdminServicer:
@@ -30,8 +31,11 @@ class AdminServicer:
         records: RecordsApi,
         policies: TenantPolicies,
         registry: RegistryApi,
+        *,
+        aliases: Aliases,
     ) -> None:
         self._pools = pools
+        self._aliases = aliases
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
@@ -53,7 +57,7 @@ class AdminServicer:
     async def GetUsage(  # noqa: N802
         self, request: api.GetUsageRequest, context: CallContext, caller: Caller
     ) -> api.GetUsageResponse:
-        return await read_usage(self._pools, request, caller, self._policies)
+        return await read_usage(self._pools, request, caller, self._policies, self._aliases)
 
     async def GetCosts(  # noqa: N802
         self, request: api.GetCostsRequest, context: CallContext, caller: Caller
@@ -83,7 +87,7 @@ class AdminServicer:
     async def WhoAmI(  # noqa: N802
         self, request: api.WhoAmIRequest, context: CallContext, caller: Caller
     ) -> api.WhoAmIResponse:
-        return who_is(caller, self._pools)
+        return who_is(caller, self._aliases.allowed(caller))
 
     async def ListRegistry(  # noqa: N802
         self, request: registry_pb2.ListRegistryRequest, context: CallContext, caller: Caller

@@ -13,6 +13,7 @@ from penstock.v1 import admin_pb2 as api
 from router.admin.budgets import read_budgets
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
+from router.routing import Aliases
 
 MAX_LINES = 10_000
 """Most lines of one pool in one answer."""
@@ -21,7 +22,11 @@ _LAST_DAY = (datetime.date.max - _EPOCH).days
 
 
 async def read_usage(
-    pools: Mapping[str, Pool], request: api.GetUsageRequest, caller: Caller, policies: TenantPolicies
+    pools: Mapping[str, Pool],
+    request: api.GetUsageRequest,
+    caller: Caller,
+    policies: TenantPolicies,
+    aliases: Aliases,
 ) -> api.GetUsageResponse:
     """Answer GetUsage.
 
@@ -34,7 +39,8 @@ async def read_usage(
     if tenant != caller.tenant:
         require_role(caller, Role.OPERATOR, "AdminService/GetUsage")
     first, last = _days(request)
-    names = _names(pools, request.pool, caller)
+    # A caller of an alias has its usage in pools that it may not name.
+    names = _names(pools, request.pool, caller) if request.pool else aliases.reached(caller)
     most = MAX_LINES // 24 if request.by_hour else MAX_LINES
     found = await asyncio.gather(*(pools[name].ledger.usage(tenant, first, last, most + 1) for name in names))
     lines = [

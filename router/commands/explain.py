@@ -112,7 +112,7 @@ def show_explanation(found: Explanation, console: Console) -> None:
     console.print(f"[bold]{escape(last.request_id)}[/]  {_outcome(last)}", highlight=False)
     console.print(
         f"{_time(last.arrived_at_ms)}, tenant {escape(last.tenant)}, {last.request_class.name.lower()}, pool "
-        f"{escape(last.pool)}, {last.usage.prompt_tokens:,} prompt tokens ({last.usage.cached_tokens:,} cached), "
+        f"{escape(_served(last))}, {last.usage.prompt_tokens:,} prompt tokens ({last.usage.cached_tokens:,} cached), "
         f"{last.usage.output_tokens:,} output",
         highlight=False,
     )
@@ -139,6 +139,12 @@ def show_explanation(found: Explanation, console: Console) -> None:
         console.print(
             f"[dim]autoscaler, {_time(decision.at_ms)}:[/] {change}: {escape(decision.reason)}", highlight=False
         )
+
+
+def _served(call: RequestRecord) -> str:
+    """Return the pool of a call, with the adapter and the alias that led there."""
+    adapter = f" with adapter {call.lora_adapter}" if call.lora_adapter else ""
+    return f"{call.pool}{adapter}{f', asked for as {call.alias}' if call.alias else ''}"
 
 
 def _parts(parts: tuple[tuple[str, float], ...]) -> Group:

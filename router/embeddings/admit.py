@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.errors import InvalidRequestError, NoReplicaError, PenstockError
 from cluster.models import NOTHING_TO_SAMPLE, ModelInfo, PoolingSpec
-from penstock.models import ModelTask
+from penstock.models import ModelTask, RequestClass
 from router.affinity import CacheSalts, Trail
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
@@ -16,9 +17,12 @@ from router.embeddings.groups import most_groups, plan
 from router.embeddings.results import vectors_of
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
-from router.inference.admit import Admission
+from router.inference.admit import Admission, check_ready
 from router.inference.admitted import Admitted, InputGroup
+from router.inference.forward import Forwarding, adapter_of
+from router.inference.shadows import SHADOW_WAIT_S
 from router.records.refusal import Refused
+from router.routing import DIRECT, Route, Way
 from router.tokens.guess import likely_tokens
 from router.tokens.inputs import EncodedInput
 from router.validation import CheckedRequest, TextPrompt, TokenPrompt
@@ -54,7 +58,15 @@ class OpenPooling:
 class PoolingAdmission:
     """Admission of one router to its pools that embed or classify."""
 
-    def __init__(self, catalog: Catalog, admission: Admission, policies: TenantPolicies, salts: CacheSalts) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        admission: Admission,
+        policies: TenantPolicies,
+        salts: CacheSalts,
+        forwarding: Forwarding,
+    ) -> None:
+        self._forwarding = forwarding
         self._catalog = catalog
         self._admission = admission
         self._policies = policies
@@ -71,20 +83,44 @@ class PoolingAdmission:
             ModelNotFoundError: the cluster does not serve the model.
             QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: it can't be served now.
         """
+        alias = checked.model
+        if not self._forwarding.is_alias(alias):
+            return await self._admit(checked, caller, time_left_s, counted=counted, way=DIRECT)
+        request_id = secrets.token_hex(12)
+
+        async def attempt(route: Route, caller: Caller, way: Way) -> OpenPooling:
+            return await self._admit(_in_pool(checked, route), caller, time_left_s, counted=counted, way=way)
+
+        async def copy(route: Route, caller: Caller, way: Way) -> Generation:
+            copied = replace(_in_pool(checked, route), request_class=RequestClass.BATCH, queue_timeout_s=SHADOW_WAIT_S)
+            return (await self._admit(copied, caller, None, counted=True, way=way)).generation
+
+        route = self._forwarding.aliases.target(alias, caller.tenant, "", request_id)
+        found = await self._forwarding.forward(alias, route, caller, request_id, attempt)
+        found.told(found.opened.generation)
+        self._forwarding.served(alias, found.route)
+        self._forwarding.copy(alias, request_id, copy)
+        return found.opened
+
+    async def _admit(
+        self, checked: CheckedPooling, caller: Caller, time_left_s: float | None, *, counted: bool, way: Way
+    ) -> OpenPooling:
         arrived_at = time.monotonic()
         try:
-            return await self._open(checked, caller, time_left_s, counted=counted)
+            return await self._open(checked, caller, time_left_s, counted=counted, way=way)
         except PenstockError as error:
-            self._admission.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+            if not way.goes_on:
+                self._admission.refused(Refused(checked.model, caller.tenant, arrived_at, error))
             raise
 
     async def _open(
-        self, checked: CheckedPooling, caller: Caller, time_left_s: float | None, *, counted: bool
+        self, checked: CheckedPooling, caller: Caller, time_left_s: float | None, *, counted: bool, way: Way
     ) -> OpenPooling:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
         try:
+            check_ready(pool, way)
             model = self._catalog.require(pool)
             check_task(checked, model)
             encoded = await self._encode(checked, pool, model, caller.tenant)
@@ -110,6 +146,7 @@ class PoolingAdmission:
             arrived_at,
             counted,
             groups,
+            way=way,
         )
         sizes = tuple(len(group.pooling.lengths) for group in groups)
         return OpenPooling(await self._admission.line_up(admitted), model, sizes)
@@ -172,6 +209,11 @@ class PoolingAdmission:
             )
             found.append(InputGroup([token for each in part for token in each.ids], spec))
         return tuple(found)
+
+
+def _in_pool(checked: CheckedPooling, route: Route) -> CheckedPooling:
+    adapter = adapter_of(checked.model, checked.lora_adapter, route)
+    return replace(checked, model=route.pool, lora_adapter=adapter)
 
 
 def _pairs(checked: CheckedPooling) -> list[tuple[str, str]]:

@@ -67,11 +67,11 @@ class Generation:
         self.choices = tuple(choices)
         self._ticket = ticket
         self._secret = secret
-        self.router_id = router_id
-        self.arrived_at = arrived_at
-        self.admitted_at = admitted_at
+        self.router_id, self.arrived_at, self.admitted_at = router_id, arrived_at, admitted_at
         self.origin = call_origin()
         self.task = ModelTask.GENERATE
+        self.alias = self.adapter = ""
+        """Alias by which its caller named the model, and LoRA adapter; empty for none."""
         self.trace = trace
         """Trace of the call; None where traces are off."""
         self.prompt: Prompt | None = None
@@ -391,6 +391,8 @@ class Generation:
             cost=sum(choice.metering.cost(choice.tokens) for choice in self.choices),
             exact=all(choice.resume_state.exact for choice in self.choices),
             router_id=self.router_id,
+            model=self.pool,
+            lora_adapter=self.adapter,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]
         if firsts:

@@ -14,11 +14,10 @@ from cluster.errors import PenstockError
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
 from penstock.values.results import Receipt
-from router.admission.budgets import BUDGET_HEADER
 from router.call_context import CallContext, ClientGoneError
 from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_parent
 from router.http.bodies import Asked, read_json
-from router.http.context import BUDGET, HttpContext
+from router.http.context import TOLD, HttpContext
 from router.http.errors import HttpError, http_error
 from router.http.event_stream import EventEncoder, EventStream, SharedStream
 from router.identity import Caller
@@ -185,9 +184,7 @@ def answer_headers(request: web.Request, request_id: str, ignored: Iterable[str]
     headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
     if names := ", ".join(ignored):
         headers[IGNORED] = names
-    if (budget := request.get(BUDGET)) is not None:
-        headers[BUDGET_HEADER] = budget
-    return headers
+    return {**headers, **request.get(TOLD, {})}
 
 
 def timing_headers(receipts: Sequence[Receipt]) -> dict[str, str]:

@@ -11,9 +11,11 @@ from penstock.v1 import inference_pb2 as api
 from router.admission.budgets import BUDGET_HEADER
 from router.call_context import Metadata
 from router.http.event_stream import EventStream, SharedStream
+from router.inference.forward import ADAPTER_HEADER, MODEL_HEADER
 
-BUDGET = web.RequestKey("budget", str)
-"""Budget that is nearly used, on a request whose answer gets it as a header."""
+TOLD = web.RequestKey("told", dict[str, str])
+"""Headers that a request's answer gets: the budget that is nearly used, and the model that serves an alias."""
+_TOLD = (BUDGET_HEADER, MODEL_HEADER, ADAPTER_HEADER)
 
 
 class HttpContext:
@@ -57,10 +59,9 @@ class HttpContext:
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         self.request_id = next((str(value) for name, value in metadata if name == "penstock-request-id"), "")
-        for name, value in metadata:
-            if name == BUDGET_HEADER:
-                # For `answer_headers`.
-                self._request[BUDGET] = str(value)
+        # For `answer_headers`.
+        told = {name: str(value) for name, value in metadata if name in _TOLD}
+        self._request[TOLD] = self._request.get(TOLD, {}) | told
 
     def opened(self, request_id: str) -> None:
         self.request_id = request_id

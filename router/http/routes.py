@@ -120,7 +120,7 @@ def _model(model: api.Model) -> dict[str, Any]:
         "object": "model",
         "created": 0,
         "owned_by": "penstock",
-        "root": model.name,
+        "root": model.alias_of[0] if model.alias_of else model.name,
         "parent": None,
         "max_model_len": model.max_context_tokens or None,
         "task": _task(model),

@@ -35,6 +35,7 @@ from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
 from router.records.refusal import Refused
+from router.routing import DIRECT, Way
 from router.tokens.guess import likely_tokens
 from router.validation import CheckedRequest, ResumePoint, check_generates, check_received, resolve
 
@@ -84,11 +85,12 @@ class Admission:
         time_left_s: float | None,
         resume: ResumePoint | None = None,
         counted: bool = True,
+        way: Way = DIRECT,
     ) -> Generation | bytes:
         """Start a generation, continue one, or return the stored result of its idempotency key.
 
         A request that starts, or is refused because there is no room, counts as demand. Items of jobs do not
-        (`counted`).
+        (`counted`). `way` is how it has come to its pool.
 
         Raises:
             PermissionDeniedError: the caller may not use this model or class.
@@ -98,9 +100,10 @@ class Admission:
         """
         arrived_at = time.monotonic()
         try:
-            return await self._open(checked, caller, time_left_s, resume, counted=counted)
+            return await self._open(checked, caller, time_left_s, resume, counted=counted, way=way)
         except PenstockError as error:
-            self.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+            if not way.goes_on:
+                self.refused(Refused(checked.model, caller.tenant, arrived_at, error))
             raise
 
     async def _open(
@@ -111,12 +114,13 @@ class Admission:
         resume: ResumePoint | None,
         *,
         counted: bool,
+        way: Way,
     ) -> Generation | bytes:
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
         name = CallName(caller.tenant, checked)
-        opening = self._admit(checked, caller, pool, time_left_s=time_left_s, resume=resume, counted=counted)
-        return await _remembered(pool.admission.refusals, name, opening)
+        opening = self._admit(checked, caller, pool, time_left_s=time_left_s, resume=resume, counted=counted, way=way)
+        return await _remembered(pool.admission.refusals, name, opening, way)
 
     async def _admit(
         self,
@@ -127,10 +131,12 @@ class Admission:
         time_left_s: float | None,
         resume: ResumePoint | None,
         counted: bool,
+        way: Way,
     ) -> Generation | bytes:
         arrived_at = time.monotonic()
         check_generates(self._catalog.known(pool))
         try:
+            check_ready(pool, way)
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
@@ -170,6 +176,7 @@ class Admission:
             token_bytes=names,
             unenforced=enforced.unenforced,
             parsing=parsing,
+            way=way,
         )
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)
@@ -192,14 +199,14 @@ class Admission:
             PenstockError: as `open`.
         """
         name = CallName(admitted.caller.tenant, admitted.checked, admitted.groups)
-        opened = await _remembered(admitted.pool.admission.refusals, name, self._line_up(admitted, ()))
+        opened = await _remembered(admitted.pool.admission.refusals, name, self._line_up(admitted, ()), admitted.way)
         if isinstance(opened, bytes):
             raise TypeError("a request without a key has no stored result")
         return opened
 
     async def _line_up(self, admitted: Admitted, received: Sequence[int]) -> Generation | bytes:
         joined_at, pause_s = time.monotonic(), JOIN_POLL_S
-        generation = self._builder.generation(admitted, secrets.token_hex(12))
+        generation = self._builder.generation(admitted, admitted.way.request_id or secrets.token_hex(12))
         while True:
             late = admitted.too_late()
             if late is not None or any(received):
@@ -298,12 +305,25 @@ class Admission:
         raise error
 
 
-async def _remembered(refusals: Refusals, name: CallName, opening: Awaitable[Generation | bytes]) -> Generation | bytes:
+def check_ready(pool: Pool, way: Way) -> None:
+    """Check that a pool has a replica that takes work, for a request that another pool would serve at once.
+
+    Raises:
+        NoReplicaError: it has none.
+    """
+    if way.ready_only and not pool.replicas.ready():
+        raise NoReplicaError(f"no replica of {pool.name!r} takes work", 2.0)
+
+
+async def _remembered(
+    refusals: Refusals, name: CallName, opening: Awaitable[Generation | bytes], way: Way
+) -> Generation | bytes:
     """Open a call. Remember it where it is refused, and tell its generation what is remembered where it is let in."""
     try:
         opened = await opening
     except COMES_BACK as error:
-        refusals.note(name, error)
+        if not way.goes_on:
+            refusals.note(name, error)
         raise
     if isinstance(opened, Generation):
         opened.refused = refusals.take(name)

@@ -12,6 +12,7 @@ from penstock.models import OutputParsing, SamplingParams, Unenforced
 from router.affinity import Trail
 from router.dispatch.pool import Pool
 from router.identity import Caller
+from router.routing import DIRECT, Way
 from router.validation import CheckedRequest
 
 
@@ -52,6 +53,8 @@ class Admitted:
     """Keywords of the client's schema that the engines can't enforce, and that it asked for at best effort."""
     parsing: OutputParsing | None = None
     """How its output is parsed; None for output that is only text."""
+    way: Way = DIRECT
+    """How it has come to its pool."""
 
     @property
     def choice_tokens(self) -> int:

@@ -65,6 +65,7 @@ class Builder:
         generation.task, generation.since_ms = admitted.info.task, since_ms
         if trace is not None and self._tracing is not None and self._tracing.text_characters and not admitted.groups:
             generation.prompt = admitted.checked.prompt
+        generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
         return generation
 
     def _choice(self, admitted: Admitted, request_id: str, index: int, trace: RequestTrace | None) -> Choice:

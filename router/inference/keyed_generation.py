@@ -11,8 +11,8 @@ from cluster.lifecycle import TaskOwner
 from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.identity import Caller
-from router.inference.admit import Admission
 from router.inference.idempotency import IdempotentResult
+from router.inference.routed import RoutedAdmission
 from router.metrics import RouterMetrics
 from router.validation import CheckedRequest, ResumePoint
 
@@ -100,7 +100,7 @@ class OpenGenerations:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: RoutedAdmission,
         pools: Mapping[str, Pool],
         metrics: RouterMetrics,
         grace_s: float,
@@ -127,7 +127,7 @@ class OpenGenerations:
         A request with a key is also opened when its client leaves meanwhile, and then lingers.
 
         Raises:
-            PenstockError: as `Admission.open`.
+            PenstockError: as `RoutedAdmission.open`.
         """
         admitting = self._admission.open(checked, caller=caller, time_left_s=time_left_s, resume=resume)
         key = checked.idempotency_key
@@ -152,11 +152,7 @@ class OpenGenerations:
         Raises:
             QueueUnavailableError: Redis does not answer.
         """
-        pool = self._pools.get(checked.model)
-        if pool is None:
-            return False
-        known = await pool.keys.find(tenant, checked.idempotency_key, "", checked.digest)
-        return known is not None and (known.live or known.result is not None)
+        return await self._admission.knows(checked, tenant)
 
     def begin(self, generation: Generation) -> None:
         """Note a generation that runs from now on."""
@@ -181,6 +177,7 @@ class OpenGenerations:
 
     async def close(self) -> None:
         """End everything that goes on without a client."""
+        await self._admission.close()
         await self._owner.close()
 
     def _keyed(self, opened: Generation | bytes, key: str) -> KeyedGeneration | bytes:

@@ -13,9 +13,10 @@ from router.admission.budgets import warning_of
 from router.call_context import CallContext
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
-from router.identity import Caller, may_use
+from router.identity import Caller
 from router.inference.coalescing import Coalescing, StreamCoalescing
 from router.inference.collect import Collector
+from router.inference.forward import served_by
 from router.inference.idempotency import read_result, replay
 from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
 from router.inference.writer import EventWriter
@@ -75,8 +76,9 @@ class InferenceServicer:
                     await context.write(event)
                 return
             context.opened(opened.generation.request_id)
-            if warning := warning_of(opened.generation.choices):
-                await context.send_initial_metadata(((REQUEST_ID_HEADER, opened.generation.request_id), *warning))
+            told = (*served_by(opened.generation), *warning_of(opened.generation.choices))
+            if told:
+                await context.send_initial_metadata(((REQUEST_ID_HEADER, opened.generation.request_id), *told))
             coalescing = StreamCoalescing(self._coalescing, checked.flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
             await opened.deliver(writer.run())
@@ -99,7 +101,7 @@ class InferenceServicer:
         # As in EventWriter.run: let the link send a start first.
         await asyncio.sleep(0)
         names = ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
-        await context.send_initial_metadata((*names, *warning_of(generation.choices)))
+        await context.send_initial_metadata((*names, *served_by(generation), *warning_of(generation.choices)))
         async for event in generation.unhurried():
             collector.add(event)
             if result is not None:
@@ -163,14 +165,14 @@ class InferenceServicer:
     async def ListModels(  # noqa: N802
         self, request: api.ListModelsRequest, context: CallContext, caller: Caller
     ) -> api.ListModelsResponse:
-        names = [name for name in sorted(self._pools) if may_use(caller, name)]
-        return api.ListModelsResponse(models=[await self._describe(self._pools[name]) for name in names])
+        return api.ListModelsResponse(models=[await self._describe(name) for name in self._catalog.names(caller)])
 
     async def GetModel(  # noqa: N802
         self, request: api.GetModelRequest, context: CallContext, caller: Caller
     ) -> api.GetModelResponse:
-        pool = self._catalog.pool(check_get_model(request), caller)
-        model = await self._describe(pool)
+        name = check_get_model(request)
+        pool = self._catalog.pool(name, caller)
+        model = await self._describe(name)
         if not request.tokenizer_config:
             return api.GetModelResponse(model=model)
         _info, tokenizer = await self._catalog.model(pool)
@@ -182,14 +184,15 @@ class InferenceServicer:
         info = self._catalog.known(pool) if pool is not None else None
         return info.digest if info is not None else ""
 
-    async def _describe(self, pool: Pool) -> api.Model:
-        if self._catalog.known(pool) is not None:
-            try:
-                await self._catalog.model(pool)
-            except PenstockError:
-                # All but whether there is a chat template is known.
-                return self._catalog.describe(pool)
-        return self._catalog.describe(pool)
+    async def _describe(self, name: str) -> api.Model:
+        for pool in self._catalog.pools(name):
+            if self._catalog.known(pool) is not None:
+                try:
+                    await self._catalog.model(pool)
+                except PenstockError:
+                    # All but whether there is a chat template is known.
+                    continue
+        return self._catalog.describe(name)
 
     async def CountTokens(  # noqa: N802
         self, request: api.CountTokensRequest, context: CallContext, caller: Caller

@@ -10,8 +10,8 @@ from penstock.v1 import inference_pb2 as api
 from router.embeddings.admit import PoolingAdmission
 from router.generation.generation import Generation
 from router.identity import Caller
-from router.inference.admit import Admission
 from router.inference.collect import Collector
+from router.inference.routed import RoutedAdmission
 from router.inference.servicer import raise_if_stopped
 from router.metrics import RouterMetrics
 from router.validation import RequestLimits, check_request
@@ -28,7 +28,7 @@ class Executor:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: RoutedAdmission,
         pooling: PoolingAdmission,
         limits: RequestLimits,
         metrics: RouterMetrics,

@@ -44,6 +44,7 @@ class JobServicer:
     """The job service. A job's id begins with its pool's name and a dot."""
 
     def __init__(self, tools: JobTools) -> None:
+        self._tools = tools
         self._stores = tools.stores
         self._settings = tools.settings
         self._limits = tools.limits
@@ -69,27 +70,28 @@ class JobServicer:
         self._check_up()
         header = await _first(requests)
         run_within_s = check_header(header, self._settings)
-        store = self._store_for(header, caller)
+        pool = self._pool_for(header, caller)
+        store = self._stores.served[pool]
         upload = Upload(header, self._settings, self._limits)
         key = header.idempotency_key
         known = await store.find(caller.tenant, key) if key else None
         if known is not None:
             await _only_read(upload, requests)
             return _existing(known, upload, key)
-        job_id = new_id(header.model)
+        job_id = new_id(pool)
         await store.create(job_id, caller.tenant, stored_header(header))
-        await self._fill(store, header.model, job_id, upload, requests)
+        await self._fill(store, pool, job_id, upload, requests)
         # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
         record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
         if record.job_id != job_id:
             self._owner.spawn(self._drop(store, job_id), "drop")
             return _existing(record, upload, key)
-        self._nudge(header.model)
+        self._nudge(pool)
         _LOG.info("job.submitted", extra={"job": job_id, "items": record.items})
         return api.SubmitJobResponse(job=job_message(record))
 
     async def _fill(
-        self, store: JobStore, model: str, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
+        self, store: JobStore, pool: str, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
     ) -> None:
         stored = 0
         try:
@@ -97,7 +99,7 @@ class JobServicer:
                 for block in upload.add(chunk):
                     await store.append(job_id, stored, block)
                     stored += len(block)
-                await self._judge(model, upload)
+                await self._judge(pool, upload)
             if rest := upload.rest():
                 await store.append(job_id, stored, rest)
             # An upload that broke off ends like a complete one. The cancel that tells them apart comes a moment later.
@@ -108,23 +110,22 @@ class JobServicer:
             self._owner.spawn(self._drop(store, job_id), "drop")
             raise
 
-    async def _judge(self, model: str, upload: Upload) -> None:
+    async def _judge(self, pool: str, upload: Upload) -> None:
         constraints, upload.constraints = upload.constraints, {}
         found = Violations()
         for constraint, (index, custom_id) in constraints.items():
-            if problem := await self._constraint_problem(model, constraint):
+            if problem := await self._constraint_problem(pool, constraint):
                 field = f"items[{index}].request.{problem.field}"
                 found.add(field, f"{problem.description} (custom_id {shown(custom_id)})")
         found.raise_any()
 
-    def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:
+    def _pool_for(self, header: api.JobHeader, caller: Caller) -> str:
+        """Return the pool that keeps a job. Items of an alias go to its targets one by one, when they run."""
         require_class(caller, class_of(header))
         require_model(caller, header.model)
-        store = self._stores.served.get(header.model)
-        if store is None:
-            known = [name for name in sorted(self._stores.served) if may_use(caller, name)]
-            raise ModelNotFoundError(header.model, known)
-        return store
+        if not (pool := self._tools.pool(header.model)):
+            raise ModelNotFoundError(header.model, [name for name in self._tools.models() if may_use(caller, name)])
+        return pool
 
     async def _drop(self, store: JobStore, job_id: str) -> None:
         try:

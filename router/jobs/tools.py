@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cluster.settings import JobsSettings
 from penstock.models import FieldViolation, StructuredOutput
 from router.jobs.stores import JobStores
+from router.routing import Aliases
 from router.validation import RequestLimits
 
 
@@ -22,3 +23,17 @@ class JobTools:
     """Called with the pool of every job that was opened here."""
     constraint_problem: Callable[[str, StructuredOutput], Awaitable[FieldViolation | None]]
     """Function that returns what a pool's engines refuse of a constraint; None where they follow it."""
+    aliases: Aliases | None = None
+    """Aliases; None for none."""
+
+    def pool(self, model: str) -> str:
+        """Return the pool that keeps the jobs of a model or an alias; empty for a name that is neither."""
+        if model in self.stores.served:
+            return model
+        home = self.aliases.home(model) if self.aliases is not None else ""
+        return home if home in self.stores.served else ""
+
+    def models(self) -> list[str]:
+        """Return the names that a job may have as its model, in order."""
+        aliases = self.aliases.names() if self.aliases is not None else []
+        return sorted({*self.stores.served, *aliases})

@@ -68,6 +68,8 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         gpu_seconds=receipt.gpu_seconds,
         cost=receipt.cost,
         choices=[_choice(choice, arrived_at, closed) for choice in generation.choices],
+        alias=generation.alias,
+        lora_adapter=generation.adapter,
         resumed=bool(generation.since_ms) or any(each.wait.adopted or each.inherited for each in generation.choices),
     )
     if (trace := generation.trace) is not None:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from cluster.settings import Settings, TenantSettings
+from cluster.settings import AliasSettings, Settings, TenantSettings
 from cluster.settings.load import list_errors
 from cluster.settings.section import Section
 from penstock.models import FieldViolation
@@ -24,7 +24,7 @@ def _nothing(_settings: Settings) -> Mapping[str, Section]:
     return {}
 
 
-def _no_problem(_settings: Settings, _section: Any) -> Iterable[tuple[str, str]]:
+def _no_problem(_settings: Settings, _name: str, _section: Any) -> Iterable[tuple[str, str]]:
     return ()
 
 
@@ -48,8 +48,10 @@ class Kind(Generic[Content]):
     """Names that entries may have."""
     declared: Callable[[Settings], Mapping[str, Section]] = _nothing
     """Function that returns the entries of the settings."""
-    problems: Callable[[Settings, Any], Iterable[tuple[str, str]]] = _no_problem
-    """Function that yields what does not fit the rest of the settings, as field and problem."""
+    problems: Callable[[Settings, str, Any], Iterable[tuple[str, str]]] = _no_problem
+    """Function from the settings, an entry's name and its content to what does not fit, as field and problem. An empty
+    field is the name.
+    """
 
     def read(self, name: str, value: Mapping[str, Any], settings: Settings, place: str) -> Content:
         """Check the content of an entry.
@@ -71,8 +73,8 @@ class Kind(Generic[Content]):
                     wrong.append(FieldViolation(f"{place}.value{inner}", problem))
             else:
                 wrong += [
-                    FieldViolation(f"{place}.value.{field}", problem)
-                    for field, problem in self.problems(settings, section)
+                    FieldViolation(f"{place}.value.{field}" if field else f"{place}.name", problem)
+                    for field, problem in self.problems(settings, name, section)
                 ]
         if wrong:
             raise WrongEntryError(wrong)
@@ -115,9 +117,17 @@ TENANT = Kind(
     "tenants",
     TenantSettings,
     declared=lambda settings: settings.tenants,
-    problems=lambda settings, tenant: tenant.problems(settings.pools, settings.queue.ledger_days),
+    problems=lambda settings, _name, tenant: tenant.problems(settings.pools, settings.queue.ledger_days),
 )
 KEY = Kind("key", "keys", KeyEntry, name_field="id", hidden=("sha256",), names=_KEY_ID)
 
-KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY)}
+ALIAS = Kind(
+    "alias",
+    "aliases",
+    AliasSettings,
+    declared=lambda settings: settings.aliases,
+    problems=lambda settings, name, alias: alias.problems(name, settings.pools),
+)
+
+KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY, ALIAS)}
 """All kinds by name."""

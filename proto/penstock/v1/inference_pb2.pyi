@@ -765,6 +765,7 @@ class Model(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    ALIAS_OF_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name to use in requests."""
     max_context_tokens: _builtins.int
@@ -789,6 +790,12 @@ class Model(_message.Message):
     def pooling(self) -> Global___PoolingFeatures:
         """Features of a model that embeds or classifies; absent for one that generates."""
 
+    @_builtins.property
+    def alias_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the models that an alias stands for, the one with the largest weight first. The other fields then describe
+        that one, but for `max_context_tokens`, the least of all, and `ready_replicas`, their sum. Empty for a model.
+        """
+
     def __init__(
         self,
         *,
@@ -801,10 +808,11 @@ class Model(_message.Message):
         digest: _builtins.str = ...,
         task: _types_pb2.ModelTask.ValueType = ...,
         pooling: Global___PoolingFeatures | None = ...,
+        alias_of: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "pooling", b"pooling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "digest", b"digest", "lora_adapters", b"lora_adapters", "max_context_tokens", b"max_context_tokens", "name", b"name", "pooling", b"pooling", "ready_replicas", b"ready_replicas", "task", b"task", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_of", b"alias_of", "capabilities", b"capabilities", "digest", b"digest", "lora_adapters", b"lora_adapters", "max_context_tokens", b"max_context_tokens", "name", b"name", "pooling", b"pooling", "ready_replicas", b"ready_replicas", "task", b"task", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

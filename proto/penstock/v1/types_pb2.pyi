@@ -1070,6 +1070,8 @@ class Receipt(_message.Message):
     COST_FIELD_NUMBER: _builtins.int
     EXACT_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     gpu_seconds: _builtins.float
     """Sum of the attempts' gpu_seconds."""
     cost: _builtins.float
@@ -1082,6 +1084,10 @@ class Receipt(_message.Message):
     """
     router_id: _builtins.str
     """Id of the router that answered."""
+    model: _builtins.str
+    """Name of the model that served the request. Another one than that of the request where that was an alias."""
+    lora_adapter: _builtins.str
+    """Name of the LoRA adapter that served the request; empty for the base model."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptReceipt]:
         """Attempts; several per choice only where a choice was resumed."""
@@ -1111,10 +1117,12 @@ class Receipt(_message.Message):
         cost: _builtins.float = ...,
         exact: _builtins.bool = ...,
         router_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        lora_adapter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "attempts", b"attempts", "cost", b"cost", "exact", b"exact", "gpu_seconds", b"gpu_seconds", "router_id", b"router_id", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "attempts", b"attempts", "cost", b"cost", "exact", b"exact", "gpu_seconds", b"gpu_seconds", "lora_adapter", b"lora_adapter", "model", b"model", "router_id", b"router_id", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,6 +97,10 @@ class Receipt:
     exact: bool
     """Whether the output is what an undisturbed request would have given, up to the engine's rounding."""
     router_id: str
+    model: str = ""
+    """Model that served the request; another one than that of the request where that was an alias."""
+    lora_adapter: str = ""
+    """LoRA adapter that served it; empty for the base model."""
 
     @classmethod
     def from_proto(cls, wire: types_pb2.Receipt) -> Receipt:
@@ -110,6 +114,8 @@ class Receipt:
             cost=wire.cost,
             exact=wire.exact,
             router_id=wire.router_id,
+            model=wire.model,
+            lora_adapter=wire.lora_adapter,
         )
 
 
@@ -205,6 +211,8 @@ class ModelDescription:
     """What the model makes of its input; None until a replica has reported."""
     pooling: PoolingFeatures = NOT_POOLING
     """Features of a model that embeds or classifies."""
+    alias_of: tuple[str, ...] = ()
+    """Models that an alias stands for, the one with the largest weight first; empty for a model."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Model) -> ModelDescription:
@@ -219,6 +227,7 @@ class ModelDescription:
             digest=wire.digest,
             task=model_task_from_wire(wire.task),
             pooling=pooling_from_wire(wire.pooling),
+            alias_of=tuple(wire.alias_of),
         )
 
 

@@ -138,8 +138,10 @@ class Batches:
         note, pool, settings = FileNote.read(file.note), pool_of(file.job_id), self._tools.settings
         errors = _problems(note, asked.endpoint)
         require_class(caller, RequestClass.BATCH)
-        require_model(caller, pool)
-        header = api.JobHeader(model=pool, idempotency_key=asked.key)
+        # The lines of an alias name it. It may be gone by now.
+        model = note.model if self._tools.pool(note.model) else pool
+        require_model(caller, model)
+        header = api.JobHeader(model=model, idempotency_key=asked.key)
         header.run_within.CopyFrom(duration_to_wire(min(asked.window_s, settings.run_within_s)))
         check_header(header, settings)
         job = FileJob(

@@ -33,7 +33,7 @@ class LineChecks:
     """Judge of one file. It notes what is wrong and goes on."""
 
     def __init__(self, served: Collection[str], caller: Caller, limits: RequestLimits) -> None:
-        """`served`: names of the models that this router serves."""
+        """`served`: names of the models that this router serves, aliases included."""
         self.model = ""
         """Model of the first line that names one."""
         self.errors: list[LineError] = []

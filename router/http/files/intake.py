@@ -42,7 +42,7 @@ class FileIntake:
         self._max_mb = max_mb
         self._caller = caller
         self._lines = LineSplitter(tools.settings.max_item_bytes)
-        self._checks = LineChecks(tools.stores.served.keys(), caller, tools.limits)
+        self._checks = LineChecks(tools.models(), caller, tools.limits)
         self._store: JobStore | None = None
         self._pool = ""
         self._file_id = ""
@@ -145,8 +145,8 @@ class FileIntake:
 
     async def _open(self) -> JobStore:
         served = self._tools.stores.served
-        if self._checks.model in served:
-            self._pool = self._checks.model
+        if pool := self._tools.pool(self._checks.model):
+            self._pool = pool
         elif pools := [name for name in sorted(served) if may_use(self._caller, name)]:
             # It can never be a batch, but it can be looked at and deleted.
             self._pool = pools[0]
@@ -162,8 +162,8 @@ class FileIntake:
     async def _judge(self) -> None:
         constraints, self._checks.constraints = self._checks.constraints, {}
         for constraint, number in constraints.items():
-            if self._checks.model in self._tools.stores.served and (
-                problem := await self._tools.constraint_problem(self._checks.model, constraint)
+            if (pool := self._tools.pool(self._checks.model)) and (
+                problem := await self._tools.constraint_problem(pool, constraint)
             ):
                 self._checks.note(number, "invalid_request", problem.description, f"body.{in_body(problem.field)}")
 

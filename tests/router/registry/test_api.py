@@ -20,6 +20,7 @@ from penstock.client import (
     ConflictError,
     InvalidArgumentError,
     NewKey,
+    NotFoundError,
     PermissionDeniedError,
     QuotaExceededError,
     RegistryEdit,
@@ -56,6 +57,21 @@ def client(stack: Stack, key: str, router: int = 0) -> AsyncClient:
 
 def tenant(name: str, **value: Any) -> RegistryEdit:
     return RegistryEdit("tenant", name, value)
+
+
+def alias(name: str, *models: str, weight: float = 1) -> RegistryEdit:
+    return RegistryEdit("alias", name, {"targets": [{"model": model, "weight": weight} for model in models]})
+
+
+async def test_an_alias_is_in_force_at_every_router_when_the_call_returns(stack: Stack, keys: Keys) -> None:
+    async with client(stack, keys.admin) as admin, client(stack, keys.other, 1) as other:
+        for model in ("demo", "large"):
+            assert () == (await admin.edit_registry([alias("fast", model, weight=0.5)])).behind
+            assert model == (await other.generate("fast", "x", max_tokens=1)).receipt.model
+        assert {"demo", "fast", "large"} == {each.name for each in await other.list_models()}
+        await admin.edit_registry([RegistryEdit("alias", "fast", None)])
+        with pytest.raises(NotFoundError, match="'fast'"):
+            await other.generate("fast", "x", max_tokens=1)
 
 
 async def test_a_tenants_quota_is_in_force_at_every_router_when_the_call_returns(stack: Stack, keys: Keys) -> None:
@@ -105,10 +121,14 @@ async def test_a_fixed_entry_is_the_settings_alone(stack: Stack, keys: Keys) -> 
     ("edits", "problem"),
     [
         ([], r"edits: must be 1 to 1000, got 0"),
-        ([RegistryEdit("thing", "x", {})], r"edits\[0\]\.kind: must be one of key, tenant, got 'thing'"),
+        ([RegistryEdit("thing", "x", {})], r"edits\[0\]\.kind: must be one of alias, key, tenant, got 'thing'"),
         ([tenant("a", weight=-1)], r"edits\[0\]\.value\.weight: .*greater.*0\.001, got -1"),
         ([tenant("a"), tenant("b", wight=2)], r"edits\[1\]\.value\.wight: unknown setting.*weight"),
         ([tenant("a", pools={"gone": {}})], r"edits\[0\]\.value\.pools\.gone: must be one of the pools demo, large"),
+        ([alias("demo", "large")], r"edits\[0\]\.name: 'demo' is the name of a pool"),
+        ([alias("fast", "gone")], r"value\.targets\[0\]\.model: must be one of the pools demo, large, got 'gone'"),
+        ([alias("fast", "demo", "demo")], r"edits\[0\]\.value: .*targets\[1\]\.model: 'demo' is a target already"),
+        ([alias("fast", "demo", weight=-2)], r"edits\[0\]\.value\.targets\.0\.weight: .*equal to 0, got -2"),
         ([tenant("a b")], r"edits\[0\]\.name: must match .*, got 'a b'"),
         ([tenant("a"), tenant("a", weight=2)], r"edits\[1\]\.name: tenant 'a' is edited twice"),
         ([RegistryEdit("key", "0" * 16, {"tenant": "a", "sha256": "secret"})], r"sha256: (?!.*got)"),

@@ -205,7 +205,7 @@ class RequestRecord:
     """Milliseconds since the Unix epoch, by the router's clock."""
     router_id: str
     origin: str
-    """"grpc", "openai", "anthropic", "responses" or "job"."""
+    """"grpc", "openai", "anthropic", "responses", "job" or "shadow"."""
     error_reason: str
     """Reason of the error that ended it; empty where none did."""
     error: str
@@ -237,6 +237,10 @@ class RequestRecord:
     usual_prompt_tokens: int = 0
     """Median of the pool's requests of late, like the next one; 0 where it is not known."""
     usual_output_tokens: int = 0
+    alias: str = ""
+    """Alias by which the caller named the model; empty where it used the pool's own name."""
+    lora_adapter: str = ""
+    """LoRA adapter; empty for the base model."""
 
     @classmethod
     def from_proto(cls, wire: records_pb2.RequestRecord) -> RequestRecord:
@@ -269,6 +273,8 @@ class RequestRecord:
             wire.earlier_tokens,
             wire.usual_prompt_tokens,
             wire.usual_output_tokens,
+            wire.alias,
+            wire.lora_adapter,
         )
 
 
