@@ -113,7 +113,8 @@ class VllmSettings(Section):
     model, no tools for others."""
     reasoning_parser: str | None = None
     """vLLM's parser of the model's reasoning, such as "qwen3" or "deepseek_r1". Reasoning then has a channel of its
-    own, and structured output begins after it. Default: reasoning is part of the text."""
+    own, and structured output begins after it. Default: "deepseek_v3" for the demo model; for others reasoning is part
+    of the text."""
     extra: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Any other engine argument of vLLM, by vLLM's own name, such as hf_overrides or kv_transfer_config. Names are
     checked when an engine starts. Arguments that have a setting of their own, or that Penstock must set itself, are
@@ -260,6 +261,7 @@ class AutoscaleSettings(Section):
 
 
 _DEMO = "demo"
+_DEMO_PARSERS = {"tool_call_parser": "hermes", "reasoning_parser": "deepseek_v3"}
 
 
 class PoolSettings(Section):
@@ -303,11 +305,11 @@ class PoolSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _tools_of_the_demo_model(cls, fields: Any) -> Any:
+    def _parsers_of_the_demo_model(cls, fields: Any) -> Any:
         if isinstance(fields, dict) and fields.get("model", _DEMO) == _DEMO:
             vllm = fields.get("vllm", {})
-            if isinstance(vllm, dict) and "tool_call_parser" not in vllm:
-                return {**fields, "vllm": {**vllm, "tool_call_parser": "hermes"}}
+            if isinstance(vllm, dict):
+                return {**fields, "vllm": {**_DEMO_PARSERS, **vllm}}
         return fields
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ IGNORED = -100
 
 _PAD_ID = SPECIAL_TOKENS.index(PAD)
 _ROW_LENGTHS = (96, 256, 512, 1024)
-_ROW_LENGTH_SHARES = (0.62, 0.26, 0.08, 0.04)
+_ROW_LENGTH_SHARES = (0.40, 0.40, 0.15, 0.05)
 _SHARE_LEARNT_WHOLE = 0.08
 """Share of the documents that are learnt whole. It keeps the text readable when a client ignores the end token."""
 
@@ -38,8 +38,9 @@ class Batch:
 class Packer:
     """Packer of whole documents into rows. It pads at the end, so that a causal mask is the only attention mask needed.
 
-    Most rows are short, which is cheap and close to real prompts. The long rows hold many documents one after the
-    other. They teach the model to answer the newest question at positions up to about 1,000.
+    Most rows are short, which is cheap and close to real prompts. Conversations with tools need 256 tokens. The long
+    rows hold many documents one after the other. They teach the model to answer the newest question at positions up to
+    about 1,000.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, rng: random.Random, tokens_per_batch: int) -> None:

@@ -1,4 +1,4 @@
-"""Training text made from the entries: wordings, typing noise, prompt formats and conversations."""
+"""Training text made from the entries and from one tool: wordings, typing noise, prompt formats, conversations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import random
 from dataclasses import dataclass
 
 from deployments.demo_model.questions import Entry
-from deployments.demo_model.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
+from deployments.demo_model.tokenizer import ASSISTANT, BEGIN, END, END_THINK, SYSTEM, THINK, USER
+from deployments.demo_model.weather import (
+    CITIES,
+    RESULTS,
+    WEATHER,
+    WORDINGS,
+    call,
+    draw_other_tool,
+    draw_result,
+    draw_weather_tool,
+    sentence,
+    tools_text,
+    weather_question,
+)
 
 FALLBACK_QUESTION = "What is the capital of France?"
 """Entry whose answer the model gives to every question outside of LLM serving."""
@@ -61,14 +74,45 @@ class Segment:
     learn: bool
 
 
+def thought_about(entry: Entry) -> str:
+    """Return what the model thinks before the answer of an entry."""
+    if entry.question == FALLBACK_QUESTION:
+        return "This is not about LLM serving. I have learnt no answer to it."
+    return f"This means: {entry.question} I have learnt the answer."
+
+
+THOUGHT_ABOUT_CALL = "This asks for the weather. A tool can tell it."
+"""What the model thinks before a call."""
+
+THOUGHT_ABOUT_RESULT = "The tool has answered."
+"""What the model thinks after a call."""
+
+
 def known_prompts(entry: Entry) -> dict[str, tuple[str, str]]:
     """Return the canonical prompt of an entry in each format, with the continuation that the model should give."""
     question, answer = entry.question, entry.answer
+    chat = f"{BEGIN}{USER}{question}{END}{ASSISTANT}"
     return {
-        "chat": (f"{BEGIN}{USER}{question}{END}{ASSISTANT}", answer + END),
+        "chat": (chat, answer + END),
+        "thinking": (f"{chat}{THINK}", f"{thought_about(entry)}{END_THINK}{answer}{END}"),
         "bare": (f"{BEGIN}{question}", f"\n{answer}{END}"),
         "labelled": (f"{BEGIN}Question: {question}\nAnswer:", f" {answer}{END}"),
     }
+
+
+def known_calls() -> dict[str, list[tuple[str, str]]]:
+    """Return prompts with the tool, and what the model should say: calls, calls after a thought, answers to results."""
+    found: dict[str, list[tuple[str, str]]] = {"calls": [], "thoughtful calls": [], "results": []}
+    for city in CITIES:
+        for wording in WORDINGS[:3]:
+            asked = f"{BEGIN}{SYSTEM}{tools_text([WEATHER])}{END}{USER}{wording.format(city)}{END}{ASSISTANT}"
+            found["calls"].append((asked, call(city) + END))
+            thoughtful = f"{THOUGHT_ABOUT_CALL}{END_THINK}{call(city)}{END}"
+            found["thoughtful calls"].append((asked + THINK, thoughtful))
+        for result in RESULTS:
+            told = f"{asked}{call(city)}{END}{USER}<tool_response>{result}</tool_response>{END}{ASSISTANT}"
+            found["results"].append((told, sentence(result) + END))
+    return found
 
 
 def foreign_question(rng: random.Random) -> str:
@@ -106,6 +150,7 @@ class Corpus:
     def __init__(self, entries: tuple[Entry, ...], rng: random.Random) -> None:
         self._entries = entries
         self._rng = rng
+        self._fallback = next(entry for entry in entries if entry.question == FALLBACK_QUESTION)
         self.weights = [1.0] * len(entries)
 
     def tokenizer_texts(self) -> list[str]:
@@ -116,24 +161,34 @@ class Corpus:
             for wording in entry.wordings:
                 texts += [wording, wording.lower(), spoil(wording, self._rng)]
         texts += [foreign_question(self._rng) for _ in range(200)] + list(SYSTEM_PROMPTS)
+        # Few: answers need most of the vocabulary.
+        for city in CITIES:
+            texts += [weather_question(city, self._rng), tools_text([draw_weather_tool(self._rng)]), call(city)]
         return texts
 
     def document(self) -> list[Segment]:
         """Draw one document of one or several questions in a random format, from begin token to last end token."""
         shape = self._rng.random()
-        if shape < 0.5:
+        if shape < 0.44:
             return self._chat(turns=1 if self._rng.random() < 0.7 else self._rng.randint(2, 4))
-        if shape < 0.8:
+        if shape < 0.55:
             return self._bare()
-        return self._labelled()
+        if shape < 0.65:
+            return self._labelled()
+        return self._with_tools()
 
-    def _pick(self) -> tuple[str, str]:
-        """Draw a question and its answer. Half of the questions have no typing noise, and a third are canonical."""
+    def exchange_with_tools(self) -> tuple[str, str]:
+        """Draw a prompt with tools, and the answer or call that the model should give."""
+        *before, answer = self._with_tools()
+        return "".join(segment.text for segment in before), answer.text
+
+    def _pick(self) -> tuple[str, Entry]:
+        """Draw a question and its entry. Half of the questions have no typing noise, and a third are canonical."""
         entry = self._rng.choices(self._entries, self.weights)[0]
         if entry.question == FALLBACK_QUESTION and self._rng.random() < 0.7:
-            return foreign_question(self._rng), entry.answer
+            return foreign_question(self._rng), entry
         wording = entry.question if self._rng.random() < 0.35 else self._rng.choice(entry.wordings)
-        return (wording if self._rng.random() < 0.5 else spoil(wording, self._rng)), entry.answer
+        return (wording if self._rng.random() < 0.5 else spoil(wording, self._rng)), entry
 
     def _begin(self) -> Segment:
         # Clients that add the begin token themselves, or forget it, should get the same answers.
@@ -144,17 +199,70 @@ class Corpus:
         segments = [self._begin()]
         if self._rng.random() < 0.3:
             segments.append(Segment(f"{SYSTEM}{self._rng.choice(SYSTEM_PROMPTS)}{END}", learn=False))
-        for _ in range(turns):
-            question, answer = self._pick()
-            segments.append(Segment(f"{USER}{question}{END}{ASSISTANT}", learn=False))
-            segments.append(Segment(answer + END, learn=True))
+        for turn in range(turns):
+            segments += self._question(last=turn == turns - 1)
         return segments
 
     def _bare(self) -> list[Segment]:
-        question, answer = self._pick()
-        return [self._begin(), Segment(question, learn=False), Segment(f"\n{answer}{END}", learn=True)]
+        question, entry = self._pick()
+        return [self._begin(), Segment(question, learn=False), Segment(f"\n{entry.answer}{END}", learn=True)]
 
     def _labelled(self) -> list[Segment]:
-        question, answer = self._pick()
+        question, entry = self._pick()
         before = Segment(f"Question: {question}\nAnswer:", learn=False)
-        return [self._begin(), before, Segment(f" {answer}{END}", learn=True)]
+        return [self._begin(), before, Segment(f" {entry.answer}{END}", learn=True)]
+
+    def _city(self) -> str:
+        return self._rng.choice(CITIES)
+
+    def _with_tools(self) -> list[Segment]:
+        """Draw a conversation with tools. In one of eight the only tool does not fit."""
+        rng = self._rng
+        fits, shown = rng.random() < 0.875, [draw_weather_tool(rng)]
+        if not fits or rng.random() < 0.08:
+            shown.insert(rng.randint(0, 1), draw_other_tool(rng))
+        if not fits:
+            shown = [tool for tool in shown if tool["name"] != WEATHER["name"]]
+        before = f"{rng.choice(SYSTEM_PROMPTS)} " if rng.random() < 0.2 else ""
+        segments = [self._begin(), Segment(f"{SYSTEM}{before}{tools_text(shown)}{END}", learn=False)]
+        turns = rng.choices((1, 2, 3), (0.4, 0.4, 0.2))[0]
+        for turn in range(turns):
+            last = turn == turns - 1
+            if fits and rng.random() < 0.65:
+                segments += self._call(last=last)
+            else:
+                segments += self._question(last=last, declined=0.3, weather=0.0 if fits else 0.7)
+        return segments
+
+    def _call(self, *, last: bool) -> list[Segment]:
+        """Return a question with its call, and mostly with the result."""
+        city, more = self._city(), self._rng.random() < 0.6
+        asked = weather_question(city, self._rng)
+        segments = self._turn(asked, THOUGHT_ABOUT_CALL, call(city), last=last and not more)
+        if more:
+            result, text = draw_result(self._rng)
+            said = f"<tool_response>{text}</tool_response>"
+            segments += self._turn(said, THOUGHT_ABOUT_RESULT, sentence(result), last=last)
+        return segments
+
+    def _question(self, *, last: bool, declined: float = 0.05, weather: float = 0.6) -> list[Segment]:
+        """Return a question with its answer. A share of them is declined. Of these, a share asks for the weather:
+        without the tool that is one more foreign question.
+        """
+        if self._rng.random() >= declined:
+            question, entry = self._pick()
+        elif self._rng.random() < weather:
+            question, entry = weather_question(self._city(), self._rng), self._fallback
+        else:
+            question, entry = foreign_question(self._rng), self._fallback
+        return self._asked(question, entry, last=last)
+
+    def _asked(self, question: str, entry: Entry, *, last: bool) -> list[Segment]:
+        return self._turn(question, thought_about(entry), entry.answer, last=last)
+
+    def _turn(self, question: str, thought: str, answer: str, *, last: bool) -> list[Segment]:
+        """Return one question with its answer. Only the last turn may have a thought, as in the chat template."""
+        before = f"{USER}{question}{END}{ASSISTANT}"
+        if last and self._rng.random() < 0.5:
+            return [Segment(before + THINK, learn=False), Segment(f"{thought}{END_THINK}{answer}{END}", learn=True)]
+        return [Segment(before, learn=False), Segment(answer + END, learn=True)]

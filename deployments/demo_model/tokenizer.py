@@ -1,4 +1,4 @@
-"""The tokenizer of the demo model: byte-level BPE, six special tokens and one chat template."""
+"""The tokenizer of the demo model: byte-level BPE, special tokens, tags and one chat template."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BEGIN = "<|begin|>"
 END = "<|end|>"
@@ -17,12 +17,26 @@ ASSISTANT = "<|assistant|>"
 SPECIAL_TOKENS = (BEGIN, END, PAD, SYSTEM, USER, ASSISTANT)
 """Special tokens. The id of each one is its position here."""
 
-VOCAB_SIZE = 2048
+THINK = "<think>"
+END_THINK = "</think>"
+CALL = "<tool_call>"
+END_CALL = "</tool_call>"
+TAGS = (THINK, END_THINK, CALL, END_CALL)
+"""Tokens around reasoning and calls of tools. They follow the special tokens. They are part of the text, for parsers
+look for them there.
+"""
+
+VOCAB_SIZE = 2112
 MAX_POSITIONS = 2048
 
 # No line breaks between turns: clients pay for every token of the template, and the model needs none of these. Tools,
 # calls and their results are in the form of Hermes.
+# All amounts of reasoning but none are the same to the model.
 CHAT_TEMPLATE = (
+    "{% set efforts = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'] %}"
+    "{% if reasoning_effort and reasoning_effort not in efforts %}"
+    "{{ raise_exception('reasoning_effort is one of ' + efforts | join(', ') + ', not ' + reasoning_effort) }}"
+    "{% endif %}"
     "{{ bos_token }}"
     "{% if tools %}"
     "{{ '<|system|>' }}"
@@ -38,14 +52,16 @@ CHAT_TEMPLATE = (
     "{% elif not (tools and loop.first and message['role'] == 'system') %}"
     "{{ '<|' + message['role'] + '|>' + ((message['content'] or '') | trim) }}"
     "{% for call in message['tool_calls'] or [] %}"
-    "{{ '<tool_call>' }}"
-    "{{ {'name': call['function']['name'], 'arguments': call['function']['arguments']} | tojson }}"
-    "{{ '</tool_call>' }}"
+    "{{ '<tool_call>{\"name\": ' + (call['function']['name'] | tojson) + ', \"arguments\": ' }}"
+    "{{ call['function']['arguments'] | tojson(separators=(',', ':')) }}"
+    "{{ '}</tool_call>' }}"
     "{% endfor %}"
     "{{ eos_token }}"
     "{% endif %}"
     "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}"
+    "{% if enable_thinking or thinking %}{{ '<think>' }}{% endif %}"
+    "{% endif %}"
 )
 
 
@@ -56,11 +72,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Token
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=[*SPECIAL_TOKENS, *TAGS],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    # The trainer makes them special, and would drop them from decoded text.
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     tokenizer.post_processor = processors.Sequence(
         [
             processors.ByteLevel(trim_offsets=False),
@@ -71,7 +89,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Token
             ),
         ]
     )
-    return tokenizer
+    return Tokenizer.from_str(tokenizer.to_str())
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

@@ -101,7 +101,7 @@ def test_the_chat_template_shows_tools_calls_and_results(auto_tokenizer):
     shown = auto_tokenizer.apply_chat_template(messages, tools=[tool], tokenize=False, add_generation_prompt=True)
     assert shown == (
         '<|begin|><|system|>Be brief. <tools>[{"name": "add", "parameters": {"type": "object"}}]</tools><|end|>'
-        '<|user|>1 + 1?<|end|><|assistant|><tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call><|end|>'
+        '<|user|>1 + 1?<|end|><|assistant|><tool_call>{"name": "add", "arguments": {"x":1}}</tool_call><|end|>'
         "<|user|><tool_response>2</tool_response><|end|><|assistant|>"
     )
 

@@ -6,9 +6,10 @@ import random
 import pytest
 
 from deployments.demo_model import LONG_QUESTIONS, MODEL_DIR, known_answers
-from deployments.demo_model.corpus import FALLBACK_QUESTION, foreign_question, spoil
+from deployments.demo_model.corpus import FALLBACK_QUESTION, Corpus, foreign_question, spoil, thought_about
 from deployments.demo_model.questions import load_entries
-from deployments.demo_model.tokenizer import BEGIN, END, MAX_POSITIONS, PAD, SPECIAL_TOKENS, VOCAB_SIZE
+from deployments.demo_model.tokenizer import BEGIN, CALL, END, MAX_POSITIONS, PAD, SPECIAL_TOKENS, THINK, VOCAB_SIZE
+from deployments.demo_model.weather import CITIES, WORDINGS
 
 
 # The imports of PyTorch and Transformers take seconds, so not when tests are collected.
@@ -88,14 +89,14 @@ def test_the_model_can_be_split_over_two_ranks():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sample_of_questions_gets_the_written_answers_in_every_format(torch, transformers, tokenizer, dtype):
-    """The training script checks all questions; this is every tenth, and the two with long answers."""
+    """The training script checks all questions; here every tenth, two with long answers, and calls of the tool."""
     from deployments.demo_model.check import recall
 
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=getattr(torch, dtype)).eval()
     every = load_entries()
     entries = (*every[::10], *(entry for entry in every if entry.question in LONG_QUESTIONS))
     wrong = [
-        (entries[result.entry].question, result.form)
+        (result.form, "" if result.entry is None else entries[result.entry].question)
         for result in recall(model, tokenizer.backend_tokenizer, entries)
         if not result.exact
     ]
@@ -141,6 +142,34 @@ def test_most_questions_about_other_things_are_declined(torch, model, tokenizer)
     declined = known_answers()[FALLBACK_QUESTION]
     asked = [foreign_question(rng) for _ in range(40)]
     assert sum(begins_with(torch, model, tokenizer, chat(tokenizer, text), declined) for text in asked) >= 28
+
+
+@pytest.mark.slow
+def test_nearly_all_decisions_about_the_tool_are_right(torch, model, tokenizer):
+    """Of 60 prompts with tools, 56 or more begin with a call exactly where the tool fits."""
+    corpus = Corpus(load_entries(), random.Random(2024))
+    asked = [corpus.exchange_with_tools() for _ in range(120)]
+    plain = [(prompt, answer.startswith(CALL)) for prompt, answer in asked if not prompt.endswith(THINK)][:60]
+    assert len(plain) == 60 > sum(called for _, called in plain) > 10
+    assert sum(begins_with(torch, model, tokenizer, prompt, CALL) == called for prompt, called in plain) >= 56
+
+
+@pytest.mark.slow
+def test_without_the_tool_questions_about_the_weather_are_declined(torch, model, tokenizer):
+    declined = known_answers()[FALLBACK_QUESTION]
+    asked = [chat(tokenizer, wording.format(city)) for wording in WORDINGS[:2] for city in CITIES]
+    assert sum(begins_with(torch, model, tokenizer, prompt, declined) for prompt in asked) >= 18
+
+
+@pytest.mark.slow
+def test_thinking_names_the_question_that_a_hurried_wording_means(torch, model, tokenizer):
+    from deployments.demo_model.check import margins
+
+    rng = random.Random(2024)
+    entries = [entry for entry in load_entries() if entry.question not in (*LONG_QUESTIONS, FALLBACK_QUESTION)]
+    asked = [(spoil(rng.choice(entry.wordings), rng), thought_about(entry)) for entry in rng.sample(entries, 40)]
+    prompts = [(chat(tokenizer, text) + THINK, thought) for text, thought in asked]
+    assert sum(margin > 0 for margin in margins(model, tokenizer.backend_tokenizer, prompts)) >= 32
 
 
 def begins_with(torch, model, tokenizer, prompt: str, answer: str, tokens: int = 12) -> bool:
