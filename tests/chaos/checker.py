@@ -8,6 +8,7 @@ I5 leases, slots, entries and calls are gone when nobody asks for anything
 I6 the queue's bound holds, no replica decodes more than its window, and shares hold
 I7 recovery takes no longer than stated, and only stated errors occur
 I8 every fault is proven to have happened
+I9 GPU time of requests, idle time, starts, drains and losses add up to the replicas' time
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Bounds:
     """Code and reason with which requests that kill engines must end."""
     pace_ratio: float | None = None
     """Most by which the 99th percentile of the time between two outputs may grow once something is broken."""
+    unexplained: float | None = None
+    """Largest part of the replicas' time that no kind explains; None states nothing. Something must also be lost."""
     min_share: dict[str, float] = field(default_factory=dict)
     """Tenant to the least part of all output that it gets."""
 
@@ -100,6 +103,7 @@ def check(history: History, bounds: Bounds) -> list[Violation]:
         _stated_errors(history, bounds),
         _killers(history, bounds),
         _proofs(history),
+        _conserved(history, bounds),
     )
     return [Violation(name, detail) for rule in rules for name, detail in _few(rule)]
 
@@ -379,6 +383,15 @@ def _killers(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
                 "I7",
                 f"a request that kills engines ended {end.code} {end.reason}, not {' '.join(bounds.killers_end)}",
             )
+
+
+def _conserved(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
+    if bounds.unexplained is None:
+        return
+    if (bill := history.bill) is None or min(bill.requests, bill.lost) <= 0:
+        yield "I9", f"nothing shows what requests used and what was lost: {bill}"
+    elif abs(bill.explained - bill.total) > bounds.unexplained * bill.total:
+        yield "I9", f"{bill.explained:.2f} of {bill.total:.2f} GPU-seconds are explained"
 
 
 def _proofs(history: History) -> Iterator[tuple[str, str]]:

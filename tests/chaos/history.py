@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,17 @@ class QueueSample:
     waiting: int
 
 
+class Bill(NamedTuple):
+    """GPU-seconds by kind."""
+
+    total: float
+    """Time of the replicas' processes."""
+    explained: float
+    """Sum of all kinds."""
+    requests: float
+    lost: float
+
+
 @dataclass(slots=True)
 class History:
     """Is one run."""
@@ -184,6 +196,8 @@ class History:
     """Replica to the times in which its process was stopped, so that it decoded nothing."""
     idle: Idle | None = None
     ended_at: float = 0.0
+    bill: Bill | None = None
+    """GPU time of the run, where its scenario asks for it."""
     notes: dict[str, float] = field(default_factory=dict)
     """Further figures of a scenario's own."""
 

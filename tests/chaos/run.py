@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import psutil
 from redis.exceptions import RedisError
 
+from tests.chaos.bills import bill_since, read_bill
 from tests.chaos.checker import Violation, check, longest_silence_s, pace_s, recovery_s
 from tests.chaos.cluster import ChaosCluster, ClusterPlan
 from tests.chaos.faults import Fault
@@ -126,6 +127,7 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     history = History()
     cluster.killers = []
     clients = Clients(scenario.load, cluster.targets, await _golden_of(cluster), history, cluster.http_targets)
+    before = None if scenario.bounds.unexplained is None else await read_bill(cluster)
     over = asyncio.Event()
     watching = asyncio.gather(_sample(cluster, history, over), keep(cluster, over))
     try:
@@ -145,6 +147,8 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     history.notes["idle_s"] = time.monotonic() - history.ended_at
     read_engines(cluster, history, began)
     history.deaths, history.killers = deaths(cluster, began), cluster.killers
+    if before is not None:
+        history.bill = await bill_since(cluster, before)
     found = check(history, scenario.bounds)
     return Outcome(
         scenario,

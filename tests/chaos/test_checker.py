@@ -12,6 +12,7 @@ from tests.chaos.checker import Bounds, check, recovery_s
 from tests.chaos.history import (
     Accepted,
     Attempted,
+    Bill,
     Cancelled,
     Decode,
     Event,
@@ -58,6 +59,19 @@ def changed(at: int, *events: Event, base: Request | None = None) -> Request:
     request = base or good()
     request.events[at : at + 1] = events
     return request
+
+
+def test_gpu_time_must_add_up_where_that_is_stated() -> None:
+    stated = Bounds(unexplained=0.01)
+    for bill, wrong in (
+        (None, True),
+        (Bill(100.0, 100.0, 50.0, 0.0), True),
+        (Bill(100.0, 98.0, 50.0, 1.0), True),
+        (Bill(100.0, 102.0, 50.0, 1.0), True),
+        (Bill(100.0, 99.5, 50.0, 1.0), False),
+    ):
+        assert ({"I9"} if wrong else set()) == broken(history(good(), bill=bill), stated)
+    assert set() == broken(history(good()))
 
 
 def test_a_good_history_breaks_nothing() -> None:

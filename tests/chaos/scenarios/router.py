@@ -29,6 +29,20 @@ SCENARIOS = (
         control=Control("a second try", frozenset({"I7"}), {"load": Load(kind=Kind.RESUMING, retries=False)}),
     ),
     Scenario(
+        name="router and replica killed, GPU time adds up",
+        claim="After the deaths of a router and a replica, receipts, idle, starting and lost time are the paid time.",
+        faults=(1, 3),
+        steps=(
+            Step(Midway(6), Kill("router-0")),
+            Step(After(0.5), Kill("replica-0")),
+            Step(After(3.0), Start("router-0", heals=False)),
+            Step(After(0.0), Start("replica-0", heals=False)),
+        ),
+        load=Load(kind=Kind.RESUMING),
+        bounds=Bounds(call_codes=UNAVAILABLE, max_decodes=3, exact=False, unexplained=0.01),
+        settle_s=3.0,
+    ),
+    Scenario(
         name="router killed, SDK stream",
         claim="The Python client's own stream goes on at the other router without its caller noticing.",
         faults=(1,),
