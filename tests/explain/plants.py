@@ -21,6 +21,7 @@ from router.records.causes import Cause
 from tests.explain.scene import Scene
 from tests.router.links.test_links import kill
 from tests.support.stack import MODEL
+from tests.support.waiting import until
 
 URGENT, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 
@@ -299,6 +300,26 @@ async def its_router_dies(scene: Scene) -> str:
     rest = scene.client("acme", router=1).stream("demo", resume=stream.resume_point, **asked)
     async for _ in rest:
         pass
+    return rest.request_id
+
+
+@plant(Cause.CLIENT_AWAY, routers=2, queue={"attach_grace_s": 20.0})
+async def its_client_takes_long_to_come_back(scene: Scene) -> str:
+    """Its router stops, and its client could go on at the other one at once."""
+    asked: dict[str, Any] = {"prompt": scene.ids(20), "max_tokens": 60, "ignore_eos": True, "temperature": 0.0}
+    stream = scene.client("acme", router=0).stream("demo", **asked)
+    for _ in range(20):
+        await anext(stream)
+    await scene.stack.routers.pop(0).stop(drain_s=0)
+    await asyncio.sleep(2.5)
+    rest = scene.client("acme").stream("demo", resume=stream.resume_point, **asked)
+    async for _ in rest:
+        pass
+
+    async def recorded() -> bool:
+        return len((await scene.explain(rest.request_id)).calls) == 2
+
+    await until(recorded)
     return rest.request_id
 
 
