@@ -121,7 +121,7 @@ async def _cluster(tenants: int, keys: int, draw: random.Random) -> AsyncIterato
         }
         settings = load_settings(flags=own)
         async with LocalCluster(settings, lambda step, text: None) as cluster:
-            minted = await _fill(cluster.redis_url, tenants, keys, draw)
+            minted = await _fill(cluster.settings.redis.url, tenants, keys, draw)
             channel = grpc.aio.insecure_channel(cluster.target)
             try:
                 path = _Path(cluster, api_grpc.InferenceServiceStub(channel), minted)

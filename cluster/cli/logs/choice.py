@@ -7,7 +7,7 @@ import datetime
 import re
 from dataclasses import dataclass
 
-from cluster.cli.logs.entry import LEVELS, Entry
+from cluster.cli.logs.entry import LEVELS, LogEntry
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -26,7 +26,7 @@ class Choice:
     since: float | None = None
     """Earliest time, seconds since the Unix epoch."""
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: LogEntry) -> bool:
         """Return whether to show an entry. Whether further lines of an entry have the request's id does not matter
         here: `Chosen` shows them with their first line.
         """
@@ -45,7 +45,7 @@ class Chosen:
         self._taken: dict[str, bool] = {}
         """Whether the newest line with a time was taken, by process."""
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: LogEntry) -> bool:
         """Return whether to show the next entry."""
         if entry.more:
             return self._taken.get(entry.process, False)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.cli.logs.choice import Choice, Chosen, when
-from cluster.cli.logs.entry import LEVELS, Entry, Reader
+from cluster.cli.logs.entry import LEVELS, LogEntry, Reader
 from cluster.cli.logs.tail import FIRST_BYTES, MOST_BYTES, Tail
 from cluster.cli.options import add_cluster_flags, settings_from
 from cluster.errors import SettingsError
@@ -99,7 +99,7 @@ class _Logs:
             return 0
         return max(len(path.stem) for path in self._logs)
 
-    def first(self, most: int | None) -> list[tuple[str, Entry]]:
+    def first(self, most: int | None) -> list[tuple[str, LogEntry]]:
         """Return the newest lines of each log, at most this many of each."""
         found = []
         part = FIRST_BYTES if self._choice == Choice() and most is not None else MOST_BYTES
@@ -108,7 +108,7 @@ class _Logs:
             found += [(tail.name, entry) for entry in (taken if most is None else taken[-most:] if most else ())]
         return _by_time(found)
 
-    def new(self) -> list[tuple[str, Entry]]:
+    def new(self) -> list[tuple[str, LogEntry]]:
         """Return the lines that were added since the last call, those of new logs included."""
         if not self._names:
             for path in sorted(self._folder.glob("*.log")):
@@ -128,7 +128,7 @@ class _Logs:
         self._logs[path] = Tail(path), Reader(today), Chosen(self._choice)
 
 
-def _by_time(found: list[tuple[str, Entry]]) -> list[tuple[str, Entry]]:
+def _by_time(found: list[tuple[str, LogEntry]]) -> list[tuple[str, LogEntry]]:
     """Return lines in the order of their times. Lines of the same time, as those of a traceback, stay together."""
     return sorted(found, key=lambda one: one[1].at if one[1].at is not None else -math.inf)
 

@@ -31,7 +31,7 @@ _HIDDEN = ("time", "level", "event", "logger", "exception")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """A line, or a further line of an event that has several."""
 
     raw: str
@@ -58,14 +58,14 @@ class Reader:
     def __init__(self, today: datetime.date) -> None:
         """`today` completes times that have no date."""
         self._today = today
-        self._last: dict[str, Entry] = {}
+        self._last: dict[str, LogEntry] = {}
         """Newest entry with a time, by process."""
         self._newest: float | None = None
         """Time of the newest line with one."""
         self._replicas: dict[str, str] = {}
         """Process of Ray to the replica in it."""
 
-    def read(self, raw: str) -> Entry:
+    def read(self, raw: str) -> LogEntry:
         """Return the entry of a line."""
         line = _COLOUR.sub("", raw)
         label, line = _without_prefix(line)
@@ -81,12 +81,12 @@ class Reader:
         self._last[label], self._newest = found, found.at
         return found
 
-    def _parsed(self, raw: str, line: str) -> Entry:
+    def _parsed(self, raw: str, line: str) -> LogEntry:
         if line.startswith("{") and (found := _event(raw, line)) is not None:
             return found
         if match := _REDIS.fullmatch(line):
             at = datetime.datetime.strptime(match["time"], "%d %b %Y %H:%M:%S.%f").astimezone().timestamp()
-            return Entry(raw, match["text"], at=at, level=_REDIS_SIGNS[match["sign"]])
+            return LogEntry(raw, match["text"], at=at, level=_REDIS_SIGNS[match["sign"]])
         if match := _RAY.fullmatch(line):
             at = datetime.datetime.strptime(match["time"], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
             return self._plain(raw, match["text"], at, match["level"])
@@ -98,11 +98,11 @@ class Reader:
             clock = datetime.time.fromisoformat(match["time"])
             at = datetime.datetime.combine(self._today, clock).astimezone().timestamp()
             return self._plain(raw, match["text"], at, match["level"])
-        return Entry(raw, line)
+        return LogEntry(raw, line)
 
     @staticmethod
-    def _plain(raw: str, text: str, at: float, level: str) -> Entry:
-        return Entry(raw, text, at=at, level=_WORDS.get(level.lower(), "info"))
+    def _plain(raw: str, text: str, at: float, level: str) -> LogEntry:
+        return LogEntry(raw, text, at=at, level=_WORDS.get(level.lower(), "info"))
 
 
 def _without_prefix(line: str) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def _without_prefix(line: str) -> tuple[str, str]:
     return label, line
 
 
-def _event(raw: str, line: str) -> Entry | None:
+def _event(raw: str, line: str) -> LogEntry | None:
     try:
         found = json.loads(line)
         at = datetime.datetime.fromisoformat(found["time"]).timestamp()
@@ -123,6 +123,6 @@ def _event(raw: str, line: str) -> Entry | None:
     except (ValueError, KeyError, TypeError):
         return None
     fields = {key: value for key, value in found.items() if key not in _HIDDEN}
-    return Entry(
+    return LogEntry(
         raw, event, fields, at, _WORDS.get(level.lower(), "info"), exception=str(found.get("exception", ""))
     )  # fmt: skip

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from cluster.cli.logs.entry import Entry
+from cluster.cli.logs.entry import LogEntry
 
 _LEVELS = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
 _LABELS = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_magenta")
 
 
-def parts_of(entry: Entry, today: datetime.date) -> list[tuple[str, str]]:
+def parts_of(entry: LogEntry, today: datetime.date) -> list[tuple[str, str]]:
     """Return the texts of a line with their styles. A line without a time stays as it is."""
     process = [(f"[{entry.process}] ", "dim")] if entry.process else []
     if not entry.timed or entry.at is None:
@@ -48,7 +48,7 @@ class Printer:
         self._console = console
         self._raw = raw
 
-    def show(self, found: Sequence[tuple[str, Entry]]) -> None:
+    def show(self, found: Sequence[tuple[str, LogEntry]]) -> None:
         """Print lines, each with the name of its log."""
         today = datetime.datetime.now().astimezone().date()
         for name, entry in found:

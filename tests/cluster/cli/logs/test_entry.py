@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from cluster.cli.logs.choice import Choice, Chosen, when
-from cluster.cli.logs.entry import Entry, Reader
+from cluster.cli.logs.entry import LogEntry, Reader
 from cluster.cli.logs.show import parts_of
 from cluster.telemetry.logs import JsonFormatter, TextFormatter
 
@@ -21,7 +21,7 @@ READY = (
 AT = datetime.datetime(2026, 11, 26, 9, 3, 52, 824_000, datetime.UTC).timestamp()
 
 
-def read(*lines: str) -> list[Entry]:
+def read(*lines: str) -> list[LogEntry]:
     reader = Reader(DAY)
     return [reader.read(line) for line in lines]
 
@@ -30,7 +30,7 @@ def local(*parts: int) -> float:
     return datetime.datetime(2026, 11, 26, *parts).astimezone().timestamp()
 
 
-def shown(entry: Entry) -> str:
+def shown(entry: LogEntry) -> str:
     return "".join(text for text, _ in parts_of(entry, DAY))
 
 
