@@ -12,6 +12,7 @@ from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import QueueUnavailableError
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.registry.redis.store import RedisRegistryStore
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.trust.announcement import replica_name
@@ -51,6 +52,7 @@ def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Re
         queue_settings=settings.queue,
         settings=settings.replica,
         telemetry=settings.telemetry,
+        adapter_folder=settings.cluster.folder / "adapters",
     )
     secret_file = settings.cluster.secret_file
     if secret_file is None:
@@ -62,6 +64,7 @@ def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Re
         lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
         ClusterSecret.from_file(secret_file),
         open_control=lambda: open_control(settings, pool),
+        open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
     )
 
 

@@ -98,7 +98,14 @@ class VllmSettings(Section):
     speculative: SpeculativeSettings | None = None
     """Speculative decoding. Default: off."""
     lora_modules: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """LoRA adapters: name to path. Requests select one by its name."""
+    """LoRA adapters that are loaded at the start: name to path. Requests select one by its name. Others can be put into
+    the registry while the cluster runs."""
+    max_loras: int | None = Field(default=None, ge=0, le=1024)
+    """Adapters that one step may use; requests for more of them wait. 0 takes none. Default: the number of
+    lora_modules, so that without these the registry can add none."""
+    max_cpu_loras: int | None = Field(default=None, ge=1, le=65_536)
+    """Adapters that stay in a replica's memory, at least max_loras. Others are read from its disk when a request asks
+    for them, and the least used one goes. Default: four times max_loras."""
     max_lora_rank: int = Field(default=16, ge=1)
     """Largest rank of an adapter."""
     trust_remote_code: bool = False
@@ -122,6 +129,21 @@ class VllmSettings(Section):
     allow_split_prefill_on_cpu: bool = False
     """Whether a prefill may be split over steps on a CPU, where vLLM then crashes on requests with a seed. For fault
     tests only."""
+
+    @property
+    def adapter_slots(self) -> int:
+        """Number of adapters that one step may use."""
+        return len(self.lora_modules) if self.max_loras is None else self.max_loras
+
+    @model_validator(mode="after")
+    def _has_room_for_adapters(self) -> VllmSettings:
+        if self.lora_modules and not self.adapter_slots:
+            raise ValueError(f"max_loras must be at least 1 with {len(self.lora_modules)} lora_modules, got 0")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.adapter_slots:
+            raise ValueError(
+                f"max_cpu_loras must be at least max_loras = {self.adapter_slots}, got {self.max_cpu_loras}"
+            )
+        return self
 
 
 class SimSettings(Section):
@@ -154,6 +176,10 @@ class SimSettings(Section):
     """Text of every answer, to try clients with. Requests may then have tools: reasoning is text between <think> and
     </think> at the beginning, and a tool call is between <tool_call> and </tool_call>, as in Qwen3's format. Default:
     made-up tokens."""
+    max_loras: int = Field(default=64, ge=0, le=65_536)
+    """Most LoRA adapters that are loaded. They change the made-up tokens."""
+    adapter_load_s: float = Field(default=0.0, ge=0, le=3600)
+    """Duration of the loading of an adapter, in seconds."""
     vector_size: int = Field(default=64, ge=1, le=16_384)
     """Number of dimensions of a vector, or number of classes, where the pool's task is "embed" or "classify"."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from cluster.control.step_model import StepSample
@@ -82,7 +83,17 @@ class EngineIdentity:
     """Whether the engine can continue output that has a presence or frequency penalty. See `ResumeRecord`."""
 
 
-class Engine(Protocol):
+class SequenceEngine(Protocol):
+    """The part of an engine that attempts use."""
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None: ...
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = "cancelled", *, release_text: bool = False
+    ) -> None: ...
+    def live_ids(self) -> Collection[str]: ...
+
+
+class Engine(SequenceEngine, Protocol):
     """Runner of one model's sequences in a continuous batch.
 
     Life: `start` once, then any other calls, then `close` once. All methods belong to the loop that called `start`.
@@ -115,6 +126,25 @@ class Engine(Protocol):
 
     async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
         """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint.
+
+        Raises:
+            EngineDeadError: the engine is dead.
+        """
+        ...
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter, for sequences that start from now on. A name that is loaded is an error.
+
+        Its folder must stay as it is until the adapter is unloaded: an engine may read it again.
+
+        Raises:
+            EngineRequestError: the engine can't load it. It is as if it had never been asked for.
+            EngineDeadError: the engine is dead.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter that no live sequence uses. An unknown name is ignored.
 
         Raises:
             EngineDeadError: the engine is dead.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cluster.clock import Clock
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, SequenceEnd, Windows
-from deployments.engines.base import Engine
+from deployments.engines.base import SequenceEngine
 from deployments.replica.inputs import GroupingEngine
 from deployments.replica.output_log import Outlet, OutputLog, Parsed, log_of
 from penstock.models import FinishReason
@@ -64,7 +64,7 @@ class AttemptTable:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SequenceEngine,
         windows: Windows,
         clock: Clock,
         *,

@@ -13,7 +13,7 @@ from functools import partial
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec, PoolingSpec, PromptLogprobs, SequenceEnd
-from deployments.engines.base import Engine, TokenSink
+from deployments.engines.base import SequenceEngine, TokenSink
 from penstock.models import FinishReason, PositionLogprobs
 
 _MARK = "|"
@@ -23,7 +23,7 @@ _MARK = "|"
 class GroupingEngine:
     """The part of an engine that attempts use. It takes groups of inputs too."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SequenceEngine) -> None:
         self._engine = engine
         self._groups: dict[str, _Group] = {}
 

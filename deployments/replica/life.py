@@ -1,4 +1,4 @@
-"""Values of a heartbeat for operators: a replica's times, why it drains, and its engine's state."""
+"""What a replica tells of itself: its announcement, and the values of a heartbeat for operators."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from cluster.models import EngineStats
 from cluster.queue.heartbeats import DRAIN_CODES
+from cluster.settings import PoolSettings
+from cluster.trust.announcement import Announcement
+from deployments.engines.base import EngineIdentity
 from penstock.models import DrainReason
 
 
@@ -44,3 +47,22 @@ def engine_report(stats: EngineStats) -> dict[str, float]:
         "output_tokens": stats.output_tokens,
         "accepted_draft_tokens": stats.accepted_draft_tokens,
     }
+
+
+def announcement(
+    replica_id: str, pool: str, settings: PoolSettings, identity: EngineIdentity, address: str, metrics_port: int
+) -> Announcement:
+    """Return what routers learn of a replica once."""
+    return Announcement(
+        replica_id=replica_id,
+        pool=pool,
+        address=address,
+        group_id=identity.group_id,
+        model=identity.model,
+        tensor_parallel_size=identity.tensor_parallel_size,
+        hardware=identity.hardware,
+        metrics_port=metrics_port,
+        price_per_gpu_hour=settings.price_per_gpu_hour,
+        model_name=settings.model,
+        gpus=settings.ranks,
+    )

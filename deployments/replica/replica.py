@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import grpc
 
@@ -26,16 +27,17 @@ from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
+from cluster.registry.contract import RegistryStore, Watcher
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
 from cluster.telemetry import MetricsServer
-from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity
+from deployments.replica.adapters.keeper import AdapterKeeper
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
-from deployments.replica.life import Life, engine_report
+from deployments.replica.life import Life, announcement, engine_report
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer, open_server, require_tokenizer
 from deployments.replica.spans import open_engine_spans, resource_of
@@ -56,6 +58,8 @@ class ReplicaPlan:
     queue_settings: QueueSettings
     settings: ReplicaSettings
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    adapter_folder: Path | None = None
+    """Folder for copies of adapters; None takes the one for temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +82,18 @@ class Replica:
         secret: ClusterSecret,
         clock: Clock | None = None,
         open_control: Callable[[], ControlStore] | None = None,
+        *,
+        open_registry: Callable[[], RegistryStore] | None = None,
     ) -> None:
         """`open_queue` is called on the thread that renews the lease. Without `open_control` the replica shares no step
-        model with other replicas.
+        model with other replicas, and without `open_registry` it has the adapters of its settings only.
         """
         self.plan = plan
         self._engine = engine
         self._open_queue = open_queue
         self._open_control = open_control
+        self._open_registry = open_registry
+        self._adapters: AdapterKeeper | None = None
         self._group_fit: GroupFit | None = None
         self._secret = secret
         self._clock = clock or SystemClock()
@@ -148,6 +156,11 @@ class Replica:
             identity = await self._engine.start()
             require_tokenizer(identity, f"pool {plan.pool!r}, model {plan.pool_settings.model!r}")
             await first_token(self._engine, identity.model.task)
+            if self._open_registry is not None:
+                watcher = Watcher(plan.replica_id, "replica", plan.pool)
+                own = identity.model.lora_adapters
+                self._adapters = AdapterKeeper(self._open_registry(), watcher, self._engine, own)
+                await self._adapters.start(plan.adapter_folder)
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
             self._running = self._build(identity, metrics)
             governor = self._running.governor
@@ -161,7 +174,9 @@ class Replica:
                 plan.settings.host, plan.settings.metrics_port, metrics.registry, push=push
             )
             self.address = host_port(plan.settings.host, port)
-            self._announced = self._announcement(self._metrics_server.port)
+            self._announced = announcement(
+                plan.replica_id, plan.pool, plan.pool_settings, identity, self.address, self._metrics_server.port
+            )
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(governor.run(), "governor")
@@ -180,7 +195,7 @@ class Replica:
     def _build(self, identity: EngineIdentity, metrics: ReplicaMetrics) -> _Running:
         plan = self.plan
         table = AttemptTable(
-            self._engine,
+            self._engine if self._adapters is None else self._adapters.sequences,
             identity.windows,
             self._clock,
             attach_grace_s=plan.queue_settings.attach_grace_s,
@@ -213,21 +228,6 @@ class Replica:
         )
         self._server, port = await open_server(servicer, self.plan.settings)
         return port
-
-    def _announcement(self, metrics_port: int) -> Announcement:
-        return Announcement(
-            replica_id=self.plan.replica_id,
-            pool=self.plan.pool,
-            address=self.address,
-            group_id=self.identity.group_id,
-            model=self.identity.model,
-            tensor_parallel_size=self.identity.tensor_parallel_size,
-            hardware=self.identity.hardware,
-            metrics_port=metrics_port,
-            price_per_gpu_hour=self.plan.pool_settings.price_per_gpu_hour,
-            model_name=self.plan.pool_settings.model,
-            gpus=self.plan.pool_settings.ranks,
-        )
 
     def _report_now(self) -> None:
         if self._keeper is not None:
@@ -369,6 +369,8 @@ class Replica:
             await asyncio.to_thread(self._metrics_server.close)
         await asyncio.to_thread(self._spans.close)
         await self._engine.close()
+        if self._adapters is not None:
+            await self._adapters.close()
         await self._times.end()
         await self._times.last()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})

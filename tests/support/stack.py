@@ -29,6 +29,7 @@ from cluster.records.contract import RecordStore
 from cluster.records.redis.store import RedisRecordStore
 from cluster.records.settings import record_limits_from
 from cluster.redis.in_process.server import InProcessRedis
+from cluster.registry.contract import RegistryStore
 from cluster.registry.redis.store import RedisRegistryStore
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
@@ -126,7 +127,7 @@ class Stack:
             control=self.control,
             responses=self.responses,
             records=self.records,
-            registry=lambda: RedisRegistryStore(self.target),
+            registry=self.registry,
         )
 
     def responses(self) -> ResponseStore:
@@ -136,6 +137,10 @@ class Stack:
     def records(self, pool: str) -> RecordStore:
         """Open the records of a pool's requests."""
         return RedisRecordStore(self.target, pool, record_limits_from(self.settings))
+
+    def registry(self) -> RegistryStore:
+        """Open the registry."""
+        return RedisRegistryStore(self.target)
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""
@@ -159,10 +164,16 @@ class Stack:
             queue_settings=self.settings.queue,
             settings=self.settings.replica,
             telemetry=self.settings.telemetry,
+            adapter_folder=self.settings.cluster.folder / "adapters",
         )
         engine = engine or build_engine(plan.pool_settings)
         replica = Replica(
-            plan, engine, lambda: self.queue(pool), self.secret(), open_control=lambda: self.control(pool)
+            plan,
+            engine,
+            lambda: self.queue(pool),
+            self.secret(),
+            open_control=lambda: self.control(pool),
+            open_registry=self.registry,
         )
         await replica.start()
         self.replicas.append(replica)
@@ -188,6 +199,8 @@ class Stack:
         await replica._owner.close()
         # Nobody hears the ends any more.
         await engine.close()
+        if replica._adapters is not None:
+            await replica._adapters.close()
         if replica._metrics_server is not None:
             await asyncio.to_thread(replica._metrics_server.close)
 

@@ -70,18 +70,19 @@ def make_tiny_model(folder: Path, *, vocabulary: int = 1024, context_tokens: int
     return folder
 
 
-def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1) -> Path:
+def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1, seed: int = 1) -> Path:
     """Write a LoRA adapter of the tiny model into `folder`; imports torch.
 
     Args:
         folder: an existing one.
         rank: of its two matrices.
         strength: spread of the second matrix' entries; 0 gives an adapter that changes nothing.
+        seed: of its random weights.
     """
     import torch
     from safetensors.torch import save_file
 
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     weights = {}
     for layer in range(_LAYERS):
         name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"

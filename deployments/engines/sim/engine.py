@@ -19,6 +19,7 @@ from deployments.engines import identity, tokenizer_files
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.limits import prefill_window
 from deployments.engines.meter import StepMeter
+from deployments.engines.sim.adapters import SimAdapters
 from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
 from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
@@ -91,6 +92,7 @@ class SimEngine:
             CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)
         )
         self._meter = StepMeter()
+        self._adapters = SimAdapters(pool.sim)
         self._live: dict[str, SimSequence] = {}
         self._aborting: list[SimSequence] = []
         self._step_over: asyncio.Future[None] | None = None
@@ -157,7 +159,8 @@ class SimEngine:
         prompt = [*spec.prompt_token_ids, *(spec.resume.prior_token_ids if spec.resume else ())]
         self._check(sequence_id, spec, prompt)
         now = self._clock.monotonic()
-        sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now, answer=self._answer)
+        adapter = self._adapters.seed(spec.lora_adapter)
+        sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now, answer=self._answer, adapter=adapter)
         if self._answer and spec.parsing is not None and isinstance(sink, ParsingSink):
             sink.on_parser(SimParser(self._vocabulary.encode, tools=bool(spec.parsing.tools)))
         if sequence.finish_reason is not None:
@@ -179,6 +182,14 @@ class SimEngine:
     async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
         """Accept all demands: the answer is written by the settings."""
         return Judgement()
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        self._raise_if_dead()
+        await self._adapters.load(name, folder)
+
+    async def unload_adapter(self, name: str) -> None:
+        self._raise_if_dead()
+        self._adapters.unload(name)
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
@@ -355,8 +366,6 @@ class SimEngine:
         called = spec.parsing is not None and spec.parsing.mode is ToolMode.REQUIRED
         if sampling.structured is not None or sampling.logit_bias or called:
             raise EngineRequestError(NO_CONSTRAINTS)
-        if spec.lora_adapter:
-            raise EngineRequestError(f"adapter {spec.lora_adapter!r} is not loaded")
 
     def _identify(self) -> EngineIdentity:
         tokenizer = tokenizer_digest(self._files) if self._files else "0" * 64

@@ -24,8 +24,11 @@ class SimSequence:
         arrived_at: float,
         *,
         answer: Sequence[int] = (),
+        adapter: int = 0,
     ) -> None:
-        """`answer`: the tokens of the output; empty for tokens that are made up."""
+        """`answer`: the tokens of the output; empty for tokens that are made up. `adapter`: what its adapter adds to
+        the seed.
+        """
         prior = spec.resume.prior_token_ids if spec.resume else ()
         self.sequence_id = sequence_id
         self.sampling = spec.sampling
@@ -50,9 +53,8 @@ class SimSequence:
         self._prior_tokens = len(prior)
         self._prompt = spec.prompt_token_ids
         self._end_id = vocabulary.end_id
-        self._source = TokenSource(
-            spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id, answer
-        )
+        seed = (spec.sampling.seed or 0) + (adapter << 32)
+        self._source = TokenSource(spec.prompt_token_ids, seed, vocabulary.natural_ids, vocabulary.end_id, answer)
         self._decode = vocabulary.decoder()
         self._text = StopText(spec.sampling.stop)
         for index, token in enumerate(prior, 1):

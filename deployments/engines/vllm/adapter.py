@@ -256,6 +256,10 @@ class Frontend:
         """
         await self.llm.engine_core.call_utility_async("add_lora", request)
 
+    async def unload_adapter(self, number: int) -> None:
+        """Forget a LoRA adapter, if vLLM still has it."""
+        await self.llm.engine_core.call_utility_async("remove_lora", number)
+
     async def check_health(self) -> None:
         """Raise vLLM's EngineDeadError if the engine is dead."""
         await self.llm.check_health()

@@ -92,7 +92,7 @@ class VllmEngine:
         self._launched, frontend = launched, launched.frontend
         self._release = SlotRelease(frontend, self._slot_free)
         try:
-            await launch.load_adapters(launched)
+            await launched.adapters.load_first(frontend)
             self._launched = launched = await launch.learn_task(self._pool, launched)
             await (generate_once(self) if launched.generates else pool_once(self, launched.task, launched.features))
             if launched.constrains:
@@ -170,7 +170,7 @@ class VllmEngine:
                 list(spec.prompt_token_ids),
                 spec.resume.prior_token_ids if spec.resume else (),
                 params,
-                lora=self._lora(spec.lora_adapter),
+                lora=self._up.adapters.request(spec.lora_adapter) if spec.lora_adapter else None,
                 cache_salt=spec.cache_salt or None,
                 delivered_characters=spec.resume.prior_text_length if spec.resume else 0,
                 parsed=parsed,
@@ -200,6 +200,16 @@ class VllmEngine:
         """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint."""
         self._raise_if_dead()
         return await self._judge.calls(parsing, structured)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter."""
+        self._raise_if_dead()
+        await self._up.adapters.load(self._frontend, self._up.config, name, folder)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter that no sequence uses."""
+        self._raise_if_dead()
+        await self._up.adapters.unload(self._frontend, name)
 
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
@@ -372,13 +382,6 @@ class VllmEngine:
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         return sequence.share(self._meter.clock.total()) * self._pool.ranks
-
-    def _lora(self, name: str) -> Any:
-        if not name:
-            return None
-        if name not in self._up.lora_requests:
-            raise EngineRequestError(f"adapter {name!r} is not loaded")
-        return self._up.lora_requests[name]
 
     def _stall_limit(self) -> float:
         longest = self._meter.longest_step_s

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
+from typing import Any
 
 from deployments.engines.vllm import stages
 
@@ -26,6 +27,13 @@ works unchanged.
 CPU_ENGINE_NAP_US = 50
 """Short against steps of a millisecond and more: a step waits for two naps."""
 
+SPARE_SLOT_VARIABLE = "PENSTOCK_SPARE_ADAPTER_SLOT"
+"""Variable that is set where the layers of a model need one more slot for LoRA adapters than vLLM uses.
+
+If some requests use an adapter and some use none, vLLM 0.32 on a CPU gives the last slot's adapter to the latter. With
+the variable that slot stays empty.
+"""
+
 _PR_SET_PDEATHSIG = 1
 """Constant from <linux/prctl.h>."""
 
@@ -38,6 +46,8 @@ def register() -> None:
     stages.listen()
     if nap_us := os.environ.get(NAP_VARIABLE):
         _nap_between_looks(float(nap_us) / 1e6)
+    if os.environ.get(SPARE_SLOT_VARIABLE):
+        _keep_last_slot_empty()
     follow_replica()
 
 
@@ -73,6 +83,28 @@ def _nap_between_looks(seconds: float) -> None:
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.sched_yield = lambda: time.sleep(seconds)
+
+
+def _keep_last_slot_empty() -> None:
+    # Relies on `_create_lora_modules` taking the number of the layers' slots from `lora_slots`.
+    from vllm.lora.model_manager import LoRAModelManager
+
+    create: Any = LoRAModelManager._create_lora_modules
+    if getattr(create, "with_spare_slot", False):
+        return
+
+    def create_with_spare_slot(self: Any) -> None:
+        self.spare_slots = 1
+        try:
+            create(self)
+        finally:
+            self.spare_slots = 0
+
+    create_with_spare_slot.with_spare_slot = True  # type: ignore[attr-defined]
+    manager: Any = LoRAModelManager
+    manager.spare_slots = 0
+    manager.lora_slots = property(lambda self: self.lora_config.max_loras + self.spare_slots)
+    manager._create_lora_modules = create_with_spare_slot
 
 
 def _allow_amx() -> None:

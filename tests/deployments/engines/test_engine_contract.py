@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -357,3 +358,11 @@ async def test_identity_says_what_runs(started: Started) -> None:
     assert set(identity.tokenizer_files) >= {"tokenizer.json", "tokenizer_config.json"}
     assert identity.windows.kv_tokens >= CONTEXT_TOKENS
     await started.engine.check_health()
+
+
+async def test_an_adapter_that_can_not_be_loaded_is_refused(started: Started, tmp_path: Path) -> None:
+    with pytest.raises(EngineRequestError, match="adapter"):
+        await started.engine.load_adapter("empty", tmp_path)
+    await started.engine.unload_adapter("empty")
+    recorder, _end = await generate(started.engine, GenerationSpec((5, 6), greedy()))
+    assert recorder.tokens

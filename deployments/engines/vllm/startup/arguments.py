@@ -20,6 +20,8 @@ CPU_BLOCK_SIZE = 32
 CPU_KV_CACHE_MB = 256
 DEMO_KV_CACHE_MB = 64
 """The same for the demo model, where it is room for 20,000 tokens."""
+KEPT_ADAPTERS = 4
+"""Adapters in memory for each one that a step may use."""
 CPU_MAX_BATCHED_TOKENS = 2048
 """Smallest token budget on a CPU."""
 
@@ -70,11 +72,13 @@ def engine_arguments(
         arguments["structured_outputs_config"]["reasoning_parser"] = own.reasoning_parser
     if own.speculative:
         arguments["speculative_config"] = _speculative(own.speculative)
-    if own.lora_modules:
-        # If some requests use an adapter and some use none, vLLM on a CPU gives the last slot's adapter to the latter.
-        # That slot therefore stays empty.
-        slots = len(own.lora_modules) + on_cpu
-        arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": own.max_lora_rank}
+    if slots := own.adapter_slots:
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": slots,
+            "max_cpu_loras": own.max_cpu_loras or KEPT_ADAPTERS * slots,
+            "max_lora_rank": own.max_lora_rank,
+        }
     return with_extra(arguments, own.extra)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from cluster.settings import PoolSettings
-from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
+from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE, SPARE_SLOT_VARIABLE
 from deployments.engines.vllm.startup.arguments import core_binding, enforces_eager, works_in_core
 
 
@@ -34,6 +34,8 @@ def engine_environment(pool: PoolSettings, cpu_cores: Sequence[int] | None, *, o
         return variables
     cores = core_binding(cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0)))
     variables |= {NAP_VARIABLE: str(CPU_ENGINE_NAP_US), "VLLM_CPU_OMP_THREADS_BIND": cores}
+    if pool.vllm.adapter_slots:
+        variables[SPARE_SLOT_VARIABLE] = "1"
     if works_in_core(pool, on_cpu=on_cpu):
         # What vLLM sets for a worker in a process of its own: OpenMP reads it once, when a process loads it.
         threads = len(cores.split(","))

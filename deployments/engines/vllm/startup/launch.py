@@ -25,6 +25,7 @@ from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_pooling
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
+from deployments.engines.vllm.startup.adapters import Adapters, check_folders, folders_of
 from deployments.engines.vllm.startup.arguments import SCHEDULERS, core_modules, engine_arguments
 from deployments.engines.vllm.startup.early_core import EarlyCore
 from deployments.engines.vllm.startup.environment import built_for_cpu, engine_environment, inherited
@@ -61,8 +62,7 @@ class Launched:
     penalties: Resumes
     tokenizer_files: Mapping[str, bytes]
     """Content of the files that routers need, by name."""
-    lora_requests: Mapping[str, Any]
-    """vLLM's LoRARequest of each adapter, by the adapter's name. It has the adapter's folder."""
+    adapters: Adapters
     parsers: Parsers | None
     """Parsers of tool calls and reasoning; None where the settings name none."""
     constrains: bool
@@ -99,7 +99,6 @@ def _launch(
     report.stage("loading vLLM")
     collect_rarely()
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
 
     from deployments.engines.vllm.adapter import Frontend, UsageContext
@@ -108,7 +107,7 @@ def _launch(
     check_names(pool.vllm.extra, AsyncEngineArgs)
     loader.check_names(pool.vllm)
     processes.reap_orphans()
-    adapters = _adapter_folders(pool)
+    adapters = folders_of(pool)
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         pool = precision.settled(pool, model)
@@ -120,7 +119,7 @@ def _launch(
     )
     with _socket_folder() as folder, inherited({**variables, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
-        _check_adapters(adapters, config)
+        check_folders(adapters, config)
         # Before the weights, which may take minutes.
         tokenizer_files = tokenizer.files_of(config.model_config)
         parsers = loader.load(pool.vllm, config.model_config)
@@ -142,10 +141,7 @@ def _launch(
         translate=translator(penalties, _tag_form(pool, frontend)) if generates else to_pooling,
         penalties=penalties,
         tokenizer_files=tokenizer_files,
-        lora_requests={
-            name: LoRARequest(name, number, str(adapter))
-            for number, (name, adapter) in enumerate(adapters.items(), start=1)
-        },
+        adapters=Adapters(adapters),
         parsers=parsers,
         constrains=generates and _can_constrain(pool, frontend),
         sockets=folder,
@@ -179,27 +175,13 @@ def failed(error: Exception) -> EngineStartError:
     return EngineStartError(f"vLLM did not start: {cause}", final=kind in _FINAL)
 
 
-async def load_adapters(launched: Launched) -> None:
-    """Load every adapter. Otherwise vLLM would load it at the first request, and one that fails would end the engine.
-
-    Raises:
-        EngineStartError: an adapter can't be loaded.
-    """
-    for name, request in launched.lora_requests.items():
-        try:
-            await launched.frontend.load_adapter(request)
-        except Exception as error:
-            raise _unloadable(name, request.lora_path, error) from error
-
-
 def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
     """Describe a running engine. Reads the model's files."""
     from vllm.platforms import current_platform
 
     config = launched.config
     folder = _folder_of(config.model_config.model, config.model_config.revision)
-    adapters = {name: Path(request.lora_path) for name, request in launched.lora_requests.items()}
-    digest = identity.model_digest(folder, adapters)
+    digest = identity.model_digest(folder, launched.adapters.folders)
     hardware = identity.hardware_name(current_platform.get_device_name())
     speculates = config.speculative_config is not None
     return EngineIdentity(
@@ -300,34 +282,6 @@ def _variant(pool: PoolSettings, config: Any) -> str:
     if extra := extra_id(pool.vllm.extra):
         parts.append(extra)
     return "-".join(parts)
-
-
-def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
-    from vllm.lora.utils import get_adapter_absolute_path
-
-    folders = {name: Path(get_adapter_absolute_path(path)) for name, path in pool.vllm.lora_modules.items()}
-    for name, folder in folders.items():
-        if not (folder / "adapter_config.json").is_file():
-            raise EngineStartError(
-                f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}", final=True
-            )
-    return folders
-
-
-def _check_adapters(adapters: Mapping[str, Path], config: Any) -> None:
-    """Let vLLM check the adapters' own configurations before it reads the model's weights, which may take minutes."""
-    from vllm.lora.peft_helper import PEFTHelper
-
-    for name, folder in adapters.items():
-        try:
-            helper = PEFTHelper.from_local_dir(str(folder), config.model_config.max_model_len)
-            helper.validate_legal(config.lora_config)
-        except (ValueError, TypeError) as error:
-            raise _unloadable(name, folder, error) from error
-
-
-def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartError:
-    return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}", final=True)
 
 
 def _folder_of(model: str, revision: str | None) -> Path:

@@ -13,6 +13,7 @@ from cluster.models import GenerationSpec, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
+from deployments.engines.vllm.startup.adapters import Adapters
 from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 STEP_S = 0.02
@@ -51,7 +52,7 @@ class Frontend:
 def engine_with(frontend: Frontend) -> VllmEngine:
     made = VllmEngine(PoolSettings(model="demo"), "demo")
     made._launched = SimpleNamespace(  # type: ignore[assignment]  # a launch takes real processes
-        frontend=frontend, translate=lambda spec: None, lora_requests={}, limits=(8, 2048), parsers=None
+        frontend=frontend, translate=lambda spec: None, adapters=Adapters({}), limits=(8, 2048), parsers=None
     )
     made._limits = (8, 2048)
     return made

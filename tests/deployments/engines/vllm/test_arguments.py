@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
 from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
@@ -77,7 +78,21 @@ def test_draft_model_and_adapters_pass_through() -> None:
     found = arguments(False, speculative=draft, lora_modules={"a": "/a", "b": "/b"}, max_lora_rank=8)
     assert found["speculative_config"]["model"] == "small"
     assert (found["enable_lora"], found["max_loras"], found["max_lora_rank"]) == (True, 2, 8)
-    assert arguments(True, lora_modules={"a": "/a", "b": "/b"})["max_loras"] == 3
+    assert arguments(True, lora_modules={"a": "/a", "b": "/b"})["max_loras"] == 2
+
+
+def test_adapters_may_come_later() -> None:
+    assert "enable_lora" not in arguments(False)
+    found = arguments(False, max_loras=3)
+    assert (found["enable_lora"], found["max_loras"], found["max_cpu_loras"]) == (True, 3, 12)
+    assert arguments(False, max_loras=3, max_cpu_loras=5)["max_cpu_loras"] == 5
+
+
+def test_slots_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_cpu_loras must be at least max_loras = 4, got 3"):
+        VllmSettings(max_loras=4, max_cpu_loras=3)
+    with pytest.raises(ValidationError, match="max_loras must be at least 1 with 1 lora_modules, got 0"):
+        VllmSettings(max_loras=0, lora_modules={"a": "/a"})
 
 
 def test_quantization_and_precision_pass_through() -> None:

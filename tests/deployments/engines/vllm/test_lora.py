@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from cluster.errors import EngineStartError
+from cluster.errors import EngineRequestError, EngineStartError
 from cluster.models import GenerationSpec
 from cluster.settings import PoolSettings, VllmSettings
 from deployments.engines import identity
 from deployments.engines.factory import build_engine
-from deployments.engines.vllm.startup.launch import load_adapters
+from deployments.engines.vllm.startup.adapters import Adapters
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import generate, greedy
 from tests.support.tiny_model import make_adapter
@@ -84,10 +83,29 @@ async def test_an_adapter_that_does_not_load_is_named(adapted: Started, tmp_path
     """What it says of itself is right, its weights are not."""
     folder = make_adapter(tmp_path, strength=0.5)
     (folder / "adapter_model.safetensors").write_bytes(b"not weights")
-    from vllm.lora.request import LoRARequest
-
-    broken = replace(adapted.engine._launched, lora_requests={"broken": LoRARequest("broken", 9, str(folder))})
     with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'broken'"):
-        await load_adapters(broken)
+        await Adapters({"broken": folder}, first=9).load_first(adapted.engine._frontend)
+    with pytest.raises(EngineRequestError, match="the engine can't load the adapter"):
+        await adapted.engine.load_adapter("broken", folder)
     # The others still work.
+    await test_each_request_gets_its_adapter(adapted)
+
+
+async def test_adapters_come_and_go_while_requests_run(adapted: Started, tmp_path: Path) -> None:
+    """More of them than a step may use and than memory keeps, beside requests without one."""
+    names = [f"late{number}" for number in range(10)]
+    for number, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        folder = make_adapter(tmp_path / name, strength=0.5, seed=2 + number)
+        await adapted.engine.load_adapter(name, folder)
+    specs = [GenerationSpec(PROMPT, greedy(), lora_adapter=name) for name in ("", "poet", *names, "", *names)]
+    results = await asyncio.gather(*(generate(adapted.engine, spec) for spec in specs))
+    plain, poet, *others = (recorder.tokens for recorder, _end in results)
+    assert others[10] == plain
+    assert others[:10] == others[11:]
+    assert len({tuple(each) for each in (plain, poet, *others[:10])}) > 6, "they differ visibly"
+    for name in names:
+        await adapted.engine.unload_adapter(name)
+    with pytest.raises(EngineRequestError, match="adapter 'late0' is not loaded"):
+        await adapted.engine.submit("s", specs[2], None)
     await test_each_request_gets_its_adapter(adapted)

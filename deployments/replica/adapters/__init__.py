@@ -1,0 +1,1 @@
+"""LoRA adapters of the registry on a replica."""
