@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError, UnavailableError
 from cluster.models import ModelInfo
+from cluster.registry.adapters import PoolAdapters
 from cluster.settings import LimitSettings
 from cluster.trust.announcement import model_from_fields
 from penstock.models import ModelTask
@@ -36,9 +37,15 @@ class Catalog:
     """
 
     def __init__(
-        self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings, aliases: Aliases | None = None
+        self,
+        pools: Mapping[str, Pool],
+        cache_dir: Path,
+        limits: LimitSettings,
+        aliases: Aliases | None = None,
+        adapters: PoolAdapters | None = None,
     ) -> None:
-        """Without `aliases` models have their pools' names only."""
+        """Without `aliases` models have their pools' names only, without `adapters` the adapters of the settings only."""
+        self._adapters = adapters
         self._pools = pools
         self._aliases = aliases
         self._cache_dir = cache_dir
@@ -154,7 +161,8 @@ class Catalog:
                 self._write(pool, announcement.model)
         elif pool.name not in self._models and (stored := self._read(pool)) is not None:
             self._models[pool.name] = stored
-        return self._models.get(pool.name)
+        info = self._models.get(pool.name)
+        return info if info is None or self._adapters is None else self._adapters.added(pool.name, info)
 
     async def _load(self, pool: Pool, info: ModelInfo) -> Tokenizer:
         async def fetch() -> Mapping[str, bytes]:

@@ -145,7 +145,7 @@ def build_router(
     }
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
     aliases = Aliases(settings, registry.view)
-    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases)
+    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases, registry.adapters)
     constraints, policies = ConstraintChecks(own.limits), TenantPolicies(settings, registry.tenants.all)
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     tracing = open_tracing(settings, router_id)

@@ -18,6 +18,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from grpc_status import rpc_status
 
 from cluster.errors import (
+    AdapterInUseError,
     BatchUnknownError,
     CancelledError,
     DeadlineError,
@@ -78,6 +79,7 @@ CODES: Mapping[type[PenstockError], int] = {
     KeyReusedError: code_pb2.ALREADY_EXISTS,
     JobExistsError: code_pb2.ALREADY_EXISTS,
     RegistryConflictError: code_pb2.ABORTED,
+    AdapterInUseError: code_pb2.FAILED_PRECONDITION,
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
     NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
@@ -157,8 +159,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             return _invalid(error)
         case PermissionDeniedError():
             return _status(error, {"tenant": error.tenant, error.subject: error.value})
-        case RegistryConflictError():
-            return _status(error, {"kind": error.kind, "name": error.name, "version": str(error.found)})
+        case RegistryConflictError() | AdapterInUseError():
+            return _status(error, error.facts)
         case JobLimitError():
             # No RetryInfo: waiting does not help until a job is deleted.
             quota = error_details_pb2.QuotaFailure()

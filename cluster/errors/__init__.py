@@ -15,6 +15,7 @@ PenstockError
 │   ├── JobResultsLostError         Redis lost results of the job
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
+│   ├── AdapterInUseError           requests use the adapter that is to be deleted
 │   ├── RegistryConflictError       somebody else changed the entry meanwhile
 │   ├── ResponseNotFoundError       no stored response has this id, or it is another tenant's
 │   ├── ResponseLimitError          the tenant's running responses take all that it may store
@@ -56,6 +57,7 @@ Errors hold data, and their sentence is composed from it. `reason` is the stable
 """
 
 from cluster.errors.requests import (
+    AdapterInUseError,
     BatchUnknownError,
     CancelledError,
     DeadlineError,
@@ -115,6 +117,7 @@ from cluster.errors.setup import (
 
 __all__ = [
     "ActuatorError",
+    "AdapterInUseError",
     "BatchUnknownError",
     "BootstrapError",
     "CancelledError",

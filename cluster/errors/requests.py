@@ -197,7 +197,19 @@ class RegistryConflictError(RequestError):
         self.expected = expected
         self.found = found
         here = f"has version {found}" if found else "does not exist"
+        self.facts = {"kind": kind, "name": name, "version": str(found)}
         super().__init__(f"{kind} {name!r} {here}; the change expects {f'version {expected}' if expected else 'none'}")
+
+
+class AdapterInUseError(RequestError):
+    """A deletion of an adapter that requests use."""
+
+    reason = "ADAPTER_IN_USE"
+    remedy = "Wait until its requests have ended, or force the deletion: they then keep the adapter to their end."
+
+    def __init__(self, name: str, uses: int) -> None:
+        self.facts = {"adapter": name, "uses": str(uses)}
+        super().__init__(f"adapter {name!r} is in use by {counted(uses, 'sequence')}")
 
 
 class ResponseNotFoundError(RequestError):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cluster.errors import InvalidRequestError
+from cluster.errors import InvalidRequestError, QueueUnavailableError
 from cluster.registry.contract import Author, Change, Edit
 from cluster.registry.view import RegistryView
 from cluster.settings import Settings
@@ -20,6 +22,7 @@ from penstock.v1 import registry_pb2 as api
 from penstock.wire import duration_from_wire
 from router.identity import Caller, Role, require_role
 from router.identity.key import hash_key, key_id, mint_key
+from router.registry.adapters import AdapterCalls
 from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class RegistryApi:
     def __init__(self, settings: Settings, view: RegistryView) -> None:
         self._settings = settings
         self._view = view
+        self._adapters = AdapterCalls(view)
 
     # --- list ---------------------------------------------------------------------------------------------------------
 
@@ -58,6 +62,9 @@ class RegistryApi:
                 reply.more = True
                 break
             reply.entries.append(entry)
+        with suppress(QueueUnavailableError):
+            # What is in force is known without Redis.
+            await self._adapters.fill(reply.entries)
         return reply
 
     def _entries(
@@ -94,6 +101,7 @@ class RegistryApi:
         Raises:
             InvalidRequestError: names every wrong field of every edit.
             RegistryConflictError: an entry does not have the version that was expected.
+            AdapterInUseError: an adapter that is to be deleted is in use after the wait, and nothing is forced.
             QueueUnavailableError: Redis does not answer.
         """
         wait_s = duration_from_wire(request.wait) if request.HasField("wait") else DEFAULT_WAIT_S
@@ -105,8 +113,12 @@ class RegistryApi:
         differences = [difference for edit in edits if (difference := self._difference(edit)) is not None]
         if request.dry_run:
             return api.EditRegistryResponse(differences=differences, version=self._view.version)
+        if not request.force:
+            await self._adapters.check_unused(edits, wait_s)
+        began = time.monotonic()
         version = await self._view.apply(edits, _author(caller))
         behind = await self._view.behind(version, wait_s)
+        adapters = await self._adapters.loaded(edits, max(0.0, wait_s + began - time.monotonic()))
         for difference in differences:
             _LOG.warning(
                 "registry.changed",
@@ -119,7 +131,7 @@ class RegistryApi:
                     "behind": behind,
                 },
             )
-        return api.EditRegistryResponse(differences=differences, version=version, behind=behind)
+        return api.EditRegistryResponse(differences=differences, version=version, behind=behind, adapters=adapters)
 
     def _read(self, given: Sequence[api.RegistryEdit]) -> list[Edit]:
         if not 1 <= len(given) <= MOST_EDITS:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.registry.adapters import KIND, PoolAdapters
 from cluster.registry.contract import RegistryStore, Watcher
 from cluster.registry.view import RegistryView
 from cluster.settings import Settings
@@ -25,6 +26,7 @@ class RegistryParts:
     authenticate: Callable[[Any], Caller]
     """Function from a call to its caller, within what its tenant may use."""
     keys: RegisteredKeys
+    adapters: PoolAdapters
 
 
 def open_registry(
@@ -34,5 +36,6 @@ def open_registry(
     view = RegistryView(store, Watcher(router_id, "router"))
     keys = RegisteredKeys(view)
     authenticator.bearers.append(keys)
-    tenants = Tenants(settings, view)
-    return RegistryParts(view, tenants, RegistryApi(settings, view), tenants.limited(authenticator), keys)
+    tenants, adapters = Tenants(settings, view), PoolAdapters()
+    view.listen(KIND, adapters.hear)
+    return RegistryParts(view, tenants, RegistryApi(settings, view), tenants.limited(authenticator), keys, adapters)

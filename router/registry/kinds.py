@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from cluster.settings import AliasSettings, Settings, TenantSettings
+from cluster.settings import AliasSettings, EngineKind, Settings, TenantSettings
+from cluster.settings.adapters import AdapterSettings
 from cluster.settings.load import list_errors
 from cluster.settings.section import Section
 from penstock.models import FieldViolation
@@ -26,6 +27,14 @@ def _nothing(_settings: Settings) -> Mapping[str, Section]:
 
 def _no_problem(_settings: Settings, _name: str, _section: Any) -> Iterable[tuple[str, str]]:
     return ()
+
+
+def _adapter_problems(settings: Settings, name: str, adapter: AdapterSettings) -> Iterable[tuple[str, str]]:
+    pool = settings.pools.get(adapter.pool)
+    if pool is None:
+        yield "pool", f"must be one of {', '.join(sorted(settings.pools))}, got {adapter.pool!r}"
+    elif not (pool.sim.max_loras if pool.engine is EngineKind.SIM else pool.vllm.adapter_slots):
+        yield "pool", f"must be a pool that takes adapters (vllm.max_loras above 0), got {adapter.pool!r}"
 
 
 Content = TypeVar("Content", bound=Section)
@@ -119,6 +128,7 @@ TENANT = Kind(
     declared=lambda settings: settings.tenants,
     problems=lambda settings, _name, tenant: tenant.problems(settings.pools, settings.queue.ledger_days),
 )
+ADAPTER = Kind("adapter", "adapters", AdapterSettings, problems=_adapter_problems)
 KEY = Kind("key", "keys", KeyEntry, name_field="id", hidden=("sha256",), names=_KEY_ID)
 
 ALIAS = Kind(
@@ -129,5 +139,5 @@ ALIAS = Kind(
     problems=lambda settings, name, alias: alias.problems(name, settings.pools),
 )
 
-KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY, ALIAS)}
+KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY, ADAPTER, ALIAS)}
 """All kinds by name."""

@@ -44,6 +44,7 @@ CASES = [
     (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
     (
         errors.RegistryConflictError("tenant", "acme", 3, 4),
+        errors.AdapterInUseError("poet", 2),
         "ABORTED",
         "REGISTRY_CONFLICT",
         {"kind": "tenant", "name": "acme", "version": "4"},

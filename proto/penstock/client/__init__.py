@@ -49,6 +49,7 @@ from penstock.values.admin.registry import (
     RegistryEdit,
     RegistryEntry,
     RegistryResult,
+    ReplicaAdapter,
 )
 from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
@@ -204,6 +205,7 @@ __all__ = [
     "RegistryEntry",
     "RegistryResult",
     "Relief",
+    "ReplicaAdapter",
     "ReplicaLoad",
     "ReplicaState",
     "ReplicaStatus",

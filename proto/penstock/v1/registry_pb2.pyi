@@ -33,6 +33,7 @@ class RegistryEntry(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CHANGED_AT_MS_FIELD_NUMBER: _builtins.int
     FIXED_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind: "tenant", "key", "adapter" or "alias"."""
     name: _builtins.str
@@ -47,6 +48,10 @@ class RegistryEntry(_message.Message):
     def value(self) -> _struct_pb2.Struct:
         """Content. Its fields are those of the settings of this kind: `tenants.NAME`, an entry of the keys file, and so on."""
 
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaAdapter]:
+        """Of an adapter: its state on each live replica of its pool."""
+
     def __init__(
         self,
         *,
@@ -56,14 +61,61 @@ class RegistryEntry(_message.Message):
         version: _builtins.int = ...,
         changed_at_ms: _builtins.int = ...,
         fixed: _builtins.bool = ...,
+        replicas: _abc.Iterable[Global___ReplicaAdapter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_at_ms", b"changed_at_ms", "fixed", b"fixed", "kind", b"kind", "name", b"name", "value", b"value", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_at_ms", b"changed_at_ms", "fixed", b"fixed", "kind", b"kind", "name", b"name", "replicas", b"replicas", "value", b"value", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegistryEntry: _TypeAlias = RegistryEntry  # noqa: Y015
+
+@_typing.final
+class ReplicaAdapter(_message.Message):
+    """State of a LoRA adapter on a replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    adapter: _builtins.str
+    """Name of the adapter."""
+    replica: _builtins.str
+    """Id of the replica."""
+    state: _builtins.str
+    """"loading", "loaded", "failed" or "unloading". New files under a name are loading while the old ones serve."""
+    why: _builtins.str
+    """Reason why it can't be loaded. The replica tries again."""
+    digest: _builtins.str
+    """SHA-256 of its files, in hex. Empty where they were not read, or were loaded long ago."""
+    seconds: _builtins.float
+    """Time that loading took, in seconds."""
+    uses: _builtins.int
+    """Sequences that run with it."""
+    def __init__(
+        self,
+        *,
+        adapter: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        state: _builtins.str = ...,
+        why: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        uses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "digest", b"digest", "replica", b"replica", "seconds", b"seconds", "state", b"state", "uses", b"uses", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaAdapter: _TypeAlias = ReplicaAdapter  # noqa: Y015
 
 @_typing.final
 class RegistryEdit(_message.Message):
@@ -150,15 +202,22 @@ class EditRegistryRequest(_message.Message):
     EDITS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Whether to check the changes and return the differences, and change nothing."""
+    force: _builtins.bool
+    """Whether adapters are deleted although requests use them: these keep them to their end. Otherwise such a call is
+    refused with FAILED_PRECONDITION (ADAPTER_IN_USE).
+    """
     @_builtins.property
     def edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegistryEdit]:
         """Changes, 1 to 1000, at most one for each entry."""
 
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """Longest wait until every router and replica knows the changes, up to 60 s. Absent: 5 s."""
+        """Longest wait until every router and replica knows the changes, up to 60 s. Absent: 5 s. Adapters are loaded within
+        it too. Before an adapter is deleted, the call waits as long for the requests that use it.
+        """
 
     def __init__(
         self,
@@ -166,10 +225,11 @@ class EditRegistryRequest(_message.Message):
         edits: _abc.Iterable[Global___RegistryEdit] | None = ...,
         dry_run: _builtins.bool = ...,
         wait: _duration_pb2.Duration | None = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "edits", b"edits", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "edits", b"edits", "force", b"force", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -184,6 +244,7 @@ class EditRegistryResponse(_message.Message):
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     BEHIND_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Version of the registry with the changes."""
     @_builtins.property
@@ -194,16 +255,23 @@ class EditRegistryResponse(_message.Message):
     def behind(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Routers and replicas that did not know the changes at the end of the wait."""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaAdapter]:
+        """State of each adapter that was put, on each live replica of its pool. Those that are not "loaded" failed, or still
+        load at the end of the wait.
+        """
+
     def __init__(
         self,
         *,
         differences: _abc.Iterable[Global___RegistryDifference] | None = ...,
         version: _builtins.int = ...,
         behind: _abc.Iterable[_builtins.str] | None = ...,
+        adapters: _abc.Iterable[Global___ReplicaAdapter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "differences", b"differences", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "behind", b"behind", "differences", b"differences", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -72,6 +72,13 @@ def _print_entries(entries: tuple[RegistryEntry, ...]) -> None:
         cells = (one.kind, one.name, _short(one.value), str(one.version or ""), at)
         table.add_row(*map(Text, cells))
     print_table(table, screen(), keys=2)
+    if replicas := [each for one in entries for each in one.replicas]:
+        states = Table()
+        add_columns(states, "adapter", "replica", "state", "seconds", "uses", "why", words=("why",), left=("state",))
+        for each in replicas:
+            state = (each.adapter, each.replica, each.state, f"{each.seconds:.1f}", str(each.uses or ""), each.why)
+            states.add_row(*map(Text, state))
+        print_table(states, screen(), keys=2)
 
 
 def _short(value: Any) -> str:
@@ -113,6 +120,7 @@ def add_delete_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help=_KINDS)
     parser.add_argument("name", metavar="NAME", help="the entry; of a key: its public id")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--force", action="store_true", help="delete an adapter although requests use it")
     _add_wait(parser)
     add_target_flags(parser)
     show_examples(parser, "penstock delete keys 5d41402abc4b2a76 --yes")
@@ -140,14 +148,19 @@ def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit])
     if not options.yes and not _agreed(len(differences)):
         return 1
     with messages().status("waiting until every router and replica knows it"):
-        result = client.edit_registry(edits, wait=options.wait_s, timeout=_CALL_S)
+        force = getattr(options, "force", False)
+        result = client.edit_registry(edits, wait=options.wait_s, force=force, timeout=_CALL_S)
     if result.behind:
         late = ", ".join(result.behind)
         messages().print(f"[yellow]changed, but these do not know it yet: {escape(late)}[/]", highlight=False)
+    missing = [each for each in result.adapters if each.state != "loaded"]
+    for each in missing:
+        text = f"adapter {each.adapter} on {each.replica}: {each.state}{': ' if each.why else ''}{each.why}"
+        messages().print(f"[yellow]{escape(text)}[/]", highlight=False)
     screen().print(
         f"{counted(len(result.differences), 'entry', 'entries')} changed, version {result.version}", highlight=False
     )
-    return 0
+    return 1 if any(each.state == "failed" for each in missing) else 0
 
 
 def _agreed(count: int) -> bool:

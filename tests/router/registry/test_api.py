@@ -18,9 +18,11 @@ from cluster.errors import SettingsError
 from penstock.client import (
     AsyncClient,
     ConflictError,
+    GenerateOptions,
     InvalidArgumentError,
     NewKey,
     NotFoundError,
+    PenstockClientError,
     PermissionDeniedError,
     QuotaExceededError,
     RegistryEdit,
@@ -31,6 +33,7 @@ from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.waiting import until
 
+POET = GenerateOptions(lora_adapter="poet")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -330,3 +333,46 @@ async def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str,
     file.write_text(text)
     with pytest.raises(SettingsError, match=problem):
         read_tables(file)
+
+
+async def test_an_adapter_is_loaded_everywhere_and_used_and_goes(stack: Stack, keys: Keys, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    async with client(stack, keys.admin) as admin, client(stack, keys.other, 1) as other:
+        with pytest.raises(InvalidArgumentError, match=r"value.pool: must be one of demo, large, got 'none'"):
+            await admin.edit_registry([RegistryEdit("adapter", "poet", {"pool": "none", "source": str(tmp_path)})])
+        with pytest.raises(InvalidArgumentError, match=r"must be one of the pool's adapters \(none\), got 'poet'"):
+            await other.generate("demo", "x", max_tokens=4, options=POET)
+        result = await admin.edit_registry(
+            [
+                RegistryEdit("adapter", "poet", {"pool": "demo", "source": str(tmp_path)}),
+                RegistryEdit("adapter", "lost", {"pool": "demo", "source": "/nowhere"}),
+            ],
+            wait=30.0,
+        )
+        assert result.behind == ()
+        states = {each.adapter: each for each in result.adapters}
+        assert (states["poet"].state, len(states["poet"].digest)) == ("loaded", 64)
+        assert (states["lost"].state, states["lost"].why) == ("failed", "there is no /nowhere on this replica")
+        assert (await other.get_model("demo")).lora_adapters == ("lost", "poet")
+        with_it = await other.generate("demo", "x", max_tokens=4, options=POET)
+        without = await other.generate("demo", "x", max_tokens=4)
+        assert with_it.text != without.text
+        found = {entry.name: entry for entry in await admin.registry("adapter")}
+        assert [each.replica for each in found["poet"].replicas] == ["demo-r0"]
+        stream = other.stream("demo", "x", max_tokens=4_000, ignore_eos=True, options=POET)
+        async with stream:
+            await anext(aiter(stream))
+            gone = [RegistryEdit("adapter", "poet", None), RegistryEdit("adapter", "lost", None)]
+
+            async def refused() -> bool:
+                try:
+                    await admin.edit_registry(gone, dry_run=False, wait=0.0)
+                except PenstockClientError as error:
+                    return "adapter 'poet' is in use by 1 sequence" in str(error)
+                return False
+
+            await until(refused)
+        await admin.edit_registry(gone, wait=20.0)
+        with pytest.raises(InvalidArgumentError, match="lora_adapter"):
+            await other.generate("demo", "x", max_tokens=4, options=POET)

@@ -159,6 +159,7 @@ class AsyncAdminCaller(AsyncCaller):
         *,
         dry_run: bool = False,
         wait: float = 5.0,
+        force: bool = False,
         timeout: float | None = None,
     ) -> RegistryResult:
         """Change entries of the registry, all or none. For admins.
@@ -166,14 +167,16 @@ class AsyncAdminCaller(AsyncCaller):
         Args:
             edits: 1 to 1,000, at most one for each entry.
             dry_run: check the edits and return the differences, and change nothing.
-            wait: longest wait until every router and replica knows them, 0 to 60 seconds.
+            wait: longest wait until every router and replica knows them and has loaded adapters, 0 to 60 seconds.
+            force: delete adapters although requests use them. These keep them to their end.
             timeout: seconds; default: the client's.
 
         Raises:
             InvalidArgumentError: names every wrong field (INVALID_ARGUMENT).
             ConflictError: an entry does not have the version that was expected (REGISTRY_CONFLICT).
+            PenstockClientError: requests use an adapter that is to be deleted (ADAPTER_IN_USE).
         """
-        return await self._run(calls.edit_registry(edits, dry_run, wait), timeout)
+        return await self._run(calls.edit_registry(edits, dry_run, wait, force), timeout)
 
     async def registry_changes(
         self, kind: str = "", *, name: str = "", limit: int = 50, before: int = 0, timeout: float | None = None

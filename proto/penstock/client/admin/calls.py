@@ -93,8 +93,10 @@ def list_registry(kind: str, name: str, after: str, hashes: bool) -> UnaryCall[t
     )
 
 
-def edit_registry(edits: Iterable[RegistryEdit], dry_run: bool, wait_s: float) -> UnaryCall[RegistryResult]:
-    request = build(registry_pb2.EditRegistryRequest, dry_run=dry_run, wait=duration_to_wire(wait_s))
+def edit_registry(
+    edits: Iterable[RegistryEdit], dry_run: bool, wait_s: float, force: bool
+) -> UnaryCall[RegistryResult]:
+    request = build(registry_pb2.EditRegistryRequest, dry_run=dry_run, wait=duration_to_wire(wait_s), force=force)
     request.edits.extend(edit.to_proto() for edit in edits)
     return UnaryCall(lambda stubs: stubs.admin.EditRegistry, request, RegistryResult.from_proto)
 

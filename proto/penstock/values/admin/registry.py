@@ -16,6 +16,28 @@ Content = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaAdapter:
+    """State of a LoRA adapter on a replica."""
+
+    adapter: str
+    replica: str
+    state: str
+    """"loading", "loaded", "failed" or "unloading"."""
+    why: str = ""
+    """Reason why it can't be loaded."""
+    digest: str = ""
+    """SHA-256 of its files, in hex; empty where it is not known."""
+    seconds: float = 0.0
+    """Time that loading took."""
+    uses: int = 0
+    """Sequences that run with it."""
+
+    @classmethod
+    def from_proto(cls, found: registry_pb2.ReplicaAdapter) -> ReplicaAdapter:
+        return cls(found.adapter, found.replica, found.state, found.why, found.digest, found.seconds, found.uses)
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryEntry:
     """Entry of the registry, or of the settings."""
 
@@ -29,11 +51,14 @@ class RegistryEntry:
     """Time of that change, UTC; None for an entry of the settings."""
     fixed: bool
     """Whether the settings forbid to change it."""
+    replicas: tuple[ReplicaAdapter, ...] = ()
+    """Of an adapter: its state on each replica of its pool."""
 
     @classmethod
     def from_proto(cls, entry: registry_pb2.RegistryEntry) -> RegistryEntry:
         changed_at = _moment(entry.changed_at_ms) if entry.changed_at_ms else None
-        return cls(entry.kind, entry.name, _content(entry.value), entry.version, changed_at, entry.fixed)
+        replicas = tuple(map(ReplicaAdapter.from_proto, entry.replicas))
+        return cls(entry.kind, entry.name, _content(entry.value), entry.version, changed_at, entry.fixed, replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +111,14 @@ class RegistryResult:
     """Version of the registry with the edits."""
     behind: tuple[str, ...]
     """Routers and replicas that did not know the edits at the end of the wait."""
+    adapters: tuple[ReplicaAdapter, ...] = ()
+    """State of each adapter that was put, on each replica of its pool."""
 
     @classmethod
     def from_proto(cls, reply: registry_pb2.EditRegistryResponse) -> RegistryResult:
         differences = tuple(map(RegistryDifference.from_proto, reply.differences))
-        return cls(differences, reply.version, tuple(reply.behind))
+        adapters = tuple(map(ReplicaAdapter.from_proto, reply.adapters))
+        return cls(differences, reply.version, tuple(reply.behind), adapters)
 
 
 @dataclass(frozen=True, slots=True)
