@@ -30,6 +30,7 @@ from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.registry.contract import RegistryStore, Watcher
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
 from cluster.telemetry import MetricsServer
+from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.adapters.keeper import AdapterKeeper

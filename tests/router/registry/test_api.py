@@ -360,19 +360,16 @@ async def test_an_adapter_is_loaded_everywhere_and_used_and_goes(stack: Stack, k
         assert with_it.text != without.text
         found = {entry.name: entry for entry in await admin.registry("adapter")}
         assert [each.replica for each in found["poet"].replicas] == ["demo-r0"]
-        stream = other.stream("demo", "x", max_tokens=4_000, ignore_eos=True, options=POET)
-        async with stream:
+        gone = [RegistryEdit("adapter", "poet", None), RegistryEdit("adapter", "lost", None)]
+
+        async def used() -> bool:
+            return any(each.uses for one in await admin.registry("adapter") for each in one.replicas)
+
+        async with other.stream("demo", "x", max_tokens=30_000, ignore_eos=True, options=POET) as stream:
             await anext(aiter(stream))
-            gone = [RegistryEdit("adapter", "poet", None), RegistryEdit("adapter", "lost", None)]
-
-            async def refused() -> bool:
-                try:
-                    await admin.edit_registry(gone, dry_run=False, wait=0.0)
-                except PenstockClientError as error:
-                    return "adapter 'poet' is in use by 1 sequence" in str(error)
-                return False
-
-            await until(refused)
+            await until(used)
+            with pytest.raises(PenstockClientError, match="adapter 'poet' is in use by 1 sequence"):
+                await admin.edit_registry(gone, wait=0.0)
         await admin.edit_registry(gone, wait=20.0)
         with pytest.raises(InvalidArgumentError, match="lora_adapter"):
             await other.generate("demo", "x", max_tokens=4, options=POET)
