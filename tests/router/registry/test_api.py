@@ -366,7 +366,8 @@ async def test_an_adapter_is_loaded_everywhere_and_used_and_goes(stack: Stack, k
             return any(each.uses for one in await admin.registry("adapter") for each in one.replicas)
 
         async with other.stream("demo", "x", max_tokens=30_000, ignore_eos=True, options=POET) as stream:
-            await anext(aiter(stream))
+            events = aiter(stream)
+            await anext(events)
             await until(used)
             with pytest.raises(PenstockClientError, match="adapter 'poet' is in use by 1 sequence"):
                 await admin.edit_registry(gone, wait=0.0)
