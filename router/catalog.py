@@ -59,12 +59,15 @@ class Catalog:
         """Newest tokenizer of each pool, with its digest. The store decides how long it keeps earlier ones."""
 
     def pool(self, model: str, caller: Caller) -> Pool:
-        """Return the pool that serves a model; of an alias the one with the largest weight, which answers questions.
+        """Return the pool that serves a model or an adapter; of an alias the one with the largest weight, which answers
+        questions.
 
         Raises:
             PermissionDeniedError: the caller may not use the model.
             ModelNotFoundError: no pool serves it.
         """
+        if not self.pools(model):
+            model = self._pool_of(model) or model
         require_model(caller, model)
         pool = next(iter(self.pools(model)), None)
         if pool is None:
@@ -83,6 +86,16 @@ class Catalog:
         if self._aliases is not None:
             return self._aliases.allowed(caller)
         return [name for name in sorted(self._pools) if may_use(caller, name)]
+
+    def _pool_of(self, adapter: str) -> str | None:
+        """Return the pool of an adapter; of one in the settings of several pools, the first one."""
+        if self._adapters is not None and (found := self._adapters.pool(adapter)) is not None:
+            return found
+        return next((name for name, pool in self._pools.items() if adapter in pool.settings.vllm.lora_modules), None)
+
+    def adapter(self, pool: Pool, model: str, adapter: str) -> str:
+        """Return the adapter that a request names: in its field, or as its model."""
+        return adapter or ("" if model == pool.name or self.pools(model) else model)
 
     async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
         """Return the model and the tokenizer of a pool.

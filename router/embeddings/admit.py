@@ -119,6 +119,8 @@ class PoolingAdmission:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
+        adapter = self._catalog.adapter(pool, checked.model, checked.lora_adapter)
+        checked = replace(checked, model=pool.name, lora_adapter=adapter)
         try:
             check_ready(pool, way)
             model = self._catalog.require(pool)

@@ -105,12 +105,15 @@ class Routes:
         found = await self._calls.inference.ListModels(api.ListModelsRequest(), *self._calls.caller(request))
         if VERSION in request.headers:
             return web.json_response(models_page(found.models))
-        return web.json_response({"object": "list", "data": [_model(each) for each in found.models]})
+        data = [card for each in found.models for card in (_model(each), *_adapters(each))]
+        return web.json_response({"object": "list", "data": data})
 
     async def model(self, request: web.Request) -> web.StreamResponse:
         """Describe a model."""
         asked = api.GetModelRequest(model=request.match_info["model"])
         found = await self._calls.inference.GetModel(asked, *self._calls.caller(request))
+        if asked.model in found.model.lora_adapters:
+            return web.json_response(next(card for card in _adapters(found.model) if card["id"] == asked.model))
         return web.json_response((model_info if VERSION in request.headers else _model)(found.model))
 
 
@@ -125,6 +128,11 @@ def _model(model: api.Model) -> dict[str, Any]:
         "max_model_len": model.max_context_tokens or None,
         "task": _task(model),
     }
+
+
+def _adapters(model: api.Model) -> list[dict[str, Any]]:
+    """Return the model's LoRA adapters as models, as vLLM lists them."""
+    return [{**_model(model), "id": name, "root": name, "parent": model.name} for name in model.lora_adapters]
 
 
 def _task(model: api.Model) -> str | None:

@@ -118,6 +118,8 @@ class Admission:
     ) -> Generation | bytes:
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
+        adapter = self._catalog.adapter(pool, checked.model, checked.lora_adapter)
+        checked = replace(checked, model=pool.name, lora_adapter=adapter)
         name = CallName(caller.tenant, checked)
         opening = self._admit(checked, caller, pool, time_left_s=time_left_s, resume=resume, counted=counted, way=way)
         return await _remembered(pool.admission.refusals, name, opening, way)

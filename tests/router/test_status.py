@@ -43,8 +43,14 @@ CASES = [
     (errors.ResponseLimitError(3, 9), "RESOURCE_EXHAUSTED", "RESPONSE_LIMIT", {}, None),
     (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
     (
-        errors.RegistryConflictError("tenant", "acme", 3, 4),
         errors.AdapterInUseError("poet", 2),
+        "FAILED_PRECONDITION",
+        "ADAPTER_IN_USE",
+        {"adapter": "poet", "uses": "2"},
+        None,
+    ),
+    (
+        errors.RegistryConflictError("tenant", "acme", 3, 4),
         "ABORTED",
         "REGISTRY_CONFLICT",
         {"kind": "tenant", "name": "acme", "version": "4"},

@@ -52,6 +52,8 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/models", "get", _MODELS, "List the models", "", "Models"),
     ("/v1/models/{model}", "get", _MODELS, "Describe a model", "", "Model"),
     ("/v1/whoami", "get", _MODELS, "Tell the caller who it is and what it may use", "", "Caller"),
+    ("/v1/load_lora_adapter", "post", _MODELS, "Load a LoRA adapter on every replica", "LoadAdapter", ""),
+    ("/v1/unload_lora_adapter", "post", _MODELS, "Unload a LoRA adapter everywhere", "UnloadAdapter", ""),
     ("/tokenize", "post", _MODELS, "Return the tokens of a prompt", "TokenizeRequest", "Object"),
     ("/detokenize", "post", _MODELS, "Return the text of tokens", "DetokenizeRequest", "Object"),
     ("/tokenizer_info", "get", _MODELS, "Describe the tokenizer", "", "Object"),

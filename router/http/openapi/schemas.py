@@ -191,6 +191,10 @@ SCHEMAS: Mapping[str, Schema] = {
     "CountRequest": fields("model messages", model=TEXT, messages=listed(OBJECT, minItems=1)),
     "TokenizeRequest": fields("model", model=TEXT, prompt=TEXT, messages=listed(_MESSAGE)),
     "DetokenizeRequest": fields("model tokens", model=TEXT, tokens=_TOKENS),
+    "LoadAdapter": fields(
+        "lora_name lora_path", lora_name=TEXT, lora_path=TEXT, model=TEXT, load_inplace={"type": "boolean"}
+    ),
+    "UnloadAdapter": fields("lora_name", lora_name=TEXT),
     "BatchRequest": fields(
         "input_file_id endpoint completion_window", input_file_id=TEXT, endpoint=TEXT, completion_window=TEXT
     ),
