@@ -44,7 +44,7 @@ class Catalog:
         aliases: Aliases | None = None,
         adapters: PoolAdapters | None = None,
     ) -> None:
-        """Without `aliases` models have their pools' names only, without `adapters` the adapters of the settings only."""
+        """Without `aliases` models have their pools' names only; without `adapters` only those of the settings exist."""
         self._adapters = adapters
         self._pools = pools
         self._aliases = aliases

@@ -172,7 +172,7 @@ class InferenceServicer:
     ) -> api.GetModelResponse:
         name = check_get_model(request)
         pool = self._catalog.pool(name, caller)
-        model = await self._describe(name)
+        model = await self._describe(name if self._catalog.pools(name) else pool.name)
         if not request.tokenizer_config:
             return api.GetModelResponse(model=model)
         _info, tokenizer = await self._catalog.model(pool)
