@@ -44,7 +44,7 @@ class Catalog:
         aliases: Aliases | None = None,
         adapters: PoolAdapters | None = None,
     ) -> None:
-        """Without `aliases` models have their pools' names only; without `adapters` only those of the settings exist."""
+        """Without `aliases` models have their pools' names only; without `adapters` there are those of the settings."""
         self._adapters = adapters
         self._pools = pools
         self._aliases = aliases

@@ -56,8 +56,8 @@ Errors hold data, and their sentence is composed from it. `reason` is the stable
 `remedy` what to do about it.
 """
 
+from cluster.errors.registry import AdapterInUseError, RegistryConflictError
 from cluster.errors.requests import (
-    AdapterInUseError,
     BatchUnknownError,
     CancelledError,
     DeadlineError,
@@ -76,7 +76,6 @@ from cluster.errors.requests import (
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
-    RegistryConflictError,
     RequestError,
     RequestNotFoundError,
     ResponseLimitError,

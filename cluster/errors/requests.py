@@ -185,33 +185,6 @@ class JobLimitError(RequestError):
         super().__init__(f"the job would exceed {what} = {limit:,} of what is stored; delete jobs that have ended")
 
 
-class RegistryConflictError(RequestError):
-    """A change of an entry that somebody else changed meanwhile."""
-
-    reason = "REGISTRY_CONFLICT"
-    remedy = "Read the entry again, and send the change with its present version."
-
-    def __init__(self, kind: str, name: str, expected: int, found: int) -> None:
-        self.kind = kind
-        self.name = name
-        self.expected = expected
-        self.found = found
-        here = f"has version {found}" if found else "does not exist"
-        self.facts = {"kind": kind, "name": name, "version": str(found)}
-        super().__init__(f"{kind} {name!r} {here}; the change expects {f'version {expected}' if expected else 'none'}")
-
-
-class AdapterInUseError(RequestError):
-    """A deletion of an adapter that requests use."""
-
-    reason = "ADAPTER_IN_USE"
-    remedy = "Wait until its requests have ended, or force the deletion: they then keep the adapter to their end."
-
-    def __init__(self, name: str, uses: int) -> None:
-        self.facts = {"adapter": name, "uses": str(uses)}
-        super().__init__(f"adapter {name!r} is in use by {counted(uses, 'sequence')}")
-
-
 class ResponseNotFoundError(RequestError):
     """An id that no stored response of this tenant has."""
 
