@@ -98,7 +98,7 @@ def measurements(record: api.RequestRecord) -> Iterator[Measurement]:
     common = {
         OPERATION: operation_of(record),
         PROVIDER_NAME: PROVIDER,
-        REQUEST_MODEL: record.pool,
+        REQUEST_MODEL: record.alias or record.pool,
         RESPONSE_MODEL: record.pool,
     }
     duration_s = duration_from_wire(record.total_time)

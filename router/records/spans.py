@@ -128,7 +128,7 @@ def _call_attributes(record: api.RequestRecord, operation: str) -> dict[str, Att
     found: dict[str, Attribute] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "penstock",
-        "gen_ai.request.model": record.pool,
+        "gen_ai.request.model": record.alias or record.pool,
         "gen_ai.response.model": record.pool,
         "gen_ai.response.id": record.request_id,
         "gen_ai.response.finish_reasons": reasons,
