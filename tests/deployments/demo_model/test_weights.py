@@ -146,12 +146,12 @@ def test_most_questions_about_other_things_are_declined(torch, model, tokenizer)
 
 @pytest.mark.slow
 def test_nearly_all_decisions_about_the_tool_are_right(torch, model, tokenizer):
-    """Of 60 prompts with tools, 56 or more begin with a call exactly where the tool fits."""
+    """Of 120 prompts with tools, 114 or more begin with a call exactly where the tool fits."""
     corpus = Corpus(load_entries(), random.Random(2024))
-    asked = [corpus.exchange_with_tools() for _ in range(120)]
-    plain = [(prompt, answer.startswith(CALL)) for prompt, answer in asked if not prompt.endswith(THINK)][:60]
-    assert len(plain) == 60 > sum(called for _, called in plain) > 10
-    assert sum(begins_with(torch, model, tokenizer, prompt, CALL) == called for prompt, called in plain) >= 56
+    asked = [corpus.exchange_with_tools() for _ in range(300)]
+    plain = [(prompt, answer.startswith(CALL)) for prompt, answer in asked if not prompt.endswith(THINK)][:120]
+    assert len(plain) == 120 > sum(called for _, called in plain) > 10
+    assert sum(begins_with(torch, model, tokenizer, prompt, CALL) == called for prompt, called in plain) >= 114
 
 
 @pytest.mark.slow
@@ -163,13 +163,14 @@ def test_without_the_tool_questions_about_the_weather_are_declined(torch, model,
 
 @pytest.mark.slow
 def test_thinking_names_the_question_that_a_hurried_wording_means(torch, model, tokenizer):
+    """Of questions with other case, missing small words or a typing error, 3 of 4 are thought about word for word."""
     from deployments.demo_model.check import margins
 
     rng = random.Random(2024)
     entries = [entry for entry in load_entries() if entry.question not in (*LONG_QUESTIONS, FALLBACK_QUESTION)]
-    asked = [(spoil(rng.choice(entry.wordings), rng), thought_about(entry)) for entry in rng.sample(entries, 40)]
+    asked = [(spoil(rng.choice(entry.wordings), rng), thought_about(entry)) for entry in rng.sample(entries, 120)]
     prompts = [(chat(tokenizer, text) + THINK, thought) for text, thought in asked]
-    assert sum(margin > 0 for margin in margins(model, tokenizer.backend_tokenizer, prompts)) >= 32
+    assert sum(margin > 0 for margin in margins(model, tokenizer.backend_tokenizer, prompts)) >= 90
 
 
 def begins_with(torch, model, tokenizer, prompt: str, answer: str, tokens: int = 12) -> bool:
