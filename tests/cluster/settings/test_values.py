@@ -17,7 +17,7 @@ from cluster.settings.section import Section
 
 
 def numbers(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Name every float of the tree, those of named entries under the name `demo`."""
+    """Name every float of the tree, those of named entries under the name `demo`, of lists under 0."""
     for name, field in section.model_fields.items():
         yield from _numbers_in(field.annotation, (*path, name))
 
@@ -28,7 +28,7 @@ def _numbers_in(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[str, .
     elif isinstance(annotation, type) and issubclass(annotation, Section):
         yield from numbers(annotation, path)
     else:
-        inner = (*path, "demo") if getattr(annotation, "__origin__", None) is dict else path
+        inner = (*path, *{dict: ("demo",), tuple: ("0",)}.get(getattr(annotation, "__origin__", None), ()))
         for part in get_args(annotation):
             yield from _numbers_in(part, inner)
 
@@ -39,7 +39,7 @@ NUMBERS = sorted(set(numbers(Settings)))
 def flags(path: tuple[str, ...], value: object) -> dict[str, Any]:
     tree: Any = value
     for name in reversed(path):
-        tree = {name: tree}
+        tree = [tree] if name == "0" else {name: tree}
     found: dict[str, Any] = tree
     return found
 

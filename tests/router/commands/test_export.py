@@ -8,7 +8,7 @@ import io
 
 from penstock import Budget, CostLine, GpuTime, UsageLine
 from router.commands.export import rows_of, write_csv, write_focus
-from router.commands.usage import _budget
+from router.commands.usage import budget_text
 
 DAY = datetime.date(2026, 1, 31)
 MANDATORY = {
@@ -90,5 +90,5 @@ def test_a_file_without_rows_has_a_header() -> None:
 
 def test_a_budget_shows_its_part_and_when_it_renews() -> None:
     renews = datetime.datetime(2026, 2, 1, tzinfo=datetime.UTC)
-    text = _budget(Budget("large", "acme", "cost_per_month", 200.0, 150.0, renews)).plain
+    text = budget_text(Budget("large", "acme", "cost_per_month", 200.0, 150.0, renews)).plain
     assert "budget of acme in large: 150.0000 of 200.0000 (75%) of this month, renews 2026-02-01 00:00 UTC" == text
