@@ -64,6 +64,7 @@ LASTING = {
     "records_missed",
     "records_tenants",
     "records_bytes",
+    "watchers",
     JOB_POOLS_KEY,
 }
 """Redis keys that are not of requests that run, or of quotas. Those of a pool are given by their names in it."""

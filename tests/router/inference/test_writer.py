@@ -271,7 +271,7 @@ class Keys:
 @pytest.mark.parametrize("indices", [(0,), (0, 1)])
 async def test_who_leaves_during_a_write_does_not_cut_off_what_a_key_keeps(indices: tuple[int, ...]) -> None:
     scene, keys = Scene(indices), Keys()
-    keyed = KeyedGeneration(scene.generation, "key", keys, Mock())  # type: ignore[arg-type]
+    keyed = KeyedGeneration(scene.generation, "key", Mock(keys=keys), Mock())
     scene.writer = EventWriter(
         scene.generation, keyed.result, scene.connection, StreamCoalescing(Coalescing(MergingSettings()), None), Mock()
     )
