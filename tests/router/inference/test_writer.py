@@ -264,7 +264,7 @@ class Keys:
     def __init__(self) -> None:
         self.kept: list[bytes] = []
 
-    async def finish_key(self, _tenant: str, _key: str, _request_id: str, result: bytes) -> None:
+    async def finish(self, _tenant: str, _key: str, _request_id: str, result: bytes) -> None:
         self.kept.append(result)
 
 
