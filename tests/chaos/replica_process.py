@@ -28,7 +28,6 @@ from cluster.queue.settings import limits_from
 from cluster.settings import Settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
-from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
@@ -114,8 +113,10 @@ class ProxiedReplica(Replica):
 
     announced = ""
 
-    def _announcement(self, metrics_port: int) -> Announcement:
-        return replace(super()._announcement(metrics_port), address=self.announced)
+    async def _join(self) -> None:
+        assert self._announced is not None
+        self._announced = replace(self._announced, address=self.announced)
+        await super()._join()
 
 
 async def run(settings: Settings, options: argparse.Namespace) -> None:

@@ -115,8 +115,8 @@ async def test_a_registry_record_that_was_forged_or_copied_is_never_dialled(tmp_
     impostor = Impostor(b"")
     async with running_stack(tmp_path) as stack, served(impostor) as address:
         replica = stack.replicas[0]
-        assert replica._metrics_server is not None
-        real = replica._announcement(replica._metrics_server.port)
+        real = replica._announced
+        assert real is not None
         record = replace(real, replica_id="demo-evil", address=address)
         sealed = record.seal(SECRET)
         forged = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,8 @@ class RelayedReplica:
         replica = stack.replicas[0]
         self.relay = Relay(replica.address)
         replica.address = await self.relay.start()
-        assert replica._metrics_server is not None
-        replica._record = replica._announcement(replica._metrics_server.port).seal(SECRET)
+        assert replica._announced is not None
+        replica._announced = replace(replica._announced, address=replica.address)
         # The registry must show it before a router looks.
         keeper, now = replica._keeper, time.monotonic()
         assert keeper is not None
