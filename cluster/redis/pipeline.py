@@ -165,10 +165,18 @@ class ScriptPipeline:
             _settle(call, QueueUnavailableError("the queue forgets its scripts, or moves between servers"))
 
     async def _connected(self) -> Any:
-        if self._connection is None:
-            self._connection = self._source.make()
-            await self._connection.connect()
-        return self._connection
+        if self._connection is not None:
+            return self._connection
+        connection = self._connection = self._source.make()
+        try:
+            await connection.connect()
+        finally:
+            if self._connection is not connection:
+                # It was closed before there was anything to close.
+                await connection.disconnect(nowait=True)
+        if self._closing:
+            raise exceptions.ConnectionError("the queue client is closed")
+        return connection
 
     async def _pipeline(self, connection: Any, batch: Sequence[_Call]) -> list[_Call]:
         """Send calls and settle them in order; return those that did not run and may run at the next try. Either Redis
