@@ -116,6 +116,7 @@ async def _cluster(tenants: int, keys: int, draw: random.Random) -> AsyncIterato
     with tempfile.TemporaryDirectory() as folder:
         own: dict[str, Any] = {
             "cluster": {"state_dir": folder, "log_level": "error"},
+            "redis": {"timeout_s": 30.0},
             "router": {"port": 0, "processes": 2},
             "pools": {"demo": {"engine": "sim", "replicas": 1, "sim": {"base_ms": 1.0}}},
         }

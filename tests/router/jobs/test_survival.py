@@ -68,7 +68,7 @@ class RouterProcess:
         settings, self._ready = folder / "settings.json", folder / f"{name}.ready"
         settings.write_text(stack.settings.model_dump_json(), encoding="utf-8")
         self._ready.unlink(missing_ok=True)
-        (folder / "secret").write_bytes(SECRET._key)
+        (folder / "secret").write_bytes(SECRET._keys[0])
         flags = ("--settings-json", str(settings), "--port", str(port), "--ready-file", str(self._ready))
         self._log = (folder / f"{name}.log").open("ab")
         self._process = subprocess.Popen([sys.executable, "-m", "router", *flags], stdout=self._log, stderr=self._log)
