@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from cluster.settings.section import PoolName, Section
-
-AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,255}$")]
-"""Name by which requests ask for an adapter."""
 
 
 class AdapterSettings(Section):
