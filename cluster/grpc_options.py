@@ -1,4 +1,4 @@
-"""gRPC options of all our servers and inner channels, each with its reason."""
+"""gRPC options of our servers, and of links to and from release 0.2, each with its reason."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ReplicaSettings(Section):
     host: Host = "127.0.0.1"
     """Address at which routers reach a replica. With several machines, set the machine's own address."""
     port: int = Field(default=0, ge=0, le=65535)
-    """Port of the inner gRPC server. 0 takes a free one; a fixed port needs an address of its own for every replica."""
+    """Port for routers. 0 takes a free one; a fixed port needs an address of its own for every replica."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Port of the Prometheus endpoint; 0 takes a free one."""
     drain_s: float = Field(default=30.0, ge=0)

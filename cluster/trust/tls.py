@@ -6,16 +6,25 @@ nothing is cut. To lock out a client at once, its connection must be closed.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
+from cluster.addresses import bare_host
 from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings
 from cluster.trust.file_watch import OnReload, Watched, read_bytes
+from cluster.wire.framing import ALPN, OtherProtocolError
 
+Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
+GRPC_ALPN = "h2"
+"""Name of gRPC in TLS handshakes."""
 ROUTER_TLS = "router.tls"
 """Name of the router's certificate files in logs and metrics."""
 
@@ -117,9 +126,11 @@ class TlsFiles(Watched[TlsMaterial]):
         # The type stubs lack that None means "unchanged".
         return grpc.dynamic_ssl_server_credentials(self.content.configuration(), fetch, require)  # type: ignore[arg-type]
 
-    def server_context(self) -> ssl.SSLContext:
-        """Return the TLS of a port that is not gRPC's. Every new connection gets the newest certificate."""
-        shown, newest = self.version, self._context()
+    def server_context(self, *protocols: str) -> ssl.SSLContext:
+        """Return the TLS of a port that is not gRPC's, with the protocols that it speaks (ALPN). Every new connection
+        gets the newest certificate.
+        """
+        shown, newest = self.version, self._context(protocols)
 
         # OpenSSL calls this for every handshake, also for one that names no server.
         def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -127,25 +138,35 @@ class TlsFiles(Watched[TlsMaterial]):
             self.refresh()
             if self.version != shown:
                 try:
-                    newest = self._context()
+                    newest = self._context(protocols)
                     shown = self.version
                 except (OSError, ValueError):
                     # The files are being replaced again. The next connection reads them.
                     return
             connection.context = newest
 
-        first = self._context()
+        first = self._context(protocols)
         first.sni_callback = renew
         return first
 
-    def _context(self) -> ssl.SSLContext:
+    def client_context(self, *protocols: str) -> ssl.SSLContext:
+        """Return the TLS of a client that shows its certificate and speaks these protocols (ALPN).
+
+        Raises:
+            OSError: the files are being replaced.
+        """
+        return self._context(protocols, client=True)
+
+    def _context(self, protocols: Sequence[str], *, client: bool = False) -> ssl.SSLContext:
         certificate, key, peer_ca = self._files
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if client else ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key, password=_no_password)
         if peer_ca is not None:
             context.load_verify_locations(peer_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+        if protocols:
+            context.set_alpn_protocols(protocols)
         return context
 
 
@@ -155,7 +176,7 @@ def _no_password() -> str:
 
 
 class LinkDialer:
-    """Factory of a router's channels to replicas, in the clear or over mutual TLS."""
+    """Factory of a router's connections to replicas, in the clear or over mutual TLS."""
 
     def __init__(self, settings: ReplicaTlsSettings | None) -> None:
         """Read the certificate files, if any.
@@ -164,22 +185,47 @@ class LinkDialer:
             SettingsError: a file is missing or not PEM, or the key does not belong to the certificate.
         """
         self._files = TlsFiles.of_link(settings) if settings is not None else None
-        self._server_name = settings.server_name if settings is not None else ""
+        # Routers connect by address, and replicas' certificates have one common name instead of every address.
+        self._server_name = settings.server_name if settings is not None else None
+        self._context = self._files.client_context(ALPN, GRPC_ALPN) if self._files is not None else None
+        self._version = 0
 
-    @property
-    def version(self) -> int:
-        """Number that grows whenever a new channel would use other certificates. Reads the files if they changed."""
+    async def connect(self, address: str, protocol: Callable[[], Connection]) -> Connection:
+        """Connect to an address, host:port, with the newest certificates.
+
+        Raises:
+            OSError: nobody listens there, or TLS fails.
+            OtherProtocolError: the peer is a replica of release 0.2, which only speaks gRPC.
+        """
+        host, _, port = address.rpartition(":")
+        context = self._newest()
+        name = self._server_name if context is not None else None
+        transport, made = await asyncio.get_running_loop().create_connection(
+            protocol, bare_host(host), int(port), ssl=context, server_hostname=name
+        )
+        if context is not None and transport.get_extra_info("ssl_object").selected_alpn_protocol() == GRPC_ALPN:
+            transport.abort()
+            raise OtherProtocolError(f"{address} only speaks gRPC")
+        return made
+
+    def _newest(self) -> ssl.SSLContext | None:
         if self._files is None:
-            return 0
+            return None
         self._files.refresh()
-        return self._files.version
+        if self._files.version != self._version:
+            with suppress(OSError, ValueError):
+                # While files are being replaced the last context stays.
+                version = self._files.version
+                self._context = self._files.client_context(ALPN, GRPC_ALPN)
+                self._version = version
+        return self._context
 
     def dial(self, address: str, options: tuple[tuple[str, int], ...]) -> grpc.aio.Channel:
-        """Open a channel to an address, host:port."""
+        """Open a gRPC channel to an address, for replicas of release 0.2."""
         if self._files is None:
             return grpc.aio.insecure_channel(address, options=list(options))
+        self._files.refresh()
         material = self._files.content
         credentials = grpc.ssl_channel_credentials(material.peer_ca, material.private_key, material.certificate)
-        # Routers connect by address, and replicas' certificates have one common name instead of every address.
         named = [*options, ("grpc.ssl_target_name_override", self._server_name)]
         return grpc.aio.secure_channel(address, credentials, options=named)

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import grpc
-
 from cluster.addresses import host_port
 from cluster.autoscaler.operating_point import point_in_force
 from cluster.autoscaler.store import ControlStore
@@ -39,8 +37,10 @@ from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.life import Life, announcement, engine_report
+from deployments.replica.links.questions import Questions, require_tokenizer
+from deployments.replica.links.server import LinkServer
+from deployments.replica.links.side import ReplicaSide
 from deployments.replica.metrics import ReplicaMetrics
-from deployments.replica.service import ReplicaServicer, open_server, require_tokenizer
 from deployments.replica.spans import open_engine_spans, resource_of
 from deployments.replica.time_account import TimeAccount, TimeReport
 from penstock.models import DrainReason, ModelTask, ReplicaState
@@ -106,7 +106,7 @@ class Replica:
             plan.replica_id, open_queue, lambda: self._account.read(time.monotonic(), self._engine.stats())
         )
         self._owner = TaskOwner("replica")
-        self._server: grpc.aio.Server | None = None
+        self._server: LinkServer | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
         self._queue: Queue | None = None
         self._metrics_server: MetricsServer | None = None
@@ -219,16 +219,16 @@ class Replica:
         return _Running(identity, table, governor)
 
     async def _serve(self) -> int:
-        servicer = ReplicaServicer(
+        identity = self.identity
+        side = ReplicaSide(
             self.plan.replica_id,
             self.table,
-            self._engine,
             self._secret,
-            (self.identity.model.tokenizer_digest, self.identity.tokenizer_files),
+            Questions(self._engine, identity.model.tokenizer_digest, identity.tokenizer_files),
             self.plan.queue_settings.attach_grace_s,
         )
-        self._server, port = await open_server(servicer, self.plan.settings)
-        return port
+        self._server = LinkServer(side)
+        return await self._server.start(self.plan.settings)
 
     def _report_now(self) -> None:
         if self._keeper is not None:
@@ -365,7 +365,7 @@ class Replica:
             await self._group_fit.keep(self.governor)
             await self._group_fit.close()
         if self._server is not None:
-            await self._server.stop(grace=0.5)
+            await self._server.stop(0.5)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
         await asyncio.to_thread(self._spans.close)

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import grpc
-
-from cluster.errors import LinkError, LinkLostError, LinkRefusedError
-from cluster.grpc_options import INNER_CHANNEL_OPTIONS
+from cluster.errors import LinkError
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import Judgement
-from cluster.trust.link_proof import Metadata, caller_metadata
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from cluster.wire.former_name import FormerNameChannel
+from cluster.wire.framing import OtherProtocolError
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from router.links.ends import LinkEnds, Wire, WireNews
 from router.links.failure import Failure
+from router.links.former import open_former
 from router.links.outbox import Outbox
-from router.links.questions import FETCH_TIMEOUT_S, Constrained, fetch_tokenizer, judge
+from router.links.questions import Constrained, fetch_tokenizer, judge
 from router.links.receiver import Receiver
 from router.links.safeguards import LinkSafeguards
 from router.links.sinks import Sinks
 from router.links.stall import WatchedAttempt, stalled
+from router.links.stream import open_stream
 
 _LOG = logging.getLogger(__name__)
 
-PROTOCOL_VERSIONS = (1,)
-"""Frame versions that this router speaks, newest first."""
-_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 RETRY_S = 0.2
 """Pause between two tries to connect."""
 FLUSH_S = 1.0
 """Longest wait for the last commands of a link that is closed."""
+_FLUSH_LOOK_S = 0.005
 
 
 class ReplicaLink:
@@ -69,7 +63,7 @@ class ReplicaLink:
             address: host:port of the replica.
             router_id: of this router.
             secret: proves to each side that the other belongs to the cluster.
-            dialer: opens the channel, with TLS where the cluster has it.
+            dialer: connects, with TLS where the cluster has it.
             ping_s: pause between pings, and the longest wait for an answer, seconds.
             attach_grace_s: how long a broken stream may stay broken until its attempts are lost, seconds.
             on_change: called whenever `up` or `suspect` changes.
@@ -91,15 +85,11 @@ class ReplicaLink:
         """When silence began to count against the replica; monotonic seconds."""
         self._lease_lost = False
         self._safeguards = safeguards
-        self._router_id = router_id
-        self._secret = secret
-        self._ping_s = ping_s
+        self._ends = LinkEnds(replica_id, address, router_id, secret, dialer, ping_s)
         self._grace_s = attach_grace_s
         self._on_change = on_change
-        self._dialer = dialer
-        self._former_name = False
-        """Whether the replica is of the former release, which has another name for its service."""
-        self._dial()
+        self._wire: Wire | None = None
+        """Connection that carries work; None while the link is down."""
         self._outbox = Outbox()
         self._sinks = Sinks(replica_id, self._outbox, safeguards)
         self._heard_at = 0.0
@@ -112,15 +102,6 @@ class ReplicaLink:
         """Connect in the background, from now until `close`."""
         self._owner.spawn(self._keep_open(), "open")
 
-    def _dial(self) -> None:
-        self._dialled_with = self._dialer.version
-        self._channel = self._dialer.dial(self.address, INNER_CHANNEL_OPTIONS)
-        self._stub = self._service()
-
-    def _service(self) -> Any:
-        channel: Any = FormerNameChannel(self._channel) if self._former_name else self._channel
-        return pb_grpc.ReplicaServiceStub(channel)
-
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; return False when it is not within this time."""
         try:
@@ -132,13 +113,21 @@ class ReplicaLink:
 
     async def close(self) -> None:
         """End the stream; the receivers that remain get `on_lost`."""
-        if self.up and not await self._outbox.flush(FLUSH_S):
+        if self._wire is not None and not await self._flush(self._wire):
             # The replica keeps some output until its grace is over, although it could forget it now.
             _LOG.debug("link.not_flushed", extra={"replica": self.replica_id})
         await self._owner.close()
         self._set_up(False)
         self._sinks.lose_all(Failure.LINK)
-        await self._channel.close(None)
+
+    async def _flush(self, wire: Wire) -> bool:
+        deadline = time.monotonic() + FLUSH_S
+        self._outbox.flush()
+        while self._wire is wire and (wire.unsent or self._outbox):
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_FLUSH_LOOK_S)
+        return True
 
     def lease_lost(self) -> None:
         """Note that the replica has no lease. If the link is broken too, nothing shows that the replica lives: it
@@ -211,7 +200,7 @@ class ReplicaLink:
         Raises:
             LinkError: the replica is gone or has another tokenizer.
         """
-        return await fetch_tokenizer(self._stub, self.replica_id, self._metadata(), digest)
+        return await fetch_tokenizer(self._ends, digest)
 
     async def judge(self, asked: Constrained) -> Judgement:
         """Return what the replica's compiler says of a constraint, or of demanded calls.
@@ -219,10 +208,7 @@ class ReplicaLink:
         Raises:
             LinkError: the replica is gone, took too long, or is too old to know the question.
         """
-        return await judge(self._stub, self.replica_id, self._metadata(), asked)
-
-    def _metadata(self) -> Metadata:
-        return caller_metadata(self._secret, self._router_id, self.replica_id)[0]
+        return await judge(self._ends, asked)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -242,61 +228,28 @@ class ReplicaLink:
                 lost_at = now
             if self._lease_lost or now - lost_at > self._grace_s:
                 self._sinks.lose_all(Failure.LINK)
-            self._renew_channel()
             await asyncio.sleep(RETRY_S)
 
-    def _renew_channel(self) -> None:
-        # A channel keeps the certificates that it was opened with.
-        if self._dialer.version != self._dialled_with:
-            self._owner.spawn(self._channel.close(FETCH_TIMEOUT_S), "old_channel")
-            self._dial()
-
     async def _session(self) -> None:
-        metadata, answer = caller_metadata(self._secret, self._router_id, self.replica_id)
-        call = self._stub.Link(metadata=metadata)
+        wire = await self._connect()
         tasks = TaskOwner(f"link.{self.replica_id}.session")
         try:
-            first = await self._shake_hands(call)
-            if first is _EOF or not first.HasField("welcome"):
-                raise LinkRefusedError(f"{self.replica_id} did not welcome us")
-            if not hmac.compare_digest(first.welcome.proof, answer) or first.welcome.replica_id != self.replica_id:
-                raise LinkRefusedError(f"{self.address} is not {self.replica_id} of this cluster")
-            self._begin(first)
-            tasks.spawn(self._write(call), "write")
-            tasks.spawn(self._ping(call), "ping")
-            while (frame := await call.read()) is not _EOF:
-                self._deliver(frame)
-            raise LinkLostError(f"{self.replica_id} closed the link: {await call.code()}")
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            self._try_other_name(error)
-            raise LinkLostError(f"{self.replica_id}: {error}") from error
-        except asyncio.CancelledError:
-            # gRPC raises this also when the ping or the writer cancelled the call. Only the cancellation of this task
-            # may end the loop above.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise LinkLostError(f"{self.replica_id}: the stream broke") from None
+            self._begin(wire)
+            tasks.spawn(self._ping(wire), "ping")
+            await wire.wait_closed()
         finally:
-            call.cancel()
+            self._wire = None
+            self._outbox.detach()
+            wire.break_off()
             await tasks.close()
 
-    def _try_other_name(self, error: Exception) -> None:
-        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._former_name = not self._former_name
-            self._stub = self._service()
-
-    async def _shake_hands(self, call: Any) -> Any:
-        hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
+    async def _connect(self) -> Wire:
         try:
-            # A peer that is connected but silent (stopped, or behind a dead network) would stop the grace from ending.
-            async with asyncio.timeout(self._ping_s):
-                await call.write(pb.LinkRequest(commands=[hello]))
-                return await call.read()
-        except TimeoutError:
-            raise LinkLostError(f"{self.replica_id} did not answer within {self._ping_s} s") from None
+            return await open_stream(self._ends, self._ends.ping_s)
+        except OtherProtocolError:
+            return await open_former(self._ends)
 
-    def _begin(self, first: pb.LinkResponse) -> None:
+    def _begin(self, wire: Wire) -> None:
         self._heard_at = time.monotonic()
         # Commands that the old stream did not send belong to sinks that attach below. New starts are the exception.
         waiting = [c for c in self._outbox.clear() if c.WhichOneof("command") in ("start", "acknowledge")]
@@ -314,27 +267,21 @@ class ReplicaLink:
                 self.send_attach(sink)
             if item.abort is not None:
                 self._outbox.send(pb.LinkCommand(abort=item.abort))
+        wire.carry(WireNews(self._deliver, self._outbox.pause, self._outbox.resume))
+        self._wire = wire
+        self._outbox.attach(wire.write)
         self._set_up(True)
-        self._deliver(first)
 
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                await call.write(pb.LinkRequest(commands=await self._outbox.batch()))
-                self._outbox.wrote()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            call.cancel()
-
-    async def _ping(self, call: Any) -> None:
+    async def _ping(self, wire: Wire) -> None:
         while True:
             self._outbox.send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
             sent = time.monotonic()
-            if not await slept_awake(self._ping_s):
+            if not await slept_awake(self._ends.ping_s):
                 self._listening_since = time.monotonic()
                 continue
             if self._heard_at < sent:
-                _LOG.warning("link.silent", extra={"replica": self.replica_id, "seconds": self._ping_s})
-                call.cancel()
+                _LOG.warning("link.silent", extra={"replica": self.replica_id, "seconds": self._ends.ping_s})
+                wire.break_off()
                 return
             self._look_for_progress()
 

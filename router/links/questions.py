@@ -1,20 +1,21 @@
-"""Single questions to a replica, outside of the stream that carries its work."""
+"""Single questions to a replica, each on a connection of its own, so that a long answer holds up no other output."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import grpc
 
 from cluster.errors import LinkLostError
 from cluster.models import Judgement
-from cluster.trust.link_proof import Metadata
+from cluster.wire.framing import OtherProtocolError
 from cluster.wire.output_parsing import parsing_to_wire
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import OutputParsing, StructuredOutput
 from penstock.wire import structured_from_wire, structured_to_wire, unenforced_from_wire
+from router.links.ends import LinkEnds
+from router.links.former import ask_former
+from router.links.stream import open_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,43 +34,51 @@ CHECK_TIMEOUT_S = 10.0
 """Longest wait for an engine's compiler to judge a constraint."""
 
 
-async def fetch_tokenizer(stub: Any, replica_id: str, metadata: Metadata, digest: str) -> Mapping[str, bytes]:
+async def fetch_tokenizer(ends: LinkEnds, digest: str) -> Mapping[str, bytes]:
     """Return the replica's tokenizer files by name.
 
     Raises:
-        LinkLostError: the replica is gone or has another tokenizer.
+        LinkError: the replica is gone or has another tokenizer.
     """
-    try:
-        reply = await stub.GetTokenizer(
-            pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=FETCH_TIMEOUT_S, wait_for_ready=True
-        )
-    except grpc.aio.AioRpcError as error:
-        raise _lost("tokenizer", replica_id, error) from error
-    return {file.name: file.content for file in reply.files}
+    question = pb.LinkCommand(get_tokenizer=pb.GetTokenizerRequest(digest=digest))
+    answer = await _ask(ends, "tokenizer", question, FETCH_TIMEOUT_S)
+    return {file.name: file.content for file in answer.tokenizer.files}
 
 
-async def judge(stub: Any, replica_id: str, metadata: Metadata, asked: Constrained) -> Judgement:
+async def judge(ends: LinkEnds, asked: Constrained) -> Judgement:
     """Return what the replica's compiler says of a constraint, or of demanded calls.
 
     Raises:
-        LinkLostError: the replica is gone, took too long, or is too old to know the question.
+        LinkError: the replica is gone, took too long, or is too old to know the question.
     """
     structured, parsing = (asked, None) if isinstance(asked, StructuredOutput) else (asked.structured, asked.parsing)
     request = pb.CheckConstraintRequest(
         constraint=None if structured is None else structured_to_wire(structured),
         parsing=None if parsing is None else parsing_to_wire(parsing),
     )
-    try:
-        reply = await stub.CheckConstraint(request, metadata=metadata, timeout=CHECK_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        raise _lost("constraint", replica_id, error) from error
+    answer = await _ask(ends, "constraint", pb.LinkCommand(check_constraint=request), CHECK_TIMEOUT_S)
+    found = answer.judgement
     return Judgement(
-        reply.problem,
-        structured_from_wire(reply.relaxed) if reply.HasField("relaxed") else None,
-        tuple(map(unenforced_from_wire, reply.unenforced)),
-        reply.field,
+        found.problem,
+        structured_from_wire(found.relaxed) if found.HasField("relaxed") else None,
+        tuple(map(unenforced_from_wire, found.unenforced)),
+        found.field,
     )
 
 
-def _lost(what: str, replica_id: str, error: grpc.aio.AioRpcError) -> LinkLostError:
-    return LinkLostError(f"{what} of {replica_id}: {error.code().name}: {error.details()}")
+async def _ask(ends: LinkEnds, what: str, question: pb.LinkCommand, seconds: float) -> pb.LinkResponse:
+    try:
+        async with asyncio.timeout(seconds):
+            try:
+                stream = await open_stream(ends, seconds)
+            except OtherProtocolError:
+                return await ask_former(ends, question, seconds)
+            try:
+                answer = await stream.ask(pb.LinkRequest(commands=[question]))
+            finally:
+                stream.break_off()
+    except TimeoutError:
+        raise LinkLostError(f"{what} of {ends.replica_id}: no answer within {seconds:g} s") from None
+    if answer.HasField("rejection"):
+        raise LinkLostError(f"{what} of {ends.replica_id}: {answer.rejection.detail}")
+    return answer

@@ -195,7 +195,7 @@ class Stack:
         keeper._close = silent
         if isinstance(engine, SimEngine):
             engine.wedge()
-        await asyncio.gather(keeper.stop(), replica._server.stop(grace=None))
+        await asyncio.gather(keeper.stop(), replica._server.stop(0))
         await replica._owner.close()
         # Nobody hears the ends any more.
         await engine.close()

@@ -1,4 +1,4 @@
-"""Routers and replicas of this release work with those of release 0.2, whose service has another name."""
+"""Routers and replicas of this release work with those of release 0.2, which connect with gRPC."""
 
 from __future__ import annotations
 
@@ -8,55 +8,99 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.wire.former_name import FORMER_NAME, NAME, FormerNameChannel, FormerNameServer
+from cluster.addresses import host_port
+from cluster.settings import ReplicaSettings
+from cluster.trust.link_proof import Claim
+from cluster.trust.tls import TlsFiles
+from cluster.wire.former_name import FormerNameChannel, FormerNameServer
+from cluster.wire.framing import OtherProtocolError
+from deployments.replica.links.former import FormerServicer
+from deployments.replica.links.side import ReplicaSide
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
-from tests.support.stack import collect, request, running_stack, stream_request, text_of
+from tests.router.links.test_link_security import NAME, tls_of
+from tests.router.links.test_links import read_until
+from tests.support.certificates import Authority, dns
+from tests.support.stack import SECRET, collect, ids_of, request, running_stack, stream_request, text_of
+from tests.support.waiting import until
 
 
-async def answered(folder: Path) -> str:
-    """Return the text of one generation, whole and streamed alike."""
-    async with running_stack(folder) as stack:
+class FormerServer:
+    """The port of a replica of release 0.2."""
+
+    def __init__(self, side: ReplicaSide) -> None:
+        self.server = grpc.aio.server()
+        named: Any = FormerNameServer(self.server)
+        pb_grpc.add_ReplicaServiceServicer_to_server(FormerServicer(side), named)
+
+    async def start(self, settings: ReplicaSettings) -> int:
+        address = host_port(settings.host, settings.port)
+        if settings.tls is None:
+            port = self.server.add_insecure_port(address)
+        else:
+            port = self.server.add_secure_port(address, TlsFiles.of_link(settings.tls).server_credentials())
+        await self.server.start()
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        await self.server.stop(grace_s)
+
+
+def sections(folder: Path, *, tls: bool) -> dict[str, Any]:
+    authority = Authority()
+    return {"replica": {"tls": tls_of(folder, authority, authority.issue("node", dns(NAME)))}} if tls else {}
+
+
+async def answered(folder: Path, *, tls: bool = False) -> None:
+    """Check that generations end well, whole and streamed, and that an abort arrives."""
+    async with running_stack(folder, sections=sections(folder, tls=tls), sim={"base_ms": 2.0}) as stack:
         whole = await stack.inference().Generate(request())
         events = await collect(stack.inference().StreamGenerate(stream_request()))
-    assert whole.choices[0].text == text_of(events)
-    return text_of(events)
+        assert whole.choices[0].text == text_of(events) != ""
+        long = await collect(stack.inference().StreamGenerate(stream_request(max_tokens=300, ignore_eos=True)))
+        assert 300 == len(ids_of(long))
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
+        await read_until(call, 5)
+        call.cancel()
+        await until(lambda: stack.replicas[0].table.sequences == 0)
 
 
+@pytest.mark.parametrize("tls", [False, True])
 async def test_a_router_serves_with_a_replica_of_the_former_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    add = pb_grpc.add_ReplicaServiceServicer_to_server
-
-    def add_former(servicer: Any, server: Any) -> None:
-        if isinstance(server, FormerNameServer):
-            add(servicer, server)
-
-    monkeypatch.setattr(pb_grpc, "add_ReplicaServiceServicer_to_server", add_former)
-    assert await answered(tmp_path)
+    monkeypatch.setattr("deployments.replica.replica.LinkServer", FormerServer)
+    await answered(tmp_path, tls=tls)
 
 
-async def test_a_replica_serves_a_router_of_the_former_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_replica_serves_a_router_of_the_former_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    async def speaks_grpc(*_: object) -> None:
+        raise OtherProtocolError
 
-    class OldChannel(FormerNameChannel):
-        def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-            called.append(method.replace(NAME, FORMER_NAME))
-            return super().stream_stream(method, *args, **kwargs)
-
-    stub = pb_grpc.ReplicaServiceStub
-    monkeypatch.setattr(pb_grpc, "ReplicaServiceStub", lambda channel: stub(OldChannel(channel)))
-    assert await answered(tmp_path)
-    assert {f"/{FORMER_NAME}/Link"} == set(called)
+    monkeypatch.setattr("router.links.link.open_stream", speaks_grpc)
+    monkeypatch.setattr("router.links.questions.open_stream", speaks_grpc)
+    await answered(tmp_path, tls=tls)
 
 
-@pytest.mark.parametrize("method", ["GetStats", "GetTokenizer"])
-async def test_the_former_name_needs_the_secret_too(tmp_path: Path, method: str) -> None:
+async def test_the_former_protocol_needs_secret_and_version_too(tmp_path: Path) -> None:
     async with (
         running_stack(tmp_path, routers=0) as stack,
         grpc.aio.insecure_channel(stack.replicas[0].address) as wire,
     ):
-        stub = pb_grpc.ReplicaServiceStub(FormerNameChannel(wire))  # type: ignore[arg-type]
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await getattr(stub, method)(getattr(pb, f"{method}Request")())
-        assert grpc.StatusCode.UNAUTHENTICATED is caught.value.code()
+        stub: Any = pb_grpc.ReplicaServiceStub(FormerNameChannel(wire))  # type: ignore[arg-type]
+        hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=[999], router_id="router-x"))
+        proved = Claim.make(SECRET, "router-x", "demo-r0")[0].metadata()
+        with pytest.raises(grpc.aio.AioRpcError) as unproved:
+            await stub.GetTokenizer(pb.GetTokenizerRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await stub.GetTokenizer(pb.GetTokenizerRequest(), metadata=proved)
+        with pytest.raises(grpc.aio.AioRpcError) as unproved_link:
+            await stub.Link(iter([pb.LinkRequest(commands=[hello])])).read()
+        with pytest.raises(grpc.aio.AioRpcError) as too_new:
+            await stub.Link(iter([pb.LinkRequest(commands=[hello])]), metadata=proved).read()
+        assert ["UNAUTHENTICATED", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION"] == [
+            caught.value.code().name for caught in (unproved, unknown, unproved_link, too_new)
+        ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.models import PromptLogprobs, ResumeRecord, SequenceEnd
-from deployments.replica.frames import MAX_FRAME_TOKENS, MAX_PROMPT_LOGPROBS, fill_frame
+from deployments.replica.links.frames import MAX_FRAME_TOKENS, MAX_PROMPT_LOGPROBS, fill_frame
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason, PositionLogprobs, TokenLogprob

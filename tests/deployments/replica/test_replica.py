@@ -38,7 +38,7 @@ async def test_a_replica_whose_model_has_no_tokenizer_is_never_ready(tmp_path: P
 async def test_a_tokenizer_that_routers_cannot_fetch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployments.replica.service.MAX_TOKENIZER", 1_000)
+    monkeypatch.setattr("deployments.replica.links.questions.MAX_TOKENIZER", 1_000)
     with pytest.raises(EngineStartError, match=r"files have \d+ bytes, and at most 1000 fit"):
         await made(tmp_path).start()
 

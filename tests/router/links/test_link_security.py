@@ -7,91 +7,85 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import grpc
 import pytest
 
-from cluster.grpc_options import INNER_CHANNEL_OPTIONS
+from cluster.errors import LinkError, LinkRefusedError
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import ReplicaTlsSettings
 from cluster.trust.announcement import Announcement
-from cluster.trust.link_proof import caller_metadata, check_caller
+from cluster.trust.link_proof import Claim
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
+from cluster.wire.framing import FrameProtocol
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from router.links.ends import LinkEnds
 from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.safeguards import LinkSafeguards
-from tests.router.links.test_links import RelayedReplica
+from router.links.stream import open_stream
+from tests.router.links.test_links import RelayedReplica, ends_of
 from tests.support.certificates import Authority, Pair, dns
 from tests.support.stack import SECRET, Stack, request, running_stack
-from tests.support.waiting import until
+from tests.support.waiting import settled_transports, until
 
 OTHER = ClusterSecret(b"not the cluster's secret at all")
 NAME = "penstock-replica"
 
 
-def proof(secret: ClusterSecret = SECRET, replica_id: str = "demo-r0") -> tuple[Any, bytes]:
-    return caller_metadata(secret, "router-x", replica_id)
-
-
 def test_a_proof_counts_for_one_cluster_one_replica_and_one_router() -> None:
-    metadata, answer = proof()
-    forged = [(key, "router-y" if key == "penstock-router" else value) for key, value in metadata]
+    claim, answer = Claim.make(SECRET, "router-x", "demo-r0")
 
-    assert ("router-x", answer) == check_caller(SECRET, "demo-r0", metadata)
-    assert [None] * 5 == [
-        check_caller(SECRET, "demo-r1", metadata),
-        check_caller(OTHER, "demo-r0", metadata),
-        check_caller(SECRET, "demo-r0", forged),
-        check_caller(SECRET, "demo-r0", metadata[:2]),
-        check_caller(SECRET, "demo-r0", None),
+    assert answer == claim.answer(SECRET, "demo-r0")
+    assert claim == Claim.of_metadata(claim.metadata())
+    assert [None] * 6 == [
+        claim.answer(SECRET, "demo-r1"),
+        claim.answer(OTHER, "demo-r0"),
+        replace(claim, router_id="router-y").answer(SECRET, "demo-r0"),
+        replace(claim, proof=b"").answer(SECRET, "demo-r0"),
+        Claim.of_metadata(claim.metadata()[:2]).answer(SECRET, "demo-r0"),
+        Claim.of_metadata(None).answer(SECRET, "demo-r0"),
     ]
 
 
 async def test_a_replica_refuses_a_proof_that_was_made_for_another_one(tmp_path: Path) -> None:
     """So whoever sits at a dead replica's address can't pass a router's proof on."""
     async with running_stack(tmp_path, routers=0) as stack:
-        metadata, _ = proof(replica_id="demo-r7")
-        async with grpc.aio.insecure_channel(stack.replicas[0].address) as wire:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await pb_grpc.ReplicaServiceStub(wire).GetStats(pb.GetStatsRequest(), metadata=metadata)
-        assert grpc.StatusCode.UNAUTHENTICATED is caught.value.code()
+        with pytest.raises(LinkRefusedError, match="did not prove the cluster secret"):
+            await open_stream(ends_of(stack.replicas[0].address, replica_id="demo-r7"), 5.0)
 
 
-class Impostor(pb_grpc.ReplicaServiceServicer):
+class Impostor(FrameProtocol):
     """Welcomes every router, with a proof that it can't know."""
 
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
-        self.heard: list[pb.LinkCommand] = []
-        self.sessions = 0
+    answer = b""
+    heard: ClassVar[list[pb.LinkCommand]] = []
+    sessions = 0
 
-    async def Link(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
-        self.sessions += 1
-        yield pb.LinkResponse(
-            welcome=pb.Welcome(protocol_version=1, replica_id="demo-r0", proof=self.answer, attach_grace_ms=1000)
-        )
-        async for message in request_iterator:
-            self.heard.extend(message.commands)
+    def on_met(self) -> None:
+        Impostor.sessions += 1
+        self.send_preface()
+        welcome = pb.Welcome(protocol_version=1, replica_id="demo-r0", proof=Impostor.answer, attach_grace_ms=1000)
+        self.send(pb.LinkResponse(welcome=welcome).SerializeToString())
+
+    def on_message(self, payload: bytes) -> None:
+        Impostor.heard.extend(pb.LinkRequest.FromString(payload).commands)
 
 
 @asynccontextmanager
-async def served(servicer: Impostor) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    pb_grpc.add_ReplicaServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+async def impostor(answer: bytes) -> AsyncIterator[str]:
+    Impostor.answer, Impostor.sessions = answer, 0
+    Impostor.heard.clear()
+    server = await asyncio.get_running_loop().create_server(Impostor, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await settled_transports()
 
 
 @pytest.mark.parametrize("answer", [b"", b"x" * 32, OTHER.sign("link-answer/2", b"")])
 async def test_a_router_sends_no_work_to_whom_does_not_know_the_secret(answer: bytes) -> None:
-    impostor = Impostor(answer)
-    async with served(impostor) as address:
+    async with impostor(answer) as address:
         link = ReplicaLink(
             "demo-r0",
             address,
@@ -104,16 +98,15 @@ async def test_a_router_sends_no_work_to_whom_does_not_know_the_secret(answer: b
             safeguards=LinkSafeguards(OrphanedOutput(5.0)),
         )
         link.start()
-        await until(lambda: impostor.sessions >= 2)
+        await until(lambda: Impostor.sessions >= 2)
         assert not link.up
         await link.close()
-    assert {"hello"} >= {command.WhichOneof("command") for command in impostor.heard}
+    assert {"hello"} >= {command.WhichOneof("command") for command in Impostor.heard}
 
 
 async def test_a_registry_record_that_was_forged_or_copied_is_never_dialled(tmp_path: Path) -> None:
     """Whoever can write to Redis can't make routers connect to an address of theirs, or to another pool's replica."""
-    impostor = Impostor(b"")
-    async with running_stack(tmp_path) as stack, served(impostor) as address:
+    async with running_stack(tmp_path) as stack, impostor(b"") as address:
         replica = stack.replicas[0]
         real = replica._announced
         assert real is not None
@@ -142,7 +135,7 @@ async def test_a_registry_record_that_was_forged_or_copied_is_never_dialled(tmp_
         pool = stack.routers[0].pools["demo"]
         await until(lambda: pool.beat is not None and len(pool.beat.replicas or ()) == 5)
 
-        assert (0, ["demo-r0"]) == (impostor.sessions, list(pool.replicas.records))
+        assert (0, ["demo-r0"]) == (Impostor.sessions, list(pool.replicas.records))
         assert 2 == (await stack.inference().Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
 
 
@@ -161,15 +154,13 @@ async def tls_stack(folder: Path, authority: Authority, routers: int = 1) -> Asy
         yield stack
 
 
-async def answer_of(dialer: LinkDialer, address: str, metadata: Any) -> grpc.StatusCode:
-    wire = dialer.dial(address, INNER_CHANNEL_OPTIONS)
+async def refusal(ends: LinkEnds) -> str:
+    """Return the class of error that a router gets; empty where it is welcome."""
     try:
-        await pb_grpc.ReplicaServiceStub(wire).GetStats(pb.GetStatsRequest(), metadata=metadata, timeout=10)
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    finally:
-        await wire.close()
-    return grpc.StatusCode.OK
+        (await open_stream(ends, 10.0)).break_off()
+    except LinkError as error:
+        return type(error).__name__
+    return ""
 
 
 async def test_links_over_mutual_tls_carry_work_and_nobody_else_gets_in(tmp_path: Path) -> None:
@@ -184,13 +175,12 @@ async def test_links_over_mutual_tls_carry_work_and_nobody_else_gets_in(tmp_path
             files = tls_of(folder, trusts, by.issue("node", dns(NAME)))
             return LinkDialer(ReplicaTlsSettings(**files))
 
-        address, (good, _), (bad, _) = stack.replicas[0].address, proof(), proof(OTHER)
-        ours = dialer("ours", authority, authority)
-        assert grpc.StatusCode.OK is await answer_of(ours, address, good)
+        address, ours = stack.replicas[0].address, dialer("ours", authority, authority)
+        assert "" == await refusal(ends_of(address, dialer=ours))
         # A certificate alone is not enough, and neither is the secret.
-        assert grpc.StatusCode.UNAUTHENTICATED is await answer_of(ours, address, bad)
+        assert "LinkRefusedError" == await refusal(ends_of(address, dialer=ours, secret=OTHER))
         for refused in (dialer("theirs", stranger, authority), dialer("blind", authority, stranger), LinkDialer(None)):
-            assert grpc.StatusCode.UNAVAILABLE is await answer_of(refused, address, good)
+            assert "LinkLostError" == await refusal(ends_of(address, dialer=refused))
 
 
 async def test_a_replica_whose_certificate_has_another_name_is_not_trusted(tmp_path: Path) -> None:
@@ -198,7 +188,7 @@ async def test_a_replica_whose_certificate_has_another_name_is_not_trusted(tmp_p
     files = tls_of(tmp_path, authority, authority.issue("node", dns("a-router")))
     async with running_stack(tmp_path, routers=0, sections={"replica": {"tls": files}}) as stack:
         dialer = LinkDialer(ReplicaTlsSettings(**files))
-        assert grpc.StatusCode.UNAVAILABLE is await answer_of(dialer, stack.replicas[0].address, proof()[0])
+        assert "LinkLostError" == await refusal(ends_of(stack.replicas[0].address, dialer=dialer))
 
 
 async def test_certificates_of_links_change_while_they_are_up(tmp_path: Path) -> None:
@@ -209,9 +199,12 @@ async def test_certificates_of_links_change_while_they_are_up(tmp_path: Path) ->
         await stack.add_router()
         link = stack.routers[0].pools["demo"].replicas.link("demo-r0")
         assert link is not None
+        # The router asks for the tokenizer on a connection of its own.
+        await stack.inference().Generate(request(max_tokens=3))
+        connections = relay.connections
         await asyncio.to_thread(tls_of, tmp_path, new, new.issue("node", dns(NAME)))
         assert 3 == (await stack.inference().Generate(request(max_tokens=3, ignore_eos=True))).usage.output_tokens
-        assert 1 == relay.connections
+        assert connections == relay.connections
         # The next connection has to satisfy the new authority on both ends.
         relay.cut()
         await until(lambda: not link.up)

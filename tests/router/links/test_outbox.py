@@ -3,55 +3,89 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from penstock.internal.v1 import replica_pb2 as pb
 from router.links import outbox as module
 from router.links.outbox import Outbox
+from tests.support.waiting import until
 
 
 def ping(nonce: int) -> pb.LinkCommand:
     return pb.LinkCommand(ping=pb.Ping(nonce=nonce))
 
 
-async def batch(outbox: Outbox) -> list[int]:
-    async with asyncio.timeout(5):
-        return [command.ping.nonce for command in await outbox.batch()]
+class Written:
+    """Messages that left, each as the numbers of its commands."""
+
+    def __init__(self) -> None:
+        self.messages: list[list[int]] = []
+
+    def __call__(self, commands: Sequence[pb.LinkCommand]) -> None:
+        self.messages.append([command.ping.nonce for command in commands])
+
+
+async def test_commands_of_one_turn_share_a_message() -> None:
+    outbox, written = Outbox(), Written()
+    outbox.attach(written)
+    for number in range(3):
+        outbox.send(ping(number))
+    assert [] == written.messages
+    await asyncio.sleep(0)
+    outbox.send(ping(3))
+    await asyncio.sleep(0)
+    assert [[0, 1, 2], [3]] == written.messages
 
 
 async def test_what_waits_leaves_with_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEISURE_S", 3600.0)
-    outbox = Outbox()
+    outbox, written = Outbox(), Written()
+    outbox.attach(written)
     outbox.send_soon(ping(1))
     outbox.send_soon(ping(2))
+    await asyncio.sleep(0)
+    assert [] == written.messages
     outbox.send(ping(3))
-    assert [1, 2, 3] == await batch(outbox)
+    await until(lambda: [[1, 2, 3]] == written.messages)
 
 
 async def test_what_waits_leaves_alone_after_a_moment() -> None:
-    outbox = Outbox()
+    outbox, written = Outbox(), Written()
+    outbox.attach(written)
     outbox.send_soon(ping(1))
-    assert [1] == await batch(outbox)
+    await until(lambda: [[1]] == written.messages)
 
 
-async def test_a_flush_is_over_when_what_came_during_a_write_has_left_too() -> None:
-    outbox = Outbox()
+async def test_what_comes_without_a_connection_leaves_with_the_next_one() -> None:
+    outbox, written = Outbox(), Written()
     outbox.send(ping(1))
-    assert [1] == await batch(outbox)
-    outbox.send_soon(ping(2))
-    flushed = asyncio.create_task(outbox.flush(5.0))
+    outbox.attach(written)
+    await until(lambda: [[1]] == written.messages)
+    outbox.detach()
+    outbox.send(ping(2))
     await asyncio.sleep(0)
-    outbox.wrote()
-    assert [2] == await batch(outbox)
-    assert not flushed.done()
-    outbox.wrote()
-    assert await flushed
+    assert [2] == [command.ping.nonce for command in outbox.clear()]
 
 
-async def test_a_flush_that_nobody_serves_ends() -> None:
-    outbox = Outbox()
-    assert await outbox.flush(0.01)
+async def test_nothing_leaves_while_the_connection_is_full() -> None:
+    outbox, written = Outbox(), Written()
+    outbox.attach(written)
+    outbox.pause()
     outbox.send(ping(1))
-    assert not await outbox.flush(0.01)
-    assert [1] == [command.ping.nonce for command in outbox.clear()]
+    outbox.flush()
+    await asyncio.sleep(0)
+    outbox.send(ping(2))
+    await asyncio.sleep(0)
+    assert [] == written.messages
+    outbox.resume()
+    await until(lambda: [[1, 2]] == written.messages)
+
+
+async def test_a_flush_takes_along_what_is_not_urgent() -> None:
+    outbox, written = Outbox(), Written()
+    outbox.attach(written)
+    outbox.send_soon(ping(1))
+    outbox.flush()
+    assert ([[1]], 0) == (written.messages, len(outbox))

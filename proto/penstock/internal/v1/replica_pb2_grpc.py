@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ReplicaServiceStub:
-    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """The same for routers and replicas of release 0.2, which connect with gRPC; there the service is
+    `penstock.v1.ReplicaService`. Calls carry a proof of the cluster secret in their metadata.
     """
 
     def __init__(self, channel):
@@ -39,11 +40,6 @@ class ReplicaServiceStub:
                 '/penstock.internal.v1.ReplicaService/Link',
                 request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
                 response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.FromString,
-                _registered_method=True)
-        self.GetStats = channel.unary_unary(
-                '/penstock.internal.v1.ReplicaService/GetStats',
-                request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
-                response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
         self.GetTokenizer = channel.unary_unary(
                 '/penstock.internal.v1.ReplicaService/GetTokenizer',
@@ -58,19 +54,13 @@ class ReplicaServiceStub:
 
 
 class ReplicaServiceServicer:
-    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """The same for routers and replicas of release 0.2, which connect with gRPC; there the service is
+    `penstock.v1.ReplicaService`. Calls carry a proof of the cluster secret in their metadata.
     """
 
     def Link(self, request_iterator, context):
         """Carry all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
         an event-loop turn travels in one frame.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetStats(self, request, context):
-        """Report the engine's state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,11 +88,6 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.FromString,
                     response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.SerializeToString,
             ),
-            'GetStats': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetStats,
-                    request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.FromString,
-                    response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.SerializeToString,
-            ),
             'GetTokenizer': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTokenizer,
                     request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.FromString,
@@ -122,7 +107,8 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicaService:
-    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """The same for routers and replicas of release 0.2, which connect with gRPC; there the service is
+    `penstock.v1.ReplicaService`. Calls carry a proof of the cluster secret in their metadata.
     """
 
     @staticmethod
@@ -142,33 +128,6 @@ class ReplicaService:
             '/penstock.internal.v1.ReplicaService/Link',
             penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
             penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetStats(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.internal.v1.ReplicaService/GetStats',
-            penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
-            penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
             options,
             channel_credentials,
             insecure,

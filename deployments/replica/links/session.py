@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from typing import Protocol
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import GenerationSpec
@@ -12,7 +13,7 @@ from cluster.wire.output_parsing import parsed_to_wire, parsing_from_wire
 from cluster.wire.pooling import pooling_from_start
 from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
-from deployments.replica.frames import fill_frame
+from deployments.replica.links.frames import fill_frame
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason
@@ -21,36 +22,68 @@ from penstock.wire import sampling_from_wire
 
 _LOG = logging.getLogger(__name__)
 
-PROTOCOL_VERSIONS = (1,)
-"""Frame versions that this replica speaks, newest first."""
+MOST_WAITING = 1 << 20
+"""Bytes of commands that may wait; beyond it nothing more is read from the router."""
+
+
+class Wire(Protocol):
+    """Connection that carries a session."""
+
+    def write(self, frame: pb.LinkResponse) -> None:
+        """Send a frame. `LinkSession.pause` is called where the router does not keep up."""
+        ...
+
+    def hold(self) -> None:
+        """Read nothing until `go_on`."""
+        ...
+
+    def go_on(self) -> None:
+        """Read again."""
+        ...
+
+    def break_off(self, failure: Exception) -> None:
+        """End the connection because of an error."""
+        ...
 
 
 class LinkSession:
-    """Outlet of one link. It collects the output of one turn of the loop and sends it as one frame.
+    """Outlet of one link. It sends the output of one turn of the loop as one frame, at the turn's end.
 
-    gRPC allows one outstanding write per stream, so one coroutine (`run`) does all the writing. While a write waits for
-    a slow router, deltas pile up in the logs and are merged in the next frame.
+    While the router reads slowly (`pause`), deltas pile up in the logs and are merged in the next frame.
     """
 
-    def __init__(self, table: AttemptTable, router_id: str, tokenizer_digest: str = "") -> None:
+    def __init__(self, table: AttemptTable, router_id: str, wire: Wire, tokenizer_digest: str = "") -> None:
         """`tokenizer_digest`: the link refuses starts with ids of another tokenizer. Empty where it is not known."""
         self._table = table
         self._router_id = router_id
+        self._wire = wire
         self._tokenizer_digest = tokenizer_digest
         self._keys: dict[int, tuple[str, str]] = {}
         """Request id and attempt of each receiver, by its number."""
         self._dirty: list[OutputLog] = []
         self._extra = pb.LinkResponse()
         """Parts of the next frame that are not output."""
-        self._wake = asyncio.Event()
+        self._due = False
+        """Whether a frame will be sent at the end of this turn, or after the pause."""
+        self._paused = False
+        self._ended = False
+        self._requests: deque[tuple[pb.LinkRequest, int]] = deque()
+        """Commands to carry out, each with its size in bytes."""
+        self._waiting = 0
+        """Bytes of `_requests`."""
+        self._held = False
+        self._came = asyncio.Event()
         self._owner = TaskOwner(f"link.{router_id}")
+        self._owner.spawn(self._obey_all(), "obey")
+        _LOG.info("link.opened", extra={"router": router_id})
 
-    # --- Outlet -------------------------------------------------------------------------------------------------------
+    # --- outlet -------------------------------------------------------------------------------------------------------
 
     def mark(self, log: OutputLog) -> None:
         """Send the new output of this log with the next frame."""
         self._dirty.append(log)
-        self._wake.set()
+        if not self._due:
+            self._touch()
 
     def detach(self, sink: int) -> None:
         """Tell the router that another one took over."""
@@ -59,51 +92,91 @@ class LinkSession:
         self._touch()
 
     def _touch(self) -> None:
-        self._wake.set()
+        if self._due:
+            return
+        self._due = True
+        if not self._paused:
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    def pause(self) -> None:
+        """Send nothing until `resume`."""
+        self._paused = True
 
-    async def run(
-        self,
-        requests: AsyncIterator[pb.LinkRequest],
-        write: Callable[[pb.LinkResponse], Awaitable[None]],
-        welcome: pb.Welcome,
-    ) -> None:
-        """Serve the link until the router closes it. However it ends, the requests it carried are parked."""
-        self._extra.welcome.CopyFrom(welcome)
-        self._touch()
-        reader = self._owner.spawn(self._read(requests), "read")
+    def resume(self) -> None:
+        """Send what came meanwhile."""
+        self._paused = False
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def flush(self) -> None:
+        """Send now what is due, also in a pause."""
+        self._paused = False
+        while self._due and not self._ended:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._paused or self._ended or not self._due:
+            return
+        self._due = False
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                if reader.done():
-                    break
-                await write(self._next_frame())
-        finally:
-            parked = self._table.park(self)
-            await self._owner.close()
-            _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
+            self._wire.write(self._next_frame())
+        except Exception as error:  # noqa: BLE001 - the router connects again, and attaches where it is
+            _LOG.exception("link.frame_failed", extra={"router": self._router_id})
+            self._wire.break_off(error)
 
     def _next_frame(self) -> pb.LinkResponse:
-        # Its own function: in `run`, local variables would keep the last frame's logs alive while nothing happens.
         frame, self._extra = self._extra, pb.LinkResponse()
         dirty, self._dirty = self._dirty, []
         left = fill_frame(frame, dirty, self)
         if left:
             self._dirty.extend(left)
-            self._wake.set()
+            self._touch()
         return frame
 
-    async def _read(self, requests: AsyncIterator[pb.LinkRequest]) -> None:
-        try:
-            async for request in requests:
-                await self._obey(request)
-        finally:
-            # Also after an error: the writer must notice that the link is over.
-            self._wake.set()
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Park the requests of the link, whose connection is over. Call `close` next."""
+        self._ended = True
+        parked = self._table.park(self)
+        # A router that closes its link acknowledges with its last words.
+        for request, _size in self._requests:
+            for command in request.commands:
+                if command.HasField("acknowledge"):
+                    self._acknowledge(command.acknowledge.sink)
+        self._requests.clear()
+        _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
+
+    async def close(self) -> None:
+        """End what still runs for the link."""
+        await self._owner.close()
 
     # --- commands -----------------------------------------------------------------------------------------------------
+
+    def take(self, request: pb.LinkRequest, size: int) -> None:
+        """Carry out commands after those that came before. `size` is in bytes."""
+        self._requests.append((request, size))
+        self._waiting += size
+        self._came.set()
+        if self._waiting > MOST_WAITING and not self._held:
+            self._held = True
+            self._wire.hold()
+
+    async def _obey_all(self) -> None:
+        try:
+            while True:
+                await self._came.wait()
+                self._came.clear()
+                while self._requests:
+                    request, size = self._requests.popleft()
+                    await self._obey(request)
+                    self._waiting -= size
+                    if self._held and self._waiting <= MOST_WAITING // 2:
+                        self._held = False
+                        self._wire.go_on()
+        except Exception as error:  # noqa: BLE001 - as above
+            _LOG.exception("link.command_failed", extra={"router": self._router_id})
+            self._wire.break_off(error)
 
     async def _obey(self, request: pb.LinkRequest) -> None:
         aborts: dict[tuple[FinishReason, bool], list[tuple[str, str]]] = {}
@@ -112,8 +185,7 @@ class LinkSession:
             if kind == "start":
                 await self._start(command.start)
             elif kind == "acknowledge":
-                if (key := self._forget(command.acknowledge.sink)) is not None:
-                    self._table.acknowledge(*key)
+                self._acknowledge(command.acknowledge.sink)
             elif kind == "abort":
                 if (key := self._to_abort(command.abort)) is not None:
                     reason = FinishReason.DEADLINE if command.abort.deadline else FinishReason.CANCELLED
@@ -126,6 +198,10 @@ class LinkSession:
         for (reason, final), keys in aborts.items():
             # Aborting waits for the running step. The next commands must not wait.
             self._owner.spawn(self._table.abort(keys, reason, final=final), "abort")
+
+    def _acknowledge(self, sink: int) -> None:
+        if (key := self._forget(sink)) is not None:
+            self._table.acknowledge(*key)
 
     def _to_abort(self, abort: pb.Abort) -> tuple[str, str] | None:
         if abort.sink:
