@@ -13,7 +13,7 @@ class ReplicaTlsSettings(Section):
     """
 
     certificate_file: FilePath
-    """Certificate of this process; a replica's must carry `server_name`."""
+    """Certificate of this process; a replica's must carry `server_name` among its DNS names."""
     private_key_file: FilePath
     """Private key of the certificate, not encrypted."""
     ca_file: FilePath
