@@ -120,7 +120,7 @@ async def test_the_model_calls_no_tool_that_does_not_answer(
     assert found.choices[0].message.content == known_answers()[answered]
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
 async def test_a_grammar_and_the_model_agree_about_calls(sdk: openai.AsyncOpenAI, choice: Any) -> None:
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     for each in (WEATHER, strict):

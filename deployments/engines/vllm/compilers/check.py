@@ -7,6 +7,7 @@ import json
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
+from deployments.engines.vllm.compilers.lark import SpecialTokens
 from deployments.engines.vllm.compilers.place import with_place
 from deployments.engines.vllm.compilers.xgrammar import gap
 from penstock.models import ConstraintKind, StructuredOutput
@@ -32,16 +33,26 @@ def takes_tokenizer(compiler: Compiler, tokenizer: Any) -> bool:
     return bool(GuidanceBackend.is_tokenizer_supported(tokenizer))
 
 
-def special_tokens(compiler: Compiler, tokenizer: Any) -> dict[str, int]:
-    """Return the ids of the special tokens by their text, as llguidance has them; empty for another compiler."""
+def special_tokens(compiler: Compiler, tokenizer: Any) -> SpecialTokens:
+    """Return the special tokens of a tokenizer, as llguidance has them; none for another compiler.
+
+    Those that the tokenizer itself marks as special are control. A tokenizer without such marks has no others.
+    """
     if compiler != "llguidance" or not takes_tokenizer(compiler, tokenizer):
-        return {}
+        return SpecialTokens()
     from llguidance.hf import from_tokenizer
 
     # Mistral's own tokenizer brings one along.
     of_compiler = getattr(tokenizer, "llg_tokenizer", None) or from_tokenizer(tokenizer)
     added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
-    return {text: token for text, token in added.items() if of_compiler.is_special_token(token)}
+    ids = {text: token for text, token in added.items() if of_compiler.is_special_token(token)}
+    marks = getattr(tokenizer, "added_tokens_decoder", None)
+    marked = (
+        ids.values()
+        if marks is None
+        else (token for token in ids.values() if token not in marks or marks[token].special)
+    )
+    return SpecialTokens(ids, frozenset(marked) | frozenset(tokenizer.all_special_ids))
 
 
 @lru_cache(maxsize=_RECENT)

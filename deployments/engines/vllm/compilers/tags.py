@@ -6,12 +6,12 @@ vLLM's own form for llguidance lets any JSON stand between the tags, so it is no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from deployments.engines.vllm.compilers.check import Compiler, special_tokens
-from deployments.engines.vllm.compilers.lark import to_lark
+from deployments.engines.vllm.compilers.lark import SpecialTokens, to_lark
 from penstock.models import StructuralTag
 
 
@@ -41,7 +41,7 @@ class TagForm:
         self._any_whitespace = any_whitespace
 
     @cached_property
-    def _special_tokens(self) -> Mapping[str, int]:
+    def _special_tokens(self) -> SpecialTokens:
         return special_tokens(self._compiler, self._open_tokenizer())
 
     def of(self, wanted: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import EngineStartError
 from cluster.settings import VllmSettings
 from deployments.engines.vllm.compilers.check import Compiler, special_tokens
+from deployments.engines.vllm.compilers.lark import SpecialTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Parsers:
     """Compiler of the engine's constraints."""
     any_whitespace: bool
     """Whether JSON may have any white space between its parts."""
-    special_tokens: Mapping[str, int]
-    """Ids of the special tokens by their text, as llguidance has them; empty for another compiler."""
+    special_tokens: SpecialTokens
+    """Special tokens, as llguidance has them; none for another compiler."""
     short_call_ids: bool
     """Whether the model's chat template takes only ids of nine letters and digits for tool calls."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.demo_model import MODEL_DIR
-from deployments.engines.vllm.compilers.check import silent_gap
+from deployments.engines.vllm.compilers.check import silent_gap, special_tokens
 from deployments.engines.vllm.compilers.judge import judge
 from deployments.engines.vllm.compilers.lark import to_lark
 from deployments.engines.vllm.compilers.tags import TagForm, format_of
@@ -36,7 +36,7 @@ def accepted_by_llguidance(text: str) -> bool:
     import llguidance.hf
 
     ll = llguidance.hf.from_tokenizer(tokenizer(), len(tokenizer()))
-    lark = to_lark(format_of(TAG), {}, any_whitespace=False)
+    lark = to_lark(format_of(TAG), special_tokens("llguidance", tokenizer()), any_whitespace=False)
     matcher = llguidance.LLMatcher(ll, llguidance.grammar_from("grammar", lark), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = ll.tokenize_str(text)
