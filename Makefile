@@ -64,7 +64,7 @@ test test-fast test-quick check: export PYTHONDONTWRITEBYTECODE :=
 
 # The last step prints the slowest tests, and runs once more, alone, what failed only by a time-out: see tests/again.py.
 test: setup ## run the whole test suite (PENSTOCK_STORES=all: on every kind of Redis)
-	@rm -f $(NOTES); status=0; \
+	@rm -f $(NOTES) $(NOTES:.jsonl=.hung.*); status=0; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --notes=$(NOTES) -m "not ($(ALONE))" || status=$$?; \
 	$(BIN)/python -m pytest --notes=$(NOTES) -m "$(ALONE)" || { code=$$?; [ $$status -ge $$code ] || status=$$code; }; \
 	$(BIN)/python -m tests.again $(NOTES) $$status

@@ -2,7 +2,7 @@
 
 A test that passes then is a flake. The run stays green, and the flake is recorded. It is red when the test is listed in
 tests/flaky.toml, when three or more tests flake in one run, and when an entry of that file has expired. A failure about
-content is never run again.
+content is never run again. Processes that hung are shown with their stacks, and make the run red.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.support.flakes import faults, load_known, record
 from tests.support.notes import Note, read_notes
+from tests.support.watchdog import stacks_of
 
 MOST = 12
 """Tests that are run again; more time-outs in one run have one cause, and running on would only take time."""
@@ -65,7 +66,10 @@ def judge(
         file = record(folder, test, failures[test], now)
         print(f"FLAKY: {test} failed by a time-out and passed alone; traceback in {file}")
         print(f"       list it in {known_file} with first_seen = {now:%Y-%m-%d}, or mend it")
-    if status == 1 and failures and set(flakes) == set(failures):
+    hung = stacks_of(notes_file)
+    for file in hung:
+        print(f"HUNG: a process was ended; its threads stood here:\n{file.read_text(encoding='utf-8')}")
+    if status == 1 and failures and set(flakes) == set(failures) and not hung:
         status = 0
     red = faults(flakes, known, now.date())
     for fault in red:

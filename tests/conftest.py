@@ -17,7 +17,7 @@ import pytest
 from cluster.telemetry.logs import PACKAGES
 from tests.cluster.queue.servers import Server, running
 
-pytest_plugins = ("tests.support.selection", "tests.support.notes")
+pytest_plugins = ("tests.support.selection", "tests.support.notes", "tests.support.watchdog")
 
 # How long an example takes says nothing on a machine that others use too.
 hypothesis.settings.register_profile("shared", deadline=None)

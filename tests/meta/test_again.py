@@ -338,6 +338,48 @@ def test_a_suite_is_judged_by_what_pytest_noted(
     assert {True} == {note.timed_out for note in read_notes(notes) if note.outcome == "failed" and "late" in note.test}
 
 
+HANGING = """
+import threading, time
+
+import pytest
+
+from tests.support import watchdog
+
+watchdog.GRACE_S = 0.5
+
+
+@pytest.fixture
+def never():
+    yield
+    # pytest-timeout has raised in the test, and does not come again.
+    threading.Event().wait()
+
+
+@pytest.mark.timeout(1)
+def test_hangs(never):
+    time.sleep(60)
+
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended_and_shown_with_its_stacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite, known, notes = (tmp_path / name for name in ("test_suite.py", "flaky.toml", "notes.jsonl"))
+    suite.write_text(HANGING)
+    known.write_text("")
+    plugins = [f"-ptests.support.{name}" for name in ("notes", "watchdog")]
+    options = (*plugins, "-n1", "-p", "no:cacheprovider", "--rootdir", tmp_path, f"--notes={notes}")
+    command = [sys.executable, "-m", "pytest", "-q", *options, suite]
+    assert 0 != subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL, timeout=60).returncode
+
+    assert 1 == again.judge(notes, 1, lambda tests, file: None, known_file=known, folder=tmp_path / "flakes")
+    shown = capsys.readouterr().out
+    assert "HUNG: a process was ended" in shown
+    assert "in never" in shown
+
+
 def unraisable(cause: BaseException) -> BaseException:
     error = pytest.PytestUnraisableExceptionWarning("Exception ignored in: ...")
     error.__cause__ = cause

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_quick(item):
             item.add_marker("quick")
         if patience() > 1 and config.getoption("timeout", None) is None:
-            item.add_marker(pytest.mark.timeout(_timeout_s(config, item) * patience()), append=False)
+            item.add_marker(pytest.mark.timeout(timeout_s(config, item) * patience()), append=False)
 
 
 def pytest_report_header() -> str:
@@ -50,7 +50,8 @@ def is_quick(item: pytest.Item) -> bool:
     return _STARTERS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def _timeout_s(config: pytest.Config, item: pytest.Item) -> float:
+def timeout_s(config: pytest.Config, item: pytest.Item) -> float:
+    """Return the time limit of a test, seconds."""
     marker = item.get_closest_marker("timeout")
     if marker is None:
         return float(config.getini("timeout"))

@@ -170,9 +170,11 @@ def sockets_folders(folder: Path) -> list[Path]:
 
 
 async def test_the_next_start_removes_the_sockets_folders_whose_owner_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a killed `penstock up` one stayed, each time."""
+    # A short name: the folder of this test's name is too long for sockets where many runs came before.
+    tmp_path = tmp_path_factory.mktemp("s")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = (
         "import asyncio, os, signal, sys\n"
