@@ -33,8 +33,13 @@ LABELS = {
     "vllm_http": "(b) vLLM HTTP",
     "penstock": "(c) Penstock gRPC",
     "penstock_http": "(d) Penstock HTTP",
+    "penstock_parsed": "(e) the same with tools and reasoning",
 }
-SERVERS = {("inprocess",): in_process, ("vllm_http",): vllm_http, ("penstock", "penstock_http"): penstock}
+SERVERS = {
+    ("inprocess",): in_process,
+    ("vllm_http",): vllm_http,
+    ("penstock", "penstock_http", "penstock_parsed"): penstock,
+}
 """What opens the paths of a server, in their order."""
 WARM_UP = 10_000
 """Number of the first prompt that is not counted."""

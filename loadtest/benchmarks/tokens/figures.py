@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.benchmarks.tokens.load import LoadResult
 
 MODES = ("saturated", "paced", "alone")
-PATHS = ("inprocess", "vllm_http", "penstock", "penstock_http")
+PATHS = ("inprocess", "vllm_http", "penstock", "penstock_http", "penstock_parsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Comparison:
 
     mode: str
     name: str
-    of: Callable[[Phase, Phase, Phase, Phase], float]
-    """Function of the phases of (a), (b), (c) and (d)."""
+    of: Callable[[Mapping[str, Phase]], float]
+    """Function of the phases of a round, by path."""
     at_least: float | None = None
     at_most: float | None = None
 
     def values(self, rounds: Rounds) -> list[float]:
         """Return the figure of each round."""
-        return [self.of(*(each[path] for path in PATHS)) for each in rounds]
+        return [self.of(each) for each in rounds]
 
     def held(self, value: float) -> bool:
         """Return whether a value keeps the bar."""
@@ -90,17 +90,40 @@ class Comparison:
         return f"at most {self.at_most:g}" if self.at_most is not None else ""
 
 
+def _cpu(one: str, other: str) -> Callable[[Mapping[str, Phase]], float]:
+    return lambda phases: phases[one].cpu_us_per_token / phases[other].cpu_us_per_token
+
+
+def _speed(one: str, other: str) -> Callable[[Mapping[str, Phase]], float]:
+    return lambda phases: phases[one].tokens_per_s / phases[other].tokens_per_s
+
+
+def _tokens_per_message(phases: Mapping[str, Phase]) -> float:
+    result = phases["penstock"].result
+    return result.tokens / result.messages
+
+
+def _added_ttft_ms(phases: Mapping[str, Phase]) -> float:
+    return phases["penstock"].ttft_ms - phases["inprocess"].ttft_ms
+
+
+def _ttft_d_over_b(phases: Mapping[str, Phase]) -> float:
+    return phases["penstock_http"].ttft_ms / phases["vllm_http"].ttft_ms
+
+
 COMPARISONS = (
-    Comparison("saturated", "saturated_cpu_c_over_b", lambda _a, b, c, _d: _cpu(c, b), at_most=0.65),
-    Comparison("saturated", "saturated_cpu_d_over_b", lambda _a, b, _c, d: _cpu(d, b), at_most=0.6),
-    Comparison("saturated", "saturated_tokens_c_over_b", lambda _a, b, c, _d: _speed(c, b), at_least=1.1),
-    Comparison("saturated", "saturated_tokens_d_over_b", lambda _a, b, _c, d: _speed(d, b)),
-    Comparison("saturated", "saturated_tokens_c_over_a", lambda a, _b, c, _d: _speed(c, a), at_least=0.85),
-    Comparison("paced", "paced_cpu_c_over_b", lambda _a, b, c, _d: _cpu(c, b), at_most=1.0),
-    Comparison("paced", "paced_cpu_d_over_b", lambda _a, b, _c, d: _cpu(d, b), at_most=1.0),
-    Comparison("paced", "paced_tokens_per_message_c", lambda _a, _b, c, _d: c.result.tokens / c.result.messages),
-    Comparison("alone", "added_ttft_ms", lambda a, _b, c, _d: c.ttft_ms - a.ttft_ms, at_most=3.0),
-    Comparison("alone", "alone_ttft_d_over_b", lambda _a, b, _c, d: d.ttft_ms / b.ttft_ms, at_most=1.0),
+    Comparison("saturated", "saturated_cpu_c_over_b", _cpu("penstock", "vllm_http"), at_most=0.65),
+    Comparison("saturated", "saturated_cpu_d_over_b", _cpu("penstock_http", "vllm_http"), at_most=0.6),
+    Comparison("saturated", "saturated_cpu_e_over_d", _cpu("penstock_parsed", "penstock_http"), at_most=1.5),
+    Comparison("saturated", "saturated_tokens_c_over_b", _speed("penstock", "vllm_http"), at_least=1.1),
+    Comparison("saturated", "saturated_tokens_d_over_b", _speed("penstock_http", "vllm_http")),
+    Comparison("saturated", "saturated_tokens_c_over_a", _speed("penstock", "inprocess"), at_least=0.85),
+    Comparison("paced", "paced_cpu_c_over_b", _cpu("penstock", "vllm_http"), at_most=1.0),
+    Comparison("paced", "paced_cpu_d_over_b", _cpu("penstock_http", "vllm_http"), at_most=1.0),
+    Comparison("paced", "paced_cpu_e_over_d", _cpu("penstock_parsed", "penstock_http"), at_most=1.5),
+    Comparison("paced", "paced_tokens_per_message_c", _tokens_per_message),
+    Comparison("alone", "added_ttft_ms", _added_ttft_ms, at_most=3.0),
+    Comparison("alone", "alone_ttft_d_over_b", _ttft_d_over_b, at_most=1.0),
 )
 
 
@@ -117,14 +140,6 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         below += math.comb(count, cut) * 0.5**count
     first = max(0, cut - 1)
     return ordered[first], ordered[count - 1 - first]
-
-
-def _cpu(one: Phase, other: Phase) -> float:
-    return one.cpu_us_per_token / other.cpu_us_per_token
-
-
-def _speed(one: Phase, other: Phase) -> float:
-    return one.tokens_per_s / other.tokens_per_s
 
 
 def fields_of(phases: Mapping[str, Rounds]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The paths to the same engine. Each is an async context manager that yields one path, or two of one cluster."""
+"""The paths to the same engine. Each is an async context manager that yields one path, or all of one cluster."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _http_send(session: aiohttp.ClientSession) -> Send:
             "ignore_eos": True, "stream": True, "return_token_ids": True,
         }  # fmt: skip
         async with session.post("/v1/completions", json=body) as reply:
-            reply.raise_for_status()
+            await _check(reply)
             async for line in reply.content:
                 if line.startswith(b"data: {"):
                     choices = json.loads(line[6:])["choices"]
@@ -165,6 +165,36 @@ def _http_send(session: aiohttp.ClientSession) -> Send:
                         stream.got(len(ids))
 
     return send
+
+
+def _parsed_send(session: aiohttp.ClientSession) -> Send:
+    """Stream chats that offer a tool and ask for reasoning, so that parsers look at every token."""
+    place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": place}}
+
+    async def send(text: str, tokens: int, stream: StreamTimes) -> None:
+        body = {
+            "model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens,
+            "temperature": TEMPERATURE, "ignore_eos": True, "stream": True, "tools": [tool],
+            "chat_template_kwargs": {"thinking": True}, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        async with session.post("/v1/chat/completions", json=body) as reply:
+            await _check(reply)
+            async for line in reply.content:
+                if line.startswith(b"data: {"):
+                    chunk = json.loads(line[6:])
+                    # Parsers hold text back, so only the end tells how many tokens there were.
+                    if chunk["choices"]:
+                        stream.got(0)
+                    elif chunk.get("usage"):
+                        stream.tokens = chunk["usage"]["completion_tokens"]
+
+    return send
+
+
+async def _check(reply: aiohttp.ClientResponse) -> None:
+    if not reply.ok:
+        raise RuntimeError(f"{reply.url}: {reply.status}: {await reply.text()}")
 
 
 def _http_session(port: int) -> aiohttp.ClientSession:
@@ -185,12 +215,12 @@ async def _wait_http(session: aiohttp.ClientSession, server: ChildProcess) -> No
             await asyncio.sleep(0.2)
 
 
-# --- (c) and (d) Penstock ---------------------------------------------------------------------------------------------
+# --- (c), (d) and (e) Penstock ----------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, ServingPath]]:
-    """Run a whole cluster, and stream over gRPC and over HTTP."""
+async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, ServingPath, ServingPath]]:
+    """Run a whole cluster, and stream over gRPC, over HTTP, and over HTTP with output that is parsed."""
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             flags={
@@ -226,7 +256,8 @@ async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, Serving
             async with _http_session(cluster.routers[0].http_port) as session:
                 try:
                     over_grpc = ServingPath(send, lambda: _penstock_processes(cluster), lambda: _ray_processes(cluster))
-                    yield over_grpc, replace(over_grpc, send=_http_send(session))
+                    over_http = replace(over_grpc, send=_http_send(session))
+                    yield over_grpc, over_http, replace(over_grpc, send=_parsed_send(session))
                 finally:
                     await channel.close(None)
 

@@ -109,6 +109,8 @@ class MessageEvents:
         for call in delta.tool_calls:
             if call.id:
                 self._close()
+                # A client that came back behind this start would get it again: it comes from the delta.
+                self._between = False
                 self._block("tool_use", {"id": _call_id(call.id), "name": call.name, "input": {}})
             if call.arguments:
                 self._more(call.arguments)

@@ -28,12 +28,14 @@ def test_the_ratios_are_medians_of_rounds_so_a_round_of_a_slow_machine_does_not_
         "vllm_http": phase(100, 1.0, 0.04),
         "penstock": phase(120, 1.0, 0.024),
         "penstock_http": phase(120, 1.0, 0.012),
+        "penstock_parsed": phase(120, 1.0, 0.018),
     }
     broken = {**even, "penstock": phase(10, 1.0, 0.5, ttft_s=0.9)}
     fields = fields_of({mode: [even, broken, even] for mode in MODES})
 
     assert pytest.approx(0.5) == fields["ratios"]["saturated_cpu_c_over_b"]
     assert pytest.approx(0.25) == fields["ratios"]["saturated_cpu_d_over_b"]
+    assert pytest.approx(1.5) == fields["ratios"]["saturated_cpu_e_over_d"]
     assert pytest.approx(1.2) == fields["ratios"]["saturated_tokens_c_over_b"]
     assert pytest.approx(0.0) == fields["added_ttft_ms"]
     assert [0.0, 890.0, 0.0] == [round(each) for each in fields["rounds"]["added_ttft_ms"]]

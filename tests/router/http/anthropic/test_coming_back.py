@@ -15,6 +15,8 @@ import pytest
 import pytest_asyncio
 
 from cluster.errors import QueueFullError
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.http import event_stream
 from router.http.anthropic.events import MessageEvents
 from router.http.anthropic.place import StreamPlace
@@ -196,3 +198,45 @@ async def test_an_error_in_the_middle_of_a_stream_says_when_to_try_again() -> No
 )
 async def test_the_id_of_an_event_is_its_place(place: StreamPlace) -> None:
     assert StreamPlace.of(place.event_id()) == place
+
+
+MERGED = (
+    api.Delta(offset=0, token_ids=range(3), reasoning="Hm."),
+    api.Delta(
+        offset=3,
+        token_ids=range(20),
+        text="One moment.",
+        tool_calls=[
+            types.ToolCallDelta(index=0, id="call_a", name="weather", arguments='{"city": '),
+            types.ToolCallDelta(index=0, arguments='"Paris"}'),
+            types.ToolCallDelta(index=1, id="call_b", name="weather", arguments='{"city": "Oslo"}'),
+        ],
+    ),
+    api.Delta(
+        offset=23,
+        token_ids=range(9),
+        tool_calls=[types.ToolCallDelta(index=2, id="call_c", name="weather", arguments="{}")],
+    ),
+)
+"""Deltas of a busy router: with several calls, and whole ones, in one."""
+
+
+def told(events: MessageEvents, from_token: int = 0) -> list[Told]:
+    """Return what is written for the deltas behind a number of tokens."""
+    deltas = [delta for delta in MERGED if delta.offset >= from_token]
+    text = b"".join(events.of(api.StreamGenerateResponse(delta=delta)) for delta in deltas).decode()
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        found.append(Told(fields["event"], json.loads(fields["data"]), fields.get("id", "")))
+    return found
+
+
+async def test_a_client_may_come_back_behind_any_event_of_merged_deltas() -> None:
+    whole = told(MessageEvents("demo", event_ids=True))
+    assert ["thinking", "text", *["tool_use"] * 3] == [block[0] for block in message(whole)]
+    places = [(number, place) for number, event in enumerate(whole) if (place := StreamPlace.of(event.event_id))]
+    assert len(places) > len(MERGED)
+    for number, place in places:
+        rest = told(MessageEvents("demo", event_ids=True, after=place), place.tokens)
+        assert message([*whole[: number + 1], *rest]) == message(whole)
