@@ -19,6 +19,7 @@ from router.call_context import CallContext, ClientGoneError
 from router.call_origin import GRPC, enter_call, with_parent
 from router.grpc_server import call_context
 from router.identity import Caller, Role, minimum_role, require_role
+from router.identity.revocations import seen
 from router.metrics import RouterMetrics
 from router.status import abort, to_rpc_status
 
@@ -145,6 +146,7 @@ def _checked(request: Message | Malformed) -> Message:
 
 
 async def _fail(name: str, error: BaseException, context: Any, metrics: RouterMetrics, began: float) -> NoReturn:
+    error = seen(error)
     if isinstance(error, ClientGoneError | grpc.aio.InternalError):
         # The client left during a write. grpc.aio raises its InternalError then.
         error = asyncio.CancelledError()

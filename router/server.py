@@ -183,6 +183,7 @@ def build_router(
         on_item=metrics.job_item,
         line_bytes=line_bytes,
         endpoints=ENDPOINTS,
+        revocations=registry.revocations,
     )
     for name, pool in pools.items():
         pool.job_work = partial(feeder.work, name)
@@ -205,7 +206,7 @@ def build_router(
     keys = registry.keys
     known = settings.auth.credentials
     calls = Calls(inference, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
-    responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits))
+    responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits), registry.revocations)
     http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     secret.watch(metrics.reloaded)

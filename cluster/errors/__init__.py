@@ -3,6 +3,7 @@
 PenstockError
 ├── RequestError                    the client can fix or repeat the request
 │   ├── UnauthenticatedError        the caller gave no credentials, or none that are valid
+│   ├── KeyRevokedError             the key was revoked while the call ran, with what it had begun
 │   ├── TooManyAttemptsError        the address sent too many wrong keys; carries when to retry
 │   ├── PermissionDeniedError       the caller may not do this
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
@@ -56,7 +57,7 @@ Errors hold data, and their sentence is composed from it. `reason` is the stable
 `remedy` what to do about it.
 """
 
-from cluster.errors.registry import AdapterInUseError, RegistryConflictError
+from cluster.errors.registry import AdapterInUseError, KeyRevokedError, RegistryConflictError
 from cluster.errors.requests import (
     BatchUnknownError,
     CancelledError,
@@ -137,6 +138,7 @@ __all__ = [
     "JobNotFoundError",
     "JobResultsLostError",
     "KeyReusedError",
+    "KeyRevokedError",
     "LeadershipLostError",
     "LinkError",
     "LinkLostError",

@@ -22,6 +22,17 @@ class RegistryConflictError(RequestError):
         super().__init__(f"{kind} {name!r} {here}; the change expects {f'version {expected}' if expected else 'none'}")
 
 
+class KeyRevokedError(RequestError):
+    """A call or other work whose API key was revoked while it ran, where the revocation asked for its end."""
+
+    reason = "KEY_REVOKED"
+    remedy = "Use another key. Whoever revoked this one asked that what it had begun ends too."
+
+    def __init__(self, key: str) -> None:
+        self.facts = {"key": key}
+        super().__init__(f"the API key {key} was revoked, and what it had begun ended with it")
+
+
 class AdapterInUseError(RequestError):
     """A deletion of an adapter that requests use."""
 

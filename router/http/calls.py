@@ -21,6 +21,7 @@ from router.http.context import TOLD, HttpContext
 from router.http.errors import HttpError, http_error
 from router.http.event_stream import EventEncoder, EventStream, SharedStream
 from router.identity import Caller
+from router.identity.revocations import seen
 from router.inference.servicer import InferenceServicer
 from router.metrics import RouterMetrics
 
@@ -92,11 +93,12 @@ class Calls:
         """Answer with what some work writes to a stream. Errors as in `stream`."""
         try:
             await work
-        except PenstockError as error:
-            if not stream.begun:
-                raise
-            self.note(request, http_error(error))
-            await stream.fail(http_error(error))
+        except (PenstockError, asyncio.CancelledError) as error:
+            told = seen(error)
+            if not stream.begun or not isinstance(told, PenstockError):
+                raise told from None
+            self.note(request, http_error(told))
+            await stream.fail(http_error(told))
         except ClientGoneError:
             raise asyncio.CancelledError from None
         finally:
@@ -118,7 +120,9 @@ class Calls:
         enter_call(with_parent(_origin(request.path), headers))
         try:
             response = await handler(request)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if (told := seen(error)) is not error:
+                return self._answer(request, http_error(told))
             self._metrics.call(_name(request), "CANCELLED", None)
             raise
         except web.HTTPException as error:

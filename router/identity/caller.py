@@ -54,6 +54,11 @@ class Caller:
     credential: Credential = field(default=Credential(), compare=False)
     """How it is known. Callers with the same rights are equal, however they are known."""
 
+    @property
+    def api_key(self) -> str:
+        """Public id of the key that it called with; empty where it called with none."""
+        return self.credential.name if self.credential.kind is CredentialKind.API_KEY else ""
+
 
 ANONYMOUS = Caller("anonymous", Role.ADMIN)
 """The caller of every call where no credentials are required."""

@@ -11,6 +11,7 @@ from cluster.lifecycle import TaskOwner
 from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.identity import Caller
+from router.identity.revocations import outliving, revoked
 from router.inference.idempotency import IdempotentResult
 from router.inference.routed import RoutedAdmission
 from router.metrics import RouterMetrics
@@ -45,7 +46,7 @@ class KeyedGeneration:
         try:
             await work
         except asyncio.CancelledError:
-            lingers = self.result is not None and not self._generations.draining
+            lingers = self.result is not None and not self._generations.draining and not revoked()
             raise
         finally:
             self._generations.metrics.left(self.generation)
@@ -61,8 +62,9 @@ class KeyedGeneration:
         while another call waits for the result.
         """
         try:
-            while not await self._lingered():
-                pass
+            with outliving(self.generation.cancel):
+                while not await self._lingered():
+                    pass
         except PenstockError:
             # The generation failed, or another call took over.
             pass
@@ -137,7 +139,7 @@ class OpenGenerations:
         try:
             return self._keyed(await asyncio.shield(task), key)
         except asyncio.CancelledError:
-            if self.draining:
+            if self.draining or revoked():
                 task.cancel()
             self.spawn(self._linger_from(task, key), "linger")
             raise
@@ -188,8 +190,9 @@ class OpenGenerations:
     async def _linger_from(self, admitting: asyncio.Task[Generation | bytes], key: str) -> None:
         """Go on with a request whose client left while it was opened."""
         try:
-            async with asyncio.timeout(self.grace_s):
-                opened = self._keyed(await admitting, key)
+            with outliving(admitting.cancel):
+                async with asyncio.timeout(self.grace_s):
+                    opened = self._keyed(await admitting, key)
         except (TimeoutError, PenstockError):
             # Nothing has begun, or the key did not come again while it was looked for.
             return

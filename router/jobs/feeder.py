@@ -13,6 +13,7 @@ from cluster.jobs.contract import JobRecord, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.batch.input import ENDPOINTS, Endpoints
+from router.identity.revocations import Revocations
 from router.jobs.execute import Execute
 from router.jobs.run import JobRun, RunTools
 
@@ -33,12 +34,13 @@ class JobFeeder:
         *,
         line_bytes: Callable[[JobRecord, bytes], int] = lambda _record, _result: 0,
         endpoints: Endpoints = ENDPOINTS,
+        revocations: Revocations | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         """`capacity` takes a pool's name and returns how many sequences its replicas run together. `on_item` is called
         for every stored result with the pool and whether the item failed. `line_bytes` returns the bytes of a result's
-        line in a file, and `endpoints` has readers of its requests.
+        line in a file, and `endpoints` has readers of its requests. `revocations` end the jobs of revoked keys.
         """
         self._router_id = router_id
         self._stores = stores
@@ -48,6 +50,7 @@ class JobFeeder:
         self._on_item = on_item
         self._line_bytes = line_bytes
         self._endpoints = endpoints
+        self._revocations = revocations or Revocations()
         self._monotonic = monotonic
         self._wall_s = wall_s
         self._owner = TaskOwner("jobs")
@@ -136,9 +139,11 @@ class JobFeeder:
             self._owner.spawn(self._run(pool, run), "run")
 
     async def _run(self, pool: str, run: JobRun) -> None:
+        work = self._revocations.began(run.api_key, run.created_ms, run.revoke)
         try:
             await run.run()
         finally:
+            work.close()
             if len(self._runs[pool]) == self._settings.jobs_per_router:
                 # Now there is room for a job that waited.
                 self._nudges[pool].set()

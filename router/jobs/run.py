@@ -6,12 +6,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cluster.autoscaler.router_report import JobWork
-from cluster.errors import InvalidRequestError, JobLeaseLostError, JobLimitError, QueueUnavailableError
+from cluster.errors import (
+    InvalidRequestError,
+    JobLeaseLostError,
+    JobLimitError,
+    KeyRevokedError,
+    QueueUnavailableError,
+)
 from cluster.jobs.contract import ItemResult, JobClaim, JobRecord, JobStore
 from cluster.jobs.ids import file_of
 from cluster.lifecycle import TaskOwner
@@ -85,13 +92,27 @@ class JobRun:
         self._items: set[asyncio.Task[None]] = set()
         self._resting: set[asyncio.Task[Any]] = set()
         """Items that were refused and wait for their next try."""
+        self._executing: set[asyncio.Task[Any]] = set()
+        """Items that wait in line or run."""
         self._stopping = False
+        self._revoked = False
+        """Whether the job ends because its key was revoked."""
         self._lost = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
         """Number of items that wait or run."""
         return len(self._items)
+
+    @property
+    def api_key(self) -> str:
+        """Public id of the key that submitted the job; empty for none."""
+        return self._header.api_key
+
+    @property
+    def created_ms(self) -> int:
+        """Time of its submission, milliseconds since the Unix epoch."""
+        return self._record.created_ms
 
     def work(self) -> JobWork:
         """Return what is left of the job. Safe to call from another thread."""
@@ -111,6 +132,13 @@ class JobRun:
         """Start no more items. `run` returns when the items in flight have ended."""
         self._stopping = True
         for task in list(self._resting):
+            task.cancel()
+
+    def revoke(self) -> None:
+        """End the job, because its key was revoked. Items that run get this as their error."""
+        self._revoked = True
+        _LOG.warning("job.revoked", extra={"job": self._job_id, "key": self.api_key})
+        for task in (*self._resting, *self._executing):
             task.cancel()
 
     async def run(self) -> None:
@@ -148,8 +176,14 @@ class JobRun:
             first = False
             for block in blocks:
                 await self._feed(block)
+                if self._revoked:
+                    break
             while self._items:
                 await asyncio.wait(self._items)
+            if self._revoked:
+                # Some items tell why. Nothing of the others runs.
+                await self._insist(lambda: self._store.cancel(self._job_id))
+                return
 
     async def _feed(self, block: BlockPlan) -> None:
         bodies: list[bytes] = []
@@ -209,10 +243,16 @@ class JobRun:
 
     async def _result(self, index: int, item: api.JobItem, repeated: str) -> ItemResult:
         while True:
+            if self._revoked:
+                return error_result(index, item, to_rpc_status(KeyRevokedError(self.api_key)))
             try:
                 enter_call(self._origin)
-                answer = await self._tools.execute(self._claim.record.tenant, request_of(item))
+                with self._among(self._executing):
+                    answer = await self._tools.execute(self._claim.record.tenant, request_of(item))
                 return response_result(index, item, answer, repeated)
+            except asyncio.CancelledError:
+                self._go_on_if_revoked()
+                continue
             except Exception as error:  # noqa: BLE001 - every error that a client could get is judged
                 status = to_rpc_status(error)
             verdict = judge(status)
@@ -229,12 +269,29 @@ class JobRun:
             await self._rest(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
 
     async def _rest(self, seconds: float) -> None:
-        if (task := asyncio.current_task()) is not None:
-            self._resting.add(task)
-            try:
+        try:
+            with self._among(self._resting):
                 await self._tools.sleep(seconds)
-            finally:
-                self._resting.discard(task)
+        except asyncio.CancelledError:
+            self._go_on_if_revoked()
+
+    @contextmanager
+    def _among(self, tasks: set[asyncio.Task[Any]]) -> Iterator[None]:
+        """Count the item whose task runs among others."""
+        if (task := asyncio.current_task()) is None:
+            yield
+            return
+        tasks.add(task)
+        try:
+            yield
+        finally:
+            tasks.discard(task)
+
+    def _go_on_if_revoked(self) -> None:
+        """Go on after a cancellation that is that of the key; raise any other again."""
+        task = asyncio.current_task()
+        if not self._revoked or task is None or task.uncancel():
+            raise asyncio.CancelledError
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Call the store until it answers. When the lease is lost it never returns, and the whole run ends."""

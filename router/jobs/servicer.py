@@ -79,7 +79,7 @@ class JobServicer:
             await _only_read(upload, requests)
             return _existing(known, upload, key)
         job_id = new_id(pool)
-        await store.create(job_id, caller.tenant, stored_header(header))
+        await store.create(job_id, caller.tenant, stored_header(header, caller))
         await self._fill(store, pool, job_id, upload, requests)
         # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
         record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))

@@ -12,6 +12,7 @@ from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire, request_class_from_wire
 from router.call_origin import call_origin
+from router.identity import Caller
 from router.jobs.lines import request_of
 from router.validation import RequestLimits, check_request
 from router.validation.fields import MAX_MODEL_BYTES
@@ -29,10 +30,11 @@ _OF_THE_JOB = ("request_class", "queue_timeout", "idempotency_key")
 """Fields of a generation that belong to its job."""
 
 
-def stored_header(header: api.JobHeader) -> bytes:
-    """Return a header as it is stored, with the span of the call that brings it."""
+def stored_header(header: api.JobHeader, caller: Caller) -> bytes:
+    """Return a header as it is stored, with the span and the key of the call that brings it."""
     stored, parent = api.JobHeader(), call_origin().parent
     stored.CopyFrom(header)
+    stored.api_key = caller.api_key
     stored.trace_parent = "" if parent is None else parent.trace_parent
     return stored.SerializeToString()
 

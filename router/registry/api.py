@@ -23,6 +23,7 @@ from penstock.wire import duration_from_wire
 from router.identity import Caller, Role, require_role
 from router.identity.key import hash_key, key_id, mint_key
 from router.registry.adapters import AdapterCalls
+from router.registry.keys import REVOCATION, revocation_of
 from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
 
 _LOG = logging.getLogger(__name__)
@@ -116,7 +117,8 @@ class RegistryApi:
         if not request.force:
             await self._adapters.check_unused(edits, wait_s)
         began = time.monotonic()
-        version = await self._view.apply(edits, _author(caller))
+        revocations = [revocation_of(one.name) for one in request.edits if one.end_streams]
+        version = await self._view.apply([*edits, *revocations], _author(caller))
         behind = await self._view.behind(version, wait_s)
         adapters = await self._adapters.loaded(edits, max(0.0, wait_s + began - time.monotonic()))
         for difference in differences:
@@ -159,6 +161,10 @@ class RegistryApi:
         if self._settings.registry.holds(kind.name, one.name):
             problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
             raise InvalidRequestError.of(f"{place}.name", problem)
+        if one.end_streams and kind is not KEY:
+            raise InvalidRequestError.of(f"{place}.end_streams", f"must be false for kind {kind.name!r}")
+        if one.end_streams and kind.names.fullmatch(one.name) is None:
+            raise InvalidRequestError.of(f"{place}.name", f"must match {kind.names.pattern}, got {one.name!r}")
         expected = one.expected_version if one.HasField("expected_version") else None
         if not one.HasField("value"):
             return Edit(kind.name, one.name, None, expected)
@@ -269,6 +275,8 @@ def _change(change: Change) -> api.RegistryChange:
     if (kind := KINDS.get(change.kind)) is not None:
         before, after = (None if one is None else json.loads(one) for one in (change.before, change.after))
         difference = _difference(kind, change.name, before, after)
+    elif change.kind == REVOCATION:
+        difference.after.update({"end_streams": True})
     return api.RegistryChange(
         number=change.number,
         at_ms=change.at_ms,

@@ -11,8 +11,9 @@ from cluster.registry.contract import RegistryStore, Watcher
 from cluster.registry.view import RegistryView
 from cluster.settings import Settings
 from router.identity import Authenticator, Caller
+from router.identity.revocations import Revocations
 from router.registry.api import RegistryApi
-from router.registry.keys import RegisteredKeys
+from router.registry.keys import RegisteredKeys, follow_revocations
 from router.registry.tenants import Tenants
 
 
@@ -27,6 +28,7 @@ class RegistryParts:
     """Function from a call to its caller, within what its tenant may use."""
     keys: RegisteredKeys
     adapters: PoolAdapters
+    revocations: Revocations
 
 
 def open_registry(
@@ -36,6 +38,8 @@ def open_registry(
     view = RegistryView(store, Watcher(router_id, "router"))
     keys = RegisteredKeys(view)
     authenticator.bearers.append(keys)
-    tenants, adapters = Tenants(settings, view), PoolAdapters()
+    tenants, adapters, revocations = Tenants(settings, view), PoolAdapters(), Revocations()
     view.listen(KIND, adapters.hear)
-    return RegistryParts(view, tenants, RegistryApi(settings, view), tenants.limited(authenticator), keys, adapters)
+    follow_revocations(view, revocations)
+    authenticate = revocations.tracked(tenants.limited(authenticator))
+    return RegistryParts(view, tenants, RegistryApi(settings, view), authenticate, keys, adapters, revocations)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass
 
+from cluster.registry.contract import Edit
 from cluster.registry.contract import Entry as RegistryEntry
 from cluster.registry.view import RegistryView
 from router.identity.key import key_id
 from router.identity.keys_file import KeysFile
+from router.identity.revocations import Revocations
 from router.identity.table import Entry, KeyTable
 from router.registry.kinds import KEY
 
 _LOG = logging.getLogger(__name__)
+
+REVOCATION = "revocation"
+"""Kind of the entries that end what a key has begun. Their names are those of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +59,19 @@ class RegisteredKeys:
     def _forget(self, entry: RegistryEntry) -> None:
         if entry.value is None:
             self._read.pop(entry.name, None)
+
+
+def revocation_of(name: str) -> Edit:
+    """Return the edit that ends what a key has begun. It goes along with that of the key."""
+    # Another value each time, so that a key which came back can be revoked again.
+    return Edit(REVOCATION, name, secrets.token_hex(8).encode())
+
+
+def follow_revocations(view: RegistryView, revocations: Revocations) -> None:
+    """End the work of keys as the registry says."""
+
+    def hear(entry: RegistryEntry) -> None:
+        if entry.value is not None and (ended := revocations.revoke(entry.name, entry.at_ms)):
+            _LOG.warning("registry.key_revoked", extra={"entry": entry.name, "ended": ended})
+
+    view.listen(REVOCATION, hear)

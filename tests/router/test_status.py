@@ -19,6 +19,7 @@ from router.status import DOMAIN, abort, to_rpc_status
 CASES = [
     (errors.InvalidRequestError.of("n", "must be 1"), "INVALID_ARGUMENT", "INVALID_REQUEST", {}, "BadRequest"),
     (errors.UnauthenticatedError("who?"), "UNAUTHENTICATED", "UNAUTHENTICATED", {}, None),
+    (errors.KeyRevokedError("5d41"), "UNAUTHENTICATED", "KEY_REVOKED", {"key": "5d41"}, None),
     (
         errors.TooManyAttemptsError(60, 1.5),
         "RESOURCE_EXHAUSTED",

@@ -107,6 +107,7 @@ class JobHeader(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     RUN_WITHIN_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    API_KEY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model of all items, as ListModels returns it. Required, 1 to 256 bytes."""
     request_class: _types_pb2.RequestClass.ValueType
@@ -117,6 +118,10 @@ class JobHeader(_message.Message):
     """
     trace_parent: _builtins.str
     """Header `traceparent` of the call that submitted the job. Routers set it, and replace what a client sends."""
+    api_key: _builtins.str
+    """Public id of the API key that submitted the job. Routers set it, and replace what a client sends. Where the key is
+    revoked and its work is to end, so does the job.
+    """
     @_builtins.property
     def run_within(self) -> _duration_pb2.Duration:
         """Longest time from submission to the end; after it the job ends as EXPIRED. Above 0, at most the setting
@@ -131,10 +136,11 @@ class JobHeader(_message.Message):
         idempotency_key: _builtins.str = ...,
         run_within: _duration_pb2.Duration | None = ...,
         trace_parent: _builtins.str = ...,
+        api_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run_within", b"run_within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "model", b"model", "request_class", b"request_class", "run_within", b"run_within", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "idempotency_key", b"idempotency_key", "model", b"model", "request_class", b"request_class", "run_within", b"run_within", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

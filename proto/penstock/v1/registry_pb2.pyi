@@ -127,12 +127,18 @@ class RegistryEdit(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
+    END_STREAMS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the entry. Required."""
     name: _builtins.str
     """Name of the entry. Required."""
     expected_version: _builtins.int
     """Version that the entry must have; 0: none. ABORTED (REGISTRY_CONFLICT) where it has another one. Absent: any."""
+    end_streams: _builtins.bool
+    """Of a key: whether what it has begun ends at every router with UNAUTHENTICATED (KEY_REVOKED): open calls, jobs, and
+    responses in the background. A key of the keys file may be named too, with no content; it stays valid until it is
+    taken from the file. Otherwise what a key has begun goes on to its end.
+    """
     @_builtins.property
     def value(self) -> _struct_pb2.Struct:
         """New content, in place of the present one. Absent: the entry is deleted; one of the settings comes back then."""
@@ -144,10 +150,11 @@ class RegistryEdit(_message.Message):
         name: _builtins.str = ...,
         value: _struct_pb2.Struct | None = ...,
         expected_version: _builtins.int | None = ...,
+        end_streams: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "kind", b"kind", "name", b"name", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_version", b"_expected_version", "end_streams", b"end_streams", "expected_version", b"expected_version", "kind", b"kind", "name", b"name", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_version: _TypeAlias = _typing.Literal["expected_version"]  # noqa: Y015
     _WhichOneofArgType__expected_version: _TypeAlias = _typing.Literal["_expected_version", b"_expected_version"]  # noqa: Y015

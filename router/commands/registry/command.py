@@ -121,9 +121,17 @@ def add_delete_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the entry; of a key: its public id")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--force", action="store_true", help="delete an adapter although requests use it")
+    parser.add_argument(
+        "--end-streams",
+        action="store_true",
+        help="of a key: end its open calls, its jobs and its responses in the background too. It may be a key of the "
+        "keys file; take it from the file first",
+    )
     _add_wait(parser)
     add_target_flags(parser)
-    show_examples(parser, "penstock delete keys 5d41402abc4b2a76 --yes")
+    show_examples(
+        parser, "penstock delete keys 5d41402abc4b2a76 --yes", "penstock delete keys 5d41402abc4b2a76 --end-streams"
+    )
     parser.set_defaults(run=run_delete, dry_run=False)
 
 
@@ -134,18 +142,23 @@ def run_delete(options: argparse.Namespace) -> int:
     kind = kind_of(options.kind)
     with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
         found = client.registry(kind, name=options.name, timeout=10.0)
-        if not found or not found[0].version:
+        version = found[0].version if found else 0
+        if not version and not options.end_streams:
             raise SettingsError(f"{kind} {options.name!r} is not in the registry")
-        outcome.status = _change(options, client, [RegistryEdit(kind, options.name, None, found[0].version)])
+        edit = RegistryEdit(kind, options.name, None, version, end_streams=options.end_streams)
+        outcome.status = _change(options, client, [edit])
     return outcome.status
 
 
 def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit]) -> int:
     differences = client.edit_registry(edits, dry_run=True, timeout=10.0).differences
     screen().print(shown(differences), end="")
-    if options.dry_run or not differences:
+    ends = [edit.name for edit in edits if edit.end_streams]
+    for name in ends:
+        screen().print(f"x what key {name} has begun ends", highlight=False)
+    if options.dry_run or not (differences or ends):
         return 0
-    if not options.yes and not _agreed(len(differences)):
+    if not options.yes and not _agreed(max(1, len(differences))):
         return 1
     with messages().status("waiting until every router and replica knows it"):
         force = getattr(options, "force", False)

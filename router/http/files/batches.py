@@ -145,7 +145,7 @@ class Batches:
         header.run_within.CopyFrom(duration_to_wire(min(asked.window_s, settings.run_within_s)))
         check_header(header, settings)
         job = FileJob(
-            header=stored_header(header),
+            header=stored_header(header, caller),
             note=BatchNote(asked.endpoint, asked.completion_window, asked.metadata, errors).pack(),
             key=asked.key,
             digest=asked.digest(),

@@ -134,11 +134,13 @@ class FileRoutes:
             async for block in blocks:
                 await response.write(block)
             await response.write_eof()
-        except (ContentLostError, PenstockError):
+        except (ContentLostError, PenstockError, asyncio.CancelledError) as error:
             # The status is sent already. A connection that breaks off tells the client that something is missing.
             _LOG.warning("file.broken_off", extra={"file": request.match_info["file"]})
             if request.transport is not None:
                 request.transport.abort()
+            if isinstance(error, asyncio.CancelledError):
+                raise
         return response
 
     # --- batches ------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class ResponseRoutes:
             raise places.body_error(error) from None
         base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
         own = [item for _, item in items]
-        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest)
+        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, caller.api_key)
         ignored = (*asked.ignored, *places.paths(chat.ignored))
         return _Ready(asked, name, caller, stored, chat.generate, places, ignored)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from cluster.errors import (
     CancelledError,
     InvalidRequestError,
+    KeyRevokedError,
     PenstockError,
     QueueUnavailableError,
     ShuttingDownError,
@@ -109,6 +110,8 @@ class ResponseRun:
         """Set while there is output that the journal lacks."""
         self._open: KeyedGeneration | None = None
         self._cancelled = False
+        self._revoked = False
+        """Whether it ends because its key was revoked."""
         self._unread_since = time.monotonic()
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -154,6 +157,12 @@ class ResponseRun:
         if self._open is not None:
             self._open.generation.cancel()
 
+    def revoke(self) -> None:
+        """End the response, because its key was revoked."""
+        self._revoked = True
+        if self._open is not None:
+            self._open.generation.cancel()
+
     async def _work(self) -> None:
         number = self._journal
         if number:
@@ -161,6 +170,9 @@ class ResponseRun:
             if followed is not None:
                 self._before = merged(piece for chunk in followed.chunks for piece in unpack_pieces(chunk))
         while self.result is None:
+            if self._revoked:
+                await self._finish(self._ended_by_revocation())
+                return
             if self._cancelled:
                 await self._finish(stopped(self._said(), int(time.time()))[1])
                 return
@@ -213,7 +225,7 @@ class ResponseRun:
             return
         self._open = opened
         try:
-            if self._cancelled:
+            if self._cancelled or self._revoked:
                 opened.generation.cancel()
             await opened.deliver(self._read(opened))
         finally:
@@ -228,7 +240,7 @@ class ResponseRun:
         await self._end()
 
     async def _end(self) -> None:
-        if (finished := self._finished) is not None:
+        if (finished := self._finished) is not None and not self._revoked:
             said, now_s = self._said(), int(time.time())
             await self._finish((broken(said, _LOST, now_s) if self._before else ended(said, finished, now_s))[1])
 
@@ -306,6 +318,9 @@ class ResponseRun:
     def _said(self) -> Events:
         """Return the state of a stream that has told everything."""
         return collected(self.stored.base, self._before or self.pieces)
+
+    def _ended_by_revocation(self) -> dict[str, Any]:
+        return broken(self._said(), http_error(KeyRevokedError(self.stored.api_key)), int(time.time()))[1]
 
     async def _finish(self, response: Mapping[str, Any]) -> None:
         stored = self.stored

@@ -20,6 +20,7 @@ from router.http.responses.pieces import unpack_pieces
 from router.http.responses.run import FLUSH_S, ResponseRun, ResponseTools
 from router.http.responses.stored import StoredRequest, StoredResult
 from router.identity import Caller
+from router.identity.revocations import Revocations
 from router.inference.keyed_generation import OpenGenerations
 from router.validation import RequestLimits, check_request
 
@@ -41,8 +42,9 @@ def response_tools(
 class ResponseRuns:
     """All of them. A response whose router is gone continues at another one."""
 
-    def __init__(self, tools: ResponseTools) -> None:
-        self._tools = tools
+    def __init__(self, tools: ResponseTools, revocations: Revocations) -> None:
+        """`revocations` end the responses of revoked keys."""
+        self._tools, self._revocations = tools, revocations
         self._owner = TaskOwner("responses")
         self._runs: dict[str, ResponseRun] = {}
         self._draining = False
@@ -132,9 +134,12 @@ class ResponseRuns:
         return run
 
     async def _run(self, run: ResponseRun) -> None:
+        stored = run.stored
+        work = self._revocations.began(stored.api_key, 1000 * int(stored.base["created_at"]), run.revoke)
         try:
             await run.run()
         finally:
+            work.close()
             if self._runs.get(run.stored.response_id) is run:
                 del self._runs[run.stored.response_id]
             if not self._runs:

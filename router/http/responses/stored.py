@@ -28,6 +28,8 @@ class StoredRequest:
     """The whole conversation up to the answer."""
     digest: str
     """Digest of the body as the client sent it."""
+    api_key: str = ""
+    """Public id of the key that it came with; empty for none."""
 
     @property
     def response_id(self) -> str:
@@ -44,12 +46,12 @@ class StoredRequest:
 
     def packed(self) -> bytes:
         """Return it as bytes."""
-        return bytes(msgpack.packb((self.generate, self.base, list(self.items), self.digest)))
+        return bytes(msgpack.packb((self.generate, self.base, list(self.items), self.digest, self.api_key)))
 
     @classmethod
     def unpack(cls, data: bytes) -> StoredRequest:
         """Undo `packed`."""
-        return cls(*msgpack.unpackb(data)[:4])
+        return cls(*msgpack.unpackb(data)[:5])
 
 
 @dataclass(frozen=True, slots=True)

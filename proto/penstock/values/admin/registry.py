@@ -71,9 +71,13 @@ class RegistryEdit:
     """New content; None deletes the entry."""
     expected_version: int | None = None
     """Version that the entry must have, 0 for none; None for any."""
+    end_streams: bool = False
+    """Whether what a key has begun ends too: open calls, jobs and responses in the background."""
 
     def to_proto(self) -> registry_pb2.RegistryEdit:
-        edit = registry_pb2.RegistryEdit(kind=self.kind, name=self.name, expected_version=self.expected_version)
+        edit = registry_pb2.RegistryEdit(
+            kind=self.kind, name=self.name, expected_version=self.expected_version, end_streams=self.end_streams
+        )
         if self.value is not None:
             edit.value.SetInParent()
             edit.value.update(self.value)
