@@ -147,12 +147,14 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
 @pytest.mark.parametrize("value", [None, {"tenant": "revoked", "expires": "2026-01-01T00:00:00Z"}])
 async def test_without_the_wish_what_a_key_has_begun_goes_on(stack: Stack, keys: Keys, value: Any) -> None:
     made = await new_key(stack, keys)
-    async with client(stack, made.key, 1) as caller:
-        async with caller.stream("demo", "x", max_tokens=60, ignore_eos=True) as stream:
-            events = aiter(stream)
-            await anext(events)
-            await revoke(stack, keys, made.id, value, end_streams=False)
-            assert [event async for event in events][-1].usage.output_tokens == 60  # type: ignore[union-attr]
+    async with (
+        client(stack, made.key, 1) as caller,
+        caller.stream("demo", "x", max_tokens=60, ignore_eos=True) as opened,
+    ):
+        events = aiter(opened)
+        await anext(events)
+        await revoke(stack, keys, made.id, value, end_streams=False)
+        assert [event async for event in events][-1].usage.output_tokens == 60  # type: ignore[union-attr]
     await until(idle(stack))
 
 
