@@ -161,7 +161,7 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             return _invalid(error)
         case PermissionDeniedError():
             return _status(error, {"tenant": error.tenant, error.subject: error.value})
-        case RegistryConflictError() | AdapterInUseError():
+        case RegistryConflictError() | AdapterInUseError() | KeyRevokedError():
             return _status(error, error.facts)
         case JobLimitError():
             # No RetryInfo: waiting does not help until a job is deleted.
