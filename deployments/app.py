@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any
@@ -12,8 +13,9 @@ from cluster.errors import EngineDeadError
 from cluster.gc_tuning import settle_heap
 from cluster.ray_serve.config import DEPLOYMENT
 from cluster.ray_serve.start_report import VARIABLE, Failure, StartReport, report_base
+from cluster.settings import Settings
 from cluster.telemetry import configure_logging
-from deployments.hosting import end_after_engine_death, make_replica, note_failed_start, read_settings
+from deployments.hosting import end_after_engine_death, note_failed_start, ordered_to_end, read_settings, start_replica
 from deployments.replica.replica import Replica
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +34,7 @@ class ReplicaHost:
         report = open_report(settings_file, pool)
         try:
             rank = serve.get_replica_context().rank.rank
-            replica = make_replica(settings, pool, _unique_id(), rank)
-            await replica.start()
+            replica = await start_replica(settings, pool, _unique_id(), rank)
         except Exception as error:
             report.fail(Failure(str(error) or type(error).__name__, getattr(error, "final", False)))
             # Serve retries by itself without end. The autoscaler should know that the starts fail.
@@ -41,7 +42,16 @@ class ReplicaHost:
             raise
         report.clear()
         self._replica = replica
+        self._gives_way = False
+        self._yielding = asyncio.create_task(self._give_way(settings, replica), name="give-way")
         settle_heap()
+
+    async def _give_way(self, settings: Settings, replica: Replica) -> None:
+        drain_s = await ordered_to_end(settings, replica)
+        self._gives_way = True
+        await replica.stop(drain_s)
+        # Serve starts another one in place of an actor that has ended.
+        os._exit(0)
 
     async def check_health(self) -> None:
         """Check the engine. If it is dead, end this process, so that Serve replaces it at its next check."""
@@ -64,8 +74,12 @@ class ReplicaHost:
     async def __del__(self) -> None:
         """Drain the replica. Serve awaits this once before it kills the actor, and gives no other notice."""
         replica = getattr(self, "_replica", None)
-        if replica is not None:
-            await replica.stop()
+        if replica is None:
+            return
+        if self._gives_way:
+            await self._yielding
+        self._yielding.cancel()
+        await replica.stop()
 
 
 def open_report(settings_file: str, pool: str) -> StartReport:

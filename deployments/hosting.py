@@ -13,12 +13,16 @@ from cluster.errors import QueueUnavailableError
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.registry.redis.store import RedisRegistryStore
-from cluster.settings import Settings, load_settings
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.redis.store import RedisRolloutStore
+from cluster.settings import PoolSettings, Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.trust.announcement import replica_name
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
+from deployments.revisions import Place, started_as, told_to_retire
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,8 +37,8 @@ def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Set
     return load_settings(flags=tree)
 
 
-def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Replica:
-    """Make a replica. Call `start` on it next.
+async def start_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Replica:
+    """Start a replica with the pool's revision.
 
     Args:
         settings: the whole tree.
@@ -43,16 +47,31 @@ def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Re
         rank: number of this replica within its pool, from 0.
 
     Raises:
-        SettingsError: the cluster secret can't be read.
+        SettingsError: the cluster secret can't be read, or this release does not know a setting of the revision.
+        EngineStartError: the engine did not come up.
+        QueueUnavailableError: Redis does not say which revision the pool has.
     """
+    book = open_rollouts(settings, pool)
+    place = Place(replica_name(pool, unique_id), rank)
+    try:
+        async with started_as(book, settings.pools[pool], place) as (revision, own):
+            replica = _make_replica(settings, pool, own, place, revision.number)
+            await replica.start()
+            return replica
+    finally:
+        await book.close()
+
+
+def _make_replica(settings: Settings, pool: str, own: PoolSettings, place: Place, revision: int) -> Replica:
     plan = ReplicaPlan(
-        replica_id=replica_name(pool, unique_id),
+        replica_id=place.replica_id,
         pool=pool,
-        pool_settings=settings.pools[pool],
+        pool_settings=own,
         queue_settings=settings.queue,
         settings=settings.replica,
         telemetry=settings.telemetry,
         adapter_folder=settings.cluster.folder / "adapters",
+        revision=revision,
     )
     secret_file = settings.cluster.secret_file
     if secret_file is None:
@@ -60,12 +79,29 @@ def make_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Re
     limits = limits_from(settings.queue)
     return Replica(
         plan,
-        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, rank)),
+        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, place.rank)),
         lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
         ClusterSecret.from_file(secret_file),
         open_control=lambda: open_control(settings, pool),
         open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
     )
+
+
+def open_rollouts(settings: Settings, pool: str) -> RolloutBook:
+    """Open the record of the pool's roll-out."""
+    return RolloutBook(pool, RedisRolloutStore(settings.redis.url, pool, settings.redis.timeout_s))
+
+
+async def ordered_to_end(settings: Settings, replica: Replica) -> float:
+    """Wait until the replica has to give way to another revision. Return the seconds that its requests may take.
+
+    Its host stops it then, and ends the process; the platform starts another one.
+    """
+    book = open_rollouts(settings, replica.plan.pool)
+    try:
+        return await told_to_retire(book, replica.plan.replica_id, settings.queue.heartbeat_s)
+    finally:
+        await book.close()
 
 
 def open_control(settings: Settings, pool: str) -> RedisControlStore:

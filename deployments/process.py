@@ -1,6 +1,7 @@
 """A replica in a process without Ray: `python -m deployments.process`. For simulated engines on one machine.
 
-It ends on SIGTERM or SIGINT, after a drain, and by itself when its engine is dead.
+It ends on SIGTERM or SIGINT, after a drain, and by itself when its engine is dead or it has to give way to another
+revision.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
 from cluster.telemetry import configure_logging
-from deployments.hosting import end_after_engine_death, make_replica, read_settings
+from deployments.hosting import end_after_engine_death, ordered_to_end, read_settings, start_replica
 from deployments.replica.replica import Replica
 
 HEALTH_S = 2.0
@@ -52,11 +53,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 async def _run(settings: Settings, pool: str, rank: int, ready_file: Path) -> None:
-    replica = make_replica(settings, pool, secrets.token_hex(4), rank)
     stop = asyncio.Event()
     with stop_signals(stop.set):
-        await replica.start()
+        replica = await start_replica(settings, pool, secrets.token_hex(4), rank)
         settle_heap()
+        order = asyncio.create_task(ordered_to_end(settings, replica), name="give-way")
+        order.add_done_callback(lambda _: stop.set())
         try:
             partial = ready_file.with_suffix(".partial")
             fields = {"replica_id": replica.plan.replica_id, "address": replica.address, "pid": os.getpid()}
@@ -64,7 +66,9 @@ async def _run(settings: Settings, pool: str, rank: int, ready_file: Path) -> No
             partial.replace(ready_file)
             await _serve(replica, stop)
         finally:
-            await replica.stop()
+            order.cancel()
+            (drain_s,) = await asyncio.gather(order, return_exceptions=True)
+            await replica.stop(drain_s if isinstance(drain_s, float | int) else None)
 
 
 async def _serve(replica: Replica, stop: asyncio.Event) -> None:

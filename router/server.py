@@ -61,6 +61,8 @@ from router.records.genai_metrics import GenAiMetrics, push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
 from router.registry.build import open_registry
+from router.rollout.api import RolloutApi
+from router.rollout.keeper import RolloutKeeper, open_rollouts
 from router.routing import Aliases
 from router.stores import QueueFactory
 from router.validation import RequestLimits
@@ -103,6 +105,7 @@ class RouterParts:
     control_api: ControlApi
     records: RecordKeeper
     registry: RegistryView
+    rollouts: RolloutKeeper
     push: PushPlan | None
     tracing: Tracing | None
     """Export of traces; None where it is off."""
@@ -150,12 +153,7 @@ def build_router(
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     tracing = open_tracing(settings, router_id)
     admission = Admission(
-        catalog,
-        secret,
-        router_id,
-        policies,
-        own.expected_output_tokens,
-        salts,
+        *(catalog, secret, router_id, policies, own.expected_output_tokens, salts),
         constraints=constraints,
         tracing=tracing.sampling if tracing is not None else None,
     )
@@ -175,10 +173,7 @@ def build_router(
     job_stores = JobStores(pools, queues.jobs, queues.job_pools())
     execute = Executor(routed, pooling, limits, metrics, records.closed)
     feeder = JobFeeder(
-        router_id,
-        job_stores.served,
-        execute,
-        settings.jobs,
+        *(router_id, job_stores.served, execute, settings.jobs),
         capacity=lambda pool: pools[pool].replicas.capacity(),
         on_item=metrics.job_item,
         line_bytes=line_bytes,
@@ -198,7 +193,12 @@ def build_router(
     jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
     records_api = RecordsApi(pools, records, control_api, aliases)
-    admin = AdminServicer(pools, router_id, control_api, records_api, policies, registry.api, aliases=aliases)
+    rollouts = open_rollouts(settings, queues.rollout, queues.queue)
+    admin = AdminServicer(
+        *(pools, router_id, control_api, records_api, policies, registry.api),
+        aliases=aliases,
+        rollouts=RolloutApi(rollouts, control_api.target),
+    )
     handlers = [
         service_handler(service, servicer, metrics, registry.authenticate)
         for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
@@ -223,6 +223,7 @@ def build_router(
         control_api=control_api,
         records=records,
         registry=registry.view,
+        rollouts=rollouts,
         push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,
@@ -293,6 +294,7 @@ class Router:
             self._owner.spawn(self._learn(pool), "learn")
         parts.feeder.start()
         parts.records.start()
+        parts.rollouts.start()
         await parts.job_stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -375,6 +377,7 @@ class Router:
         await parts.records.close()
         if parts.tracing is not None:
             await asyncio.to_thread(parts.tracing.close)
+        await parts.rollouts.close()
         await parts.control_api.close()
         await parts.job_stores.close()
         await parts.bell.close()

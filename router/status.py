@@ -46,6 +46,7 @@ from cluster.errors import (
     RequestNotFoundError,
     ResponseLimitError,
     ResponseNotFoundError,
+    RolloutStateError,
     SlowReaderError,
     TakenOverError,
     TooManyAttemptsError,
@@ -82,6 +83,7 @@ CODES: Mapping[type[PenstockError], int] = {
     JobExistsError: code_pb2.ALREADY_EXISTS,
     RegistryConflictError: code_pb2.ABORTED,
     AdapterInUseError: code_pb2.FAILED_PRECONDITION,
+    RolloutStateError: code_pb2.FAILED_PRECONDITION,
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
     NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
@@ -161,7 +163,7 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             return _invalid(error)
         case PermissionDeniedError():
             return _status(error, {"tenant": error.tenant, error.subject: error.value})
-        case RegistryConflictError() | AdapterInUseError() | KeyRevokedError():
+        case RegistryConflictError() | AdapterInUseError() | KeyRevokedError() | RolloutStateError():
             return _status(error, error.facts)
         case JobLimitError():
             # No RetryInfo: waiting does not help until a job is deleted.

@@ -23,6 +23,8 @@ from cluster.registry.redis.store import RedisRegistryStore
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
 from cluster.responses.settings import response_limits_from
+from cluster.rollout.contract import RolloutStore
+from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import Settings
 
 
@@ -43,6 +45,8 @@ class QueueFactory:
     records: Callable[[str], RecordStore]
     """Records of a pool's requests, by the pool's name."""
     registry: Callable[[], RegistryStore]
+    rollout: Callable[[str], RolloutStore]
+    """Roll-out of a pool, by the pool's name."""
 
 
 def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
@@ -64,4 +68,5 @@ def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
         responses=lambda: RedisResponseStore(url, response_limits, timeout_s),
         records=lambda pool: RedisRecordStore(url, pool, record_limits, timeout_s),
         registry=lambda: RedisRegistryStore(url, timeout_s),
+        rollout=lambda pool: RedisRolloutStore(url, pool, timeout_s),
     )

@@ -32,6 +32,7 @@ GROUPS = {
         "values.steps",
         "values.admin.costs",
         "values.admin.registry",
+        "values.admin.rollout",
         "values.admin.identity",
         "values.admin.records",
     ),

@@ -18,6 +18,8 @@ from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.contract import RolloutStore
 from cluster.settings import Settings
 from cluster.telemetry.otlp_metrics import MetricPush, open_push
 from cluster.trust.secret import ClusterSecret
@@ -31,6 +33,8 @@ class AutoscalerStores:
 
     queue: Callable[[str], Queue]
     control: Callable[[str], ControlStore]
+    rollout: Callable[[str], RolloutStore] | None = None
+    """None where no pool can have a roll-out."""
 
 
 class Autoscaler:
@@ -41,6 +45,9 @@ class Autoscaler:
         self._settings = settings
         self._queues = {name: stores.queue(name) for name in scaled_pools(settings)}
         self._stores = {name: stores.control(name) for name in scaled_pools(settings)}
+        self._rollouts = (
+            {name: RolloutBook(name, stores.rollout(name)) for name in scaled_pools(settings)} if stores.rollout else {}
+        )
         self._owner = TaskOwner(self.holder)
         self._looked_at = time.monotonic()
         self._server: ObservedServer | None = None
@@ -55,6 +62,7 @@ class Autoscaler:
                 self._stores[name],
                 actuator,
                 secret,
+                rollouts=self._rollouts.get(name),
             )
             for name in scaled_pools(settings)
         }
@@ -122,6 +130,8 @@ class Autoscaler:
         for name in self.scalers:
             await self._queues[name].close()
             await self._stores[name].close()
+        for book in self._rollouts.values():
+            await book.close()
         if self._push is not None:
             await asyncio.to_thread(self._push.close)
         if self._server is not None:

@@ -57,6 +57,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.queue.settings import limits_from
     from cluster.ray_serve.client import ServeApi
     from cluster.redis.check import warn_or_refuse
+    from cluster.rollout.redis.store import RedisRolloutStore
     from cluster.trust.secret import ClusterSecret
 
     redis, address = settings.redis, options.ray_address or settings.cluster.ray_address
@@ -72,6 +73,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     stores = AutoscalerStores(
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
+        rollout=lambda pool: RedisRolloutStore(redis.url, pool, redis.timeout_s),
     )
     secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")
     serve = ServeApi(address, token_file, settings.autoscaler.patience_s)

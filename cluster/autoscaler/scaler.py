@@ -33,6 +33,8 @@ from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import PoolView
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.changes import applies
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
@@ -45,6 +47,9 @@ Result = TypeVar("Result")
 
 RELIEF_TICKS = 3
 """Ticks for which relief holds unless a later decision renews it."""
+
+UNHEALTHY = "UNHEALTHY"
+"""Beginning of what Ray Serve says of a pool that lacks a replica."""
 
 BREAK_TICKS = 4
 """Ticks after which a time without a tick counts as a time without a leader."""
@@ -77,7 +82,10 @@ class PoolScaler:
         store: ControlStore,
         actuator: Actuator,
         secret: ClusterSecret,
+        *,
+        rollouts: RolloutBook | None = None,
     ) -> None:
+        """Without `rollouts` the pool has none."""
         self.name = name
         self.mode = ControlMode(settings.autoscale.mode)
         self.record: DecisionRecord | None = None
@@ -88,6 +96,8 @@ class PoolScaler:
         self.tally = Tally()
         self._holder = holder
         self._settings = settings.autoscale
+        self._pool_settings = settings
+        self._rollouts = rollouts
         self._host = host
         self._queue = queue
         self._store = store
@@ -162,6 +172,10 @@ class PoolScaler:
         """
         view = await self._queue.observe()
         trouble = await self._look()
+        bounds, rolling = await self._bounds_now()
+        if rolling:
+            # Serve calls a pool unhealthy whenever a replica has given way.
+            trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
         view = self._own(view)
         before = self.actual.target if self.actual is not None else None
         reports = self._read(view)
@@ -173,10 +187,12 @@ class PoolScaler:
             view, self._leader_state.meter, self._leader_state.starts, self._facts, await self._fit(view), jobs
         )
         point = point_in_force(await self._point_of(view), self._default_point)
-        made = decide(point, self._bounds, seen, self._leader_state.slow, self._rules)
+        made = decide(point, bounds, seen, self._leader_state.slow, self._rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
         slow = made.state if self._acts else _unmoved(made.state, seen.at)
-        self._leader_state = replace(self._leader_state, slow=slow, starts=self._asked(seen, made))
+        # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
+        starts = self._leader_state.starts if rolling else self._asked(seen, made)
+        self._leader_state = replace(self._leader_state, slow=slow, starts=starts)
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
             before=before if before is not None else seen.coming,
@@ -200,6 +216,18 @@ class PoolScaler:
             # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
             self._leader_state = replace(self._leader_state, slow=_unmoved(made.state, seen.at))
         return self.record
+
+    async def _bounds_now(self) -> tuple[GroupBounds, bool]:
+        """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
+        number, and has the surge beyond it: each replica that changes is missing for a while.
+        """
+        if self._rollouts is None:
+            return self._bounds, False
+        found, _ = await self._rollouts.read()
+        if found is None or not found.state.active or not applies(found, self._pool_settings):
+            return self._bounds, False
+        number = found.size + found.extra
+        return GroupBounds(number, number), True
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
         """Return the record of starts with those that are ordered now."""

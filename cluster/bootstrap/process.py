@@ -108,6 +108,11 @@ class ChildProcess:
         """Whether the process has not ended."""
         return self._process.returncode is None
 
+    @property
+    def returncode(self) -> int | None:
+        """Exit status; None while it runs."""
+        return self._process.returncode
+
     async def wait(self) -> int:
         """Wait for the end of the process; return the exit status."""
         return await self._process.wait()

@@ -59,6 +59,11 @@ class _ReplicaPlace:
         """Whether no process runs there."""
         return self.process is None or not self.process.running
 
+    @property
+    def gave_way(self) -> bool:
+        """Whether the process ended by itself to make room for another revision."""
+        return self.process is not None and self.process.returncode == 0
+
 
 class RaylessCluster(LocalCluster):
     """Processes of a local cluster whose replicas run without Ray."""
@@ -118,16 +123,19 @@ class RaylessCluster(LocalCluster):
     async def _keep_replicas(self, back_off: BackOff, look_s: float) -> None:
         while True:
             await asyncio.sleep(look_s)
-            if any(place.empty for place in self._places):
+            if any(place.gave_way for place in self._places):
+                await restart("replica", self._restart_replicas, self, 0.0)
+            elif any(place.empty for place in self._places):
                 wait_s = back_off.wait_s(asyncio.get_running_loop().time())
                 await restart("replica", self._restart_replicas, self, wait_s)
                 await asyncio.sleep(wait_s)
 
     async def _restart_replicas(self) -> None:
         for place in self._places:
-            if place.empty:
+            if place.empty and not place.gave_way:
                 ended = place.process.obituary() if place.process is not None else {}
                 _LOG.error("replica.ended", extra={"replica": place.name, **ended})
+            if place.empty:
                 await self._start_replica(place, self._settings_path)
 
     async def stop(self) -> None:

@@ -18,6 +18,7 @@ PenstockError
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
 │   ├── AdapterInUseError           requests use the adapter that is to be deleted
 │   ├── RegistryConflictError       somebody else changed the entry meanwhile
+│   ├── RolloutStateError           the state of the pool's roll-out does not allow the order
 │   ├── ResponseNotFoundError       no stored response has this id, or it is another tenant's
 │   ├── ResponseLimitError          the tenant's running responses take all that it may store
 │   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
@@ -86,6 +87,7 @@ from cluster.errors.requests import (
     TooManyAttemptsError,
     UnauthenticatedError,
 )
+from cluster.errors.rollout import RolloutStateError
 from cluster.errors.root import PenstockError
 from cluster.errors.serving import (
     ActuatorError,
@@ -159,6 +161,7 @@ __all__ = [
     "RequestNotFoundError",
     "ResponseLimitError",
     "ResponseNotFoundError",
+    "RolloutStateError",
     "SettingsError",
     "SetupError",
     "ShuttingDownError",

@@ -78,7 +78,9 @@ def replica_digest(settings: Settings, pool: str) -> str:
     """
     tree = settings.model_dump(mode="json", include={"cluster", "redis", "queue", "replica"})
     # Settings that only routers and the autoscaler read must not replace replicas.
-    tree["pool"] = settings.pools[pool].model_dump(mode="json", exclude={"replicas", "autoscale", "budget_per_hour"})
+    tree["pool"] = settings.pools[pool].model_dump(
+        mode="json", exclude={"replicas", "autoscale", "budget_per_hour", "rollout"}
+    )
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -21,6 +21,7 @@ from cluster.settings.pools import (
 from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
 from cluster.settings.registry import RegistrySettings
 from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
+from cluster.settings.rollout import RolloutSettings
 from cluster.settings.router import (
     AffinitySettings,
     HttpSettings,
@@ -58,6 +59,7 @@ __all__ = [
     "RegistrySettings",
     "ReplicaSettings",
     "ReplicaTlsSettings",
+    "RolloutSettings",
     "RouterSettings",
     "RouterTlsSettings",
     "Settings",

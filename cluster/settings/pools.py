@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cluster.settings.rollout import RolloutSettings
 from cluster.settings.section import Section
 
 
@@ -317,6 +318,8 @@ class PoolSettings(Section):
     """Control of batch limits."""
     autoscale: AutoscaleSettings = AutoscaleSettings()
     """Control of the number of replicas."""
+    rollout: RolloutSettings = RolloutSettings()
+    """Change of model or engine settings while the pool runs."""
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
     """Price of an accelerator per hour, in any currency, the same for all prices. Receipts and the ledger use it."""
     budget_per_hour: float | None = Field(default=None, ge=0)

@@ -1,15 +1,34 @@
-"""What a replica tells of itself: its announcement, and the values of a heartbeat for operators."""
+"""What a replica is, and what it tells of itself: its announcement, and the values of a heartbeat for operators."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from cluster.models import EngineStats
 from cluster.queue.heartbeats import DRAIN_CODES
-from cluster.settings import PoolSettings
+from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
 from cluster.trust.announcement import Announcement
 from deployments.engines.base import EngineIdentity
-from penstock.models import DrainReason
+from deployments.replica.output_log import OutputLog
+from penstock.models import DrainReason, FinishReason
+from penstock.values.slo import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """Identity and settings of a replica."""
+
+    replica_id: str
+    pool: str
+    pool_settings: PoolSettings
+    queue_settings: QueueSettings
+    settings: ReplicaSettings
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    adapter_folder: Path | None = None
+    """Folder for copies of adapters; None takes the one for temporary files."""
+    revision: int = 0
+    """Number of the revision of the pool that `pool_settings` are of."""
 
 
 @dataclass(slots=True)
@@ -35,6 +54,36 @@ class Life:
         if self.drain_reason is not None and self.drains_at is not None:
             found |= {"drain_reason": DRAIN_CODES[self.drain_reason], "draining_s": now - self.drains_at}
         return found
+
+
+@dataclass(slots=True)
+class Served:
+    """Requests that have ended on a replica. By them a roll-out judges a new revision."""
+
+    revision: int
+    """Number of the replica's revision."""
+    ended: int = 0
+    failed: int = 0
+    late: int = 0
+    """Those that missed a latency target of the pool, from their start here on."""
+
+    def count(self, log: OutputLog, point: OperatingPoint) -> None:
+        """Count a request that has ended, with the pool's targets now."""
+        end = log.end
+        if end is None or log.moved or end.invalid_request or end.reason is FinishReason.CANCELLED:
+            return
+        self.ended += 1
+        self.failed += end.reason is FinishReason.ERROR
+        slos = point.interactive, point.standard, point.batch
+        first_s = min((slo.ttft_p99_s for slo in slos if slo.ttft_p99_s is not None), default=None)
+        itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else 0.0
+        self.late += (first_s is not None and end.prefill_s > first_s) or (
+            point.itl_p95_s is not None and itl_s > point.itl_p95_s
+        )
+
+    def report(self) -> dict[str, float]:
+        """Return the values for the heartbeat."""
+        return {"revision": self.revision, "ended": self.ended, "failed": self.failed, "late": self.late}
 
 
 def engine_report(stats: EngineStats) -> dict[str, float]:

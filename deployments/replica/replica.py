@@ -12,8 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from cluster.addresses import host_port
 from cluster.autoscaler.operating_point import point_in_force
@@ -23,10 +22,10 @@ from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
+from cluster.models import EngineStats
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.registry.contract import RegistryStore, Watcher
-from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
 from cluster.telemetry import MetricsServer
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
@@ -36,31 +35,18 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
-from deployments.replica.life import Life, announcement, engine_report
+from deployments.replica.life import Life, ReplicaPlan, Served, announcement, engine_report
 from deployments.replica.links.questions import Questions, require_tokenizer
 from deployments.replica.links.server import LinkServer
 from deployments.replica.links.side import ReplicaSide
 from deployments.replica.metrics import ReplicaMetrics
+from deployments.replica.output_log import OutputLog
 from deployments.replica.spans import open_engine_spans, resource_of
 from deployments.replica.time_account import TimeAccount, TimeReport
 from penstock.models import DrainReason, ModelTask, ReplicaState
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPlan:
-    """Identity and settings of a replica."""
-
-    replica_id: str
-    pool: str
-    pool_settings: PoolSettings
-    queue_settings: QueueSettings
-    settings: ReplicaSettings
-    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
-    adapter_folder: Path | None = None
-    """Folder for copies of adapters; None takes the one for temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +86,7 @@ class Replica:
         self._clock = clock or SystemClock()
         self._state = ReplicaState.STARTING
         self._life = Life(time.monotonic())
+        self._served = Served(plan.revision)
         price_per_gpu_s = plan.pool_settings.price_per_gpu_hour / 3600
         self._account = TimeAccount(time.monotonic(), plan.pool_settings.ranks, price_per_gpu_s)
         self._times = TimeReport(
@@ -201,7 +188,7 @@ class Replica:
             self._clock,
             attach_grace_s=plan.queue_settings.attach_grace_s,
             retained_bytes=plan.settings.retained_log_mb << 20,
-            on_end=self._spans.after(metrics.ended),
+            on_end=self._spans.after(lambda log: self._ended(log, metrics)),
             on_prefilled=self._report_now,
             resumes_penalties=identity.resumes_penalties,
         )
@@ -217,6 +204,10 @@ class Replica:
         )
         metrics.watch(table, governor)
         return _Running(identity, table, governor)
+
+    def _ended(self, log: OutputLog, metrics: ReplicaMetrics) -> None:
+        metrics.ended(log)
+        self._served.count(log, self.governor.point)
 
     async def _serve(self) -> int:
         identity = self.identity
@@ -278,7 +269,7 @@ class Replica:
             prefilled=prefilled,
             batch_slots=self.governor.batch_slots,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
-            stats={**self._life.report(time.monotonic()), **engine_report(stats), **self.governor.report()},
+            stats=self._report(stats),
             times=times,
             told=self._times.told,
         )
@@ -290,6 +281,10 @@ class Replica:
             raise
         self._times.told = times
         return reply
+
+    def _report(self, stats: EngineStats) -> dict[str, float]:
+        own = self._life.report(time.monotonic()) | self._served.report()
+        return own | engine_report(stats) | self.governor.report()
 
     async def _leave(self) -> None:
         if self._queue is None:

@@ -29,7 +29,8 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.replica.inputs import GroupingEngine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from loadtest.benchmarks.ending import end
 from penstock.client import AsyncClient
 from penstock.models import ModelTask, PositionLogprobs

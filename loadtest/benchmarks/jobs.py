@@ -28,7 +28,8 @@ from cluster.queue.settings import limits_from
 from cluster.settings import Settings, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from loadtest.benchmarks.ending import end
 from penstock.client import AsyncClient, JobItem, Message, Sampling
 from router.server import Router, build_router

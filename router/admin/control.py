@@ -85,6 +85,15 @@ class ControlApi:
         view, stored, found = await asyncio.gather(self._queues[pool].observe(), store.load(), store.decisions(1))
         return PoolLook(view, stored, _decision(found[0]) if found else None)
 
+    async def target(self, pool: str) -> int:
+        """Return the number of replicas that an autoscaler decided last; 0 without one.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        active = ControlMode(self._pools[pool].autoscale.mode) is ControlMode.ACTIVE
+        return (await self._store(pool).load()).target or 0 if active else 0
+
     async def list_decisions(self, request: api.ListDecisionsRequest, caller: Caller) -> api.ListDecisionsResponse:
         """Answer ListDecisions.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import cluster
 from penstock.v1 import admin_pb2 as api
-from penstock.v1 import registry_pb2
+from penstock.v1 import registry_pb2, rollout_pb2
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader
@@ -17,6 +17,7 @@ from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, may_use
 from router.registry.api import RegistryApi
+from router.rollout.api import RolloutApi
 from router.routing import Aliases
 
 
@@ -33,9 +34,11 @@ class AdminServicer:
         registry: RegistryApi,
         *,
         aliases: Aliases,
+        rollouts: RolloutApi,
     ) -> None:
         self._pools = pools
         self._aliases = aliases
+        self._rollouts = rollouts
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
@@ -108,3 +111,18 @@ class AdminServicer:
         self, request: registry_pb2.CreateKeyRequest, context: CallContext, caller: Caller
     ) -> registry_pb2.CreateKeyResponse:
         return await self._registry.create_key(request, caller)
+
+    async def StartRollout(  # noqa: N802
+        self, request: rollout_pb2.StartRolloutRequest, context: CallContext, caller: Caller
+    ) -> rollout_pb2.StartRolloutResponse:
+        return await self._rollouts.start(request, caller)
+
+    async def GetRollout(  # noqa: N802
+        self, request: rollout_pb2.GetRolloutRequest, context: CallContext, caller: Caller
+    ) -> rollout_pb2.GetRolloutResponse:
+        return await self._rollouts.get(request, caller)
+
+    async def ChangeRollout(  # noqa: N802
+        self, request: rollout_pb2.ChangeRolloutRequest, context: CallContext, caller: Caller
+    ) -> rollout_pb2.ChangeRolloutResponse:
+        return await self._rollouts.change(request, caller)

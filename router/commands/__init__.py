@@ -41,6 +41,12 @@ COMMANDS = (
         Purpose.RUN,
         Extra.ROUTER,
     ),
+    Command(
+        "rollout",
+        "change a pool's model or engine settings, one replica at a time",
+        "router.commands.rollout",
+        Purpose.LOOK_AFTER,
+    ),
     Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions", Purpose.LOOK_AFTER),
     Command(
         "operating-point",

@@ -19,6 +19,7 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "WhoAmI": Role.USER,
     "ListRegistry": Role.OPERATOR,
     "ListRegistryChanges": Role.OPERATOR,
+    "GetRollout": Role.OPERATOR,
 }
 
 

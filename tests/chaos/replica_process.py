@@ -31,7 +31,8 @@ from cluster.telemetry import configure_logging
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from penstock.models import FinishReason, PositionLogprobs
 
 _LOG = logging.getLogger("replica")

@@ -11,12 +11,30 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 
 from penstock.internal.v1 import replica_pb2
-from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2, records_pb2, registry_pb2, types_pb2
+from penstock.v1 import (
+    admin_pb2,
+    embeddings_pb2,
+    inference_pb2,
+    jobs_pb2,
+    records_pb2,
+    registry_pb2,
+    rollout_pb2,
+    types_pb2,
+)
 
 SOURCES = Path(__file__).parents[2] / "proto"
 PUBLIC = [
     module.DESCRIPTOR
-    for module in (admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2, records_pb2, registry_pb2, types_pb2)
+    for module in (
+        admin_pb2,
+        embeddings_pb2,
+        inference_pb2,
+        jobs_pb2,
+        records_pb2,
+        registry_pb2,
+        rollout_pb2,
+        types_pb2,
+    )
 ]
 INNER = replica_pb2.DESCRIPTOR
 

@@ -51,6 +51,13 @@ CASES = [
         None,
     ),
     (
+        errors.RolloutStateError("demo", "another roll-out goes on"),
+        "FAILED_PRECONDITION",
+        "ROLLOUT_STATE",
+        {"pool": "demo"},
+        None,
+    ),
+    (
         errors.RegistryConflictError("tenant", "acme", 3, 4),
         "ABORTED",
         "REGISTRY_CONFLICT",

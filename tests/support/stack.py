@@ -34,12 +34,15 @@ from cluster.registry.redis.store import RedisRegistryStore
 from cluster.responses.contract import ResponseStore
 from cluster.responses.redis.store import RedisResponseStore
 from cluster.responses.settings import response_limits_from
+from cluster.rollout.contract import RolloutStore
+from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import Settings, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -128,6 +131,7 @@ class Stack:
             responses=self.responses,
             records=self.records,
             registry=self.registry,
+            rollout=self.rollout,
         )
 
     def responses(self) -> ResponseStore:
@@ -141,6 +145,10 @@ class Stack:
     def registry(self) -> RegistryStore:
         """Open the registry."""
         return RedisRegistryStore(self.target)
+
+    def rollout(self, pool: str) -> RolloutStore:
+        """Open the record of a pool's roll-out."""
+        return RedisRolloutStore(self.target, pool)
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""

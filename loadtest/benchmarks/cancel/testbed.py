@@ -17,7 +17,8 @@ from cluster.queue.settings import limits_from
 from cluster.settings import load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from router.dispatch.pool import Pool
 from router.server import Router, build_router
 from router.stores import redis_factory

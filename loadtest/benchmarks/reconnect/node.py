@@ -19,7 +19,8 @@ from cluster.settings import Settings, load_settings
 from cluster.telemetry.logs import configure_logging
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from router.server import Router, build_router
 from router.stores import redis_factory
 

@@ -51,6 +51,7 @@ from penstock.values.admin.registry import (
     RegistryResult,
     ReplicaAdapter,
 )
+from penstock.values.admin.rollout import Rollout, RolloutAction, RolloutReplica, RolloutState, RolloutStep
 from penstock.values.chat import ChatFields, ChatOptions
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.embeddings import Classifications, Embeddings, PoolingOptions, Ranked, Scores
@@ -215,6 +216,11 @@ __all__ = [
     "Resumed",
     "RetryPolicy",
     "Role",
+    "Rollout",
+    "RolloutAction",
+    "RolloutReplica",
+    "RolloutState",
+    "RolloutStep",
     "Sampling",
     "SamplingFields",
     "Scores",

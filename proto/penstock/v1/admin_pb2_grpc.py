@@ -5,6 +5,7 @@ import warnings
 
 from penstock.v1 import admin_pb2 as penstock_dot_v1_dot_admin__pb2
 from penstock.v1 import registry_pb2 as penstock_dot_v1_dot_registry__pb2
+from penstock.v1 import rollout_pb2 as penstock_dot_v1_dot_rollout__pb2
 
 GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
@@ -95,6 +96,21 @@ class AdminServiceStub:
                 '/penstock.v1.AdminService/CreateKey',
                 request_serializer=penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
+        self.StartRollout = channel.unary_unary(
+                '/penstock.v1.AdminService/StartRollout',
+                request_serializer=penstock_dot_v1_dot_rollout__pb2.StartRolloutRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_rollout__pb2.StartRolloutResponse.FromString,
+                _registered_method=True)
+        self.GetRollout = channel.unary_unary(
+                '/penstock.v1.AdminService/GetRollout',
+                request_serializer=penstock_dot_v1_dot_rollout__pb2.GetRolloutRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_rollout__pb2.GetRolloutResponse.FromString,
+                _registered_method=True)
+        self.ChangeRollout = channel.unary_unary(
+                '/penstock.v1.AdminService/ChangeRollout',
+                request_serializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.FromString,
                 _registered_method=True)
 
 
@@ -196,6 +212,29 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartRollout(self, request, context):
+        """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
+        where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
+        FAILED_PRECONDITION while another roll-out of the pool goes on. UNAVAILABLE while the store cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRollout(self, request, context):
+        """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeRollout(self, request, context):
+        """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -258,6 +297,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CreateKey,
                     request_deserializer=penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'StartRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartRollout,
+                    request_deserializer=penstock_dot_v1_dot_rollout__pb2.StartRolloutRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_rollout__pb2.StartRolloutResponse.SerializeToString,
+            ),
+            'GetRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRollout,
+                    request_deserializer=penstock_dot_v1_dot_rollout__pb2.GetRolloutRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_rollout__pb2.GetRolloutResponse.SerializeToString,
+            ),
+            'ChangeRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeRollout,
+                    request_deserializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -585,6 +639,87 @@ class AdminService:
             '/penstock.v1.AdminService/CreateKey',
             penstock_dot_v1_dot_registry__pb2.CreateKeyRequest.SerializeToString,
             penstock_dot_v1_dot_registry__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/StartRollout',
+            penstock_dot_v1_dot_rollout__pb2.StartRolloutRequest.SerializeToString,
+            penstock_dot_v1_dot_rollout__pb2.StartRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/GetRollout',
+            penstock_dot_v1_dot_rollout__pb2.GetRolloutRequest.SerializeToString,
+            penstock_dot_v1_dot_rollout__pb2.GetRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ChangeRollout',
+            penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.SerializeToString,
+            penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.FromString,
             options,
             channel_credentials,
             insecure,

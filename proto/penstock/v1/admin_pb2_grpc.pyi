@@ -7,6 +7,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from penstock.v1 import admin_pb2 as _admin_pb2
 from penstock.v1 import registry_pb2 as _registry_pb2
+from penstock.v1 import rollout_pb2 as _rollout_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -75,6 +76,15 @@ class AdminServiceStub:
     """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]
     """Make an API key, as an entry of the registry. For admins."""
+    StartRollout: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.StartRolloutRequest, _rollout_pb2.StartRolloutResponse]
+    """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
+    where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
+    FAILED_PRECONDITION while another roll-out of the pool goes on. UNAVAILABLE while the store cannot be reached.
+    """
+    GetRollout: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.GetRolloutRequest, _rollout_pb2.GetRolloutResponse]
+    """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read."""
+    ChangeRollout: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.ChangeRolloutRequest, _rollout_pb2.ChangeRolloutResponse]
+    """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -122,6 +132,15 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """Make an API key, as an entry of the registry. For admins."""
+    StartRollout: _aio.UnaryUnaryMultiCallable[_rollout_pb2.StartRolloutRequest, _rollout_pb2.StartRolloutResponse]  # type: ignore[assignment]
+    """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
+    where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
+    FAILED_PRECONDITION while another roll-out of the pool goes on. UNAVAILABLE while the store cannot be reached.
+    """
+    GetRollout: _aio.UnaryUnaryMultiCallable[_rollout_pb2.GetRolloutRequest, _rollout_pb2.GetRolloutResponse]  # type: ignore[assignment]
+    """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read."""
+    ChangeRollout: _aio.UnaryUnaryMultiCallable[_rollout_pb2.ChangeRolloutRequest, _rollout_pb2.ChangeRolloutResponse]  # type: ignore[assignment]
+    """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Status and control of a cluster, for its operators."""
@@ -238,5 +257,32 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.CreateKeyResponse, _abc.Awaitable[_registry_pb2.CreateKeyResponse]]:
         """Make an API key, as an entry of the registry. For admins."""
+
+    @_abc_1.abstractmethod
+    def StartRollout(
+        self,
+        request: _rollout_pb2.StartRolloutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rollout_pb2.StartRolloutResponse, _abc.Awaitable[_rollout_pb2.StartRolloutResponse]]:
+        """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
+        where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
+        FAILED_PRECONDITION while another roll-out of the pool goes on. UNAVAILABLE while the store cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRollout(
+        self,
+        request: _rollout_pb2.GetRolloutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rollout_pb2.GetRolloutResponse, _abc.Awaitable[_rollout_pb2.GetRolloutResponse]]:
+        """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read."""
+
+    @_abc_1.abstractmethod
+    def ChangeRollout(
+        self,
+        request: _rollout_pb2.ChangeRolloutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rollout_pb2.ChangeRolloutResponse, _abc.Awaitable[_rollout_pb2.ChangeRolloutResponse]]:
+        """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as WireMessage
+from google.protobuf.struct_pb2 import Struct, Value
 
 from penstock.wire import duration_to_wire
 
@@ -192,3 +193,24 @@ def _one(field: Any) -> str:
             return str(field.message_type.name)
         case _:
             return "a number"
+
+
+def content_of(struct: Struct) -> dict[str, Any]:
+    """Return the fields of a struct. Whole numbers are integers again: a struct has only floats."""
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return content_of(value.struct_value)
+        case "list_value":
+            return [_plain(one) for one in value.list_value.values]
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+    return None

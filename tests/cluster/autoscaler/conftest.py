@@ -10,6 +10,7 @@ from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.clock import ManualClock
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
+from cluster.rollout.redis.store import RedisRolloutStore
 from tests.cluster.queue.backends import POOL, flush
 from tests.cluster.queue.servers import Server
 from tests.support.stores import KINDS
@@ -43,6 +44,13 @@ class Backend:
         )
         self.opened.append(queue)
         return queue
+
+    def rollout(self) -> Any:
+        """Open the record of the pool's roll-out."""
+        target: Any = self.memory if self.server is None else self.server.url
+        store = RedisRolloutStore(target, POOL, 10.0, clock=self.clock)
+        self.opened.append(store)
+        return store
 
     def forget(self) -> None:
         """Lose everything."""

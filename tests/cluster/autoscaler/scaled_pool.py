@@ -13,6 +13,7 @@ from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import ActuatorError
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.rollout.book import RolloutBook
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.trust.secret import ClusterSecret
 from penstock.models import ReplicaState, RequestClass
@@ -84,8 +85,9 @@ class Site:
     def scaler(self, name: str = "a") -> PoolScaler:
         host = AutoscalerSettings(tick_s=TICK_S, lease_s=40.0, decisions_kept=50)
         return PoolScaler(
-            "demo", name, self.settings, host, self.queue, self.backend.store(), self.platform, SECRET
-        )  # fmt: skip
+            *("demo", name, self.settings, host, self.queue, self.backend.store(), self.platform, SECRET),
+            rollouts=RolloutBook("demo", self.backend.rollout()),
+        )
 
     async def live(self, seconds: float, rate: float = 0.0) -> None:
         """Let time pass: requests come, replicas start and stop, everybody sends heartbeats."""

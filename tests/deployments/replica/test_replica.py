@@ -12,7 +12,8 @@ from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import load_settings
 from deployments.engines.factory import build_engine
-from deployments.replica.replica import Replica, ReplicaPlan
+from deployments.replica.life import ReplicaPlan
+from deployments.replica.replica import Replica
 from tests.support.stack import SECRET, sim_pool
 
 

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2
+from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2, rollout_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.identity.key import mint_key
@@ -90,6 +90,9 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stack.admin().EditRegistry(registry_pb2.EditRegistryRequest(), metadata=metadata),
         stack.admin().ListRegistryChanges(registry_pb2.ListRegistryChangesRequest(), metadata=metadata),
         stack.admin().CreateKey(registry_pb2.CreateKeyRequest(), metadata=metadata),
+        stack.admin().StartRollout(rollout_pb2.StartRolloutRequest(), metadata=metadata),
+        stack.admin().GetRollout(rollout_pb2.GetRolloutRequest(), metadata=metadata),
+        stack.admin().ChangeRollout(rollout_pb2.ChangeRolloutRequest(), metadata=metadata),
     ]
 
 
@@ -245,6 +248,6 @@ async def test_the_state_of_the_cluster_is_for_operators(stack: Stack, keys: Key
 async def test_a_router_that_others_reach_does_not_start_without_keys(tmp_path: Path, auth: dict[str, Any]) -> None:
     flags = {"router": {"host": "0.0.0.0"}, "auth": auth, "cluster": {"state_dir": str(tmp_path)}}  # noqa: S104
     settings = load_settings(flags=flags, environ={})
-    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 8)
+    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 9)
     with pytest.raises(SettingsError, match=r"auth\.keys_file: must be set"):
         build_router(settings, SECRET, queues)

@@ -30,6 +30,9 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "EditRegistry": Role.ADMIN,
         "ListRegistryChanges": Role.OPERATOR,
         "CreateKey": Role.ADMIN,
+        "StartRollout": Role.ADMIN,
+        "GetRollout": Role.OPERATOR,
+        "ChangeRollout": Role.ADMIN,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from penstock.client.admin import calls
 from penstock.client.aio_calls import AsyncCaller
@@ -11,6 +12,7 @@ from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord
 from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
+from penstock.values.admin.rollout import Rollout, RolloutAction
 from penstock.values.decisions import DecisionList
 from penstock.values.results import UsageReport
 from penstock.values.slo import OperatingPoint
@@ -215,3 +217,51 @@ class AsyncAdminCaller(AsyncCaller):
             timeout: seconds; default: the client's.
         """
         return await self._run(calls.create_key(tenant, role, models, classes, (not_before, expires)), timeout)
+
+    async def start_rollout(
+        self,
+        pool: str,
+        changes: Mapping[str, Any],
+        *,
+        surge: int | None = None,
+        judge_s: float | None = None,
+        timeout: float | None = None,
+    ) -> Rollout:
+        """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. For admins.
+
+        Args:
+            pool: default: the only one.
+            changes: settings as in `pools.NAME`, of `model`, `task`, `vllm` and `sim`; None takes an earlier change
+                back.
+            surge: replicas that the pool may have beyond its number meanwhile; default: that of the settings.
+            judge_s: seconds for which a new replica must serve well before the next one changes; default: that of the
+                settings.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            InvalidArgumentError: names every wrong setting (INVALID_ARGUMENT).
+            PenstockClientError: another roll-out of the pool goes on (ROLLOUT_STATE).
+        """
+        return await self._run(calls.start_rollout(pool, changes, surge, judge_s), timeout)
+
+    async def rollout(self, pool: str = "", *, timeout: float | None = None) -> Rollout | None:
+        """Return a pool's newest roll-out; None without one. For operators.
+
+        Args:
+            pool: default: the only one.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.get_rollout(pool), timeout)
+
+    async def change_rollout(self, pool: str, action: RolloutAction, *, timeout: float | None = None) -> Rollout:
+        """Stop a roll-out, let it go on, or let it go back. For admins.
+
+        Args:
+            pool: default: the only one.
+            action: the order.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            PenstockClientError: its state does not allow it (ROLLOUT_STATE).
+        """
+        return await self._run(calls.change_rollout(pool, action), timeout)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client.calls import UnaryCall
-from penstock.v1 import admin_pb2, registry_pb2
+from penstock.v1 import admin_pb2, registry_pb2, rollout_pb2
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
 from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
+from penstock.values.admin.rollout import Rollout, RolloutAction
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.fields import build, unfit
 from penstock.values.results import UsageReport
@@ -131,3 +132,28 @@ def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:
     if tenant and all_tenants:
         raise ValueError("give one of tenant and all_tenants")
     return {"all_tenants": True} if all_tenants else {"tenant": tenant or None}
+
+
+def start_rollout(
+    pool: str, changes: Mapping[str, Any], surge: int | None, judge_s: float | None
+) -> UnaryCall[Rollout]:
+    request = build(rollout_pb2.StartRolloutRequest, pool=pool, surge=surge)
+    request.changes.SetInParent()
+    request.changes.update(changes)
+    if judge_s is not None:
+        request.judge.CopyFrom(duration_to_wire(judge_s))
+    return UnaryCall(lambda stubs: stubs.admin.StartRollout, request, lambda reply: Rollout.from_proto(reply.rollout))
+
+
+def get_rollout(pool: str) -> UnaryCall[Rollout | None]:
+    request = build(rollout_pb2.GetRolloutRequest, pool=pool)
+    return UnaryCall(
+        lambda stubs: stubs.admin.GetRollout,
+        request,
+        lambda reply: Rollout.from_proto(reply.rollout) if reply.HasField("rollout") else None,
+    )
+
+
+def change_rollout(pool: str, action: RolloutAction) -> UnaryCall[Rollout]:
+    request = build(rollout_pb2.ChangeRolloutRequest, pool=pool, action=action.to_proto())
+    return UnaryCall(lambda stubs: stubs.admin.ChangeRollout, request, lambda reply: Rollout.from_proto(reply.rollout))

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.struct_pb2 import Struct, Value
-
 from penstock.v1 import registry_pb2
+from penstock.values.fields import content_of
 
 Content = Mapping[str, Any]
 """Content of an entry: fields as in the settings of its kind."""
@@ -58,7 +57,7 @@ class RegistryEntry:
     def from_proto(cls, entry: registry_pb2.RegistryEntry) -> RegistryEntry:
         changed_at = _moment(entry.changed_at_ms) if entry.changed_at_ms else None
         replicas = tuple(map(ReplicaAdapter.from_proto, entry.replicas))
-        return cls(entry.kind, entry.name, _content(entry.value), entry.version, changed_at, entry.fixed, replicas)
+        return cls(entry.kind, entry.name, content_of(entry.value), entry.version, changed_at, entry.fixed, replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,8 @@ class RegistryDifference:
         return cls(
             found.kind,
             found.name,
-            _content(found.before) if found.HasField("before") else None,
-            _content(found.after) if found.HasField("after") else None,
+            content_of(found.before) if found.HasField("before") else None,
+            content_of(found.after) if found.HasField("after") else None,
         )
 
 
@@ -179,23 +178,3 @@ class NewKey:
 
 def _moment(ms: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-
-
-def _content(struct: Struct) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in struct.fields.items()}
-
-
-def _plain(value: Value) -> Any:
-    match value.WhichOneof("kind"):
-        case "struct_value":
-            return _content(value.struct_value)
-        case "list_value":
-            return [_plain(one) for one in value.list_value.values]
-        case "number_value":
-            number = value.number_value
-            return int(number) if number.is_integer() else number
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-    return None

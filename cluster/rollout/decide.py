@@ -1,0 +1,167 @@
+"""The next step of a roll-out, from its record and what the pool's registry shows. Pure.
+
+At most one replica changes at a time: it finishes its requests and ends, the platform starts another one in its place,
+which joins and is judged. Only then the next one follows. A replica that is missing for another reason comes first: its
+successor takes the new revision, and no other gives way meanwhile. So the pool never lacks more than one replica
+because of a roll-out, and never has more than its number and the surge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cluster.rollout.judge import Finding, Member, judge, late_share
+from cluster.rollout.record import Rollout, RolloutState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A pool as its registry shows it."""
+
+    at_ms: int
+    """Pool time."""
+    members: Sequence[Member]
+    """Replicas with a live lease."""
+
+
+def decide(rollout: Rollout, seen: Seen) -> Rollout:
+    """Return the record after the next step; the same one where there is nothing to do."""
+    if not rollout.state.active:
+        return rollout
+    found = _counted(rollout, seen)
+    if found.state is RolloutState.ROLLING:
+        found = _judged(found, seen)
+    match found.state:
+        case RolloutState.ROLLING:
+            return _forward(found, seen)
+        case RolloutState.GOING_BACK:
+            return _backward(found, seen)
+        case _:
+            return found
+
+
+def hold(rollout: Rollout, at_ms: int, who: str) -> Rollout:
+    """Stop a roll-out where it is. A replica that gives way already is still replaced."""
+    if rollout.state is not RolloutState.ROLLING:
+        return rollout
+    return replace(rollout, state=RolloutState.HELD).told(at_ms, f"stopped by {who}")
+
+
+def go_on(rollout: Rollout, at_ms: int, who: str) -> Rollout:
+    """Continue a roll-out that was stopped."""
+    if rollout.state is not RolloutState.HELD:
+        return rollout
+    return replace(rollout, state=RolloutState.ROLLING).told(at_ms, f"continued by {who}")
+
+
+def go_back(rollout: Rollout, at_ms: int, why: str) -> Rollout:
+    """Begin to bring the old revision back."""
+    if rollout.state not in (RolloutState.ROLLING, RolloutState.HELD):
+        return rollout
+    back = replace(rollout, state=RolloutState.GOING_BACK, reason=why, allowed=0, passed=(), vacant_ms=None)
+    return back.told(at_ms, f"goes back to revision {rollout.old.number}: {why}")
+
+
+def _counted(rollout: Rollout, seen: Seen) -> Rollout:
+    """Compare starts and orders with who is there."""
+    here = {one.replica_id: one for one in seen.members}
+    found = rollout
+    for name, one in rollout.claims.items():
+        member = here.get(name)
+        late = seen.at_ms - one.at_ms > rollout.rules.start_timeout_s * 1000
+        if member is not None:
+            now = replace(one, seen=True, leaving=one.leaving or member.leaving)
+            if now != one:
+                found = replace(found, claims={**found.claims, name: now})
+        elif one.seen or late:
+            found = replace(found, claims={key: each for key, each in found.claims.items() if key != name})
+            if one.revision == rollout.new.number and not (one.leaving or name in rollout.retiring):
+                why = "ended" if one.seen else f"did not start within {rollout.rules.start_timeout_s:.0f} s"
+                found = found.failed(seen.at_ms, f"{name} of revision {one.revision} {why}")
+    gone = [name for name in found.retiring if name not in here]
+    if gone:
+        found = replace(found, retiring=tuple(name for name in found.retiring if name in here))
+        found = found.told(seen.at_ms, f"{', '.join(gone)} ended")
+    return _sized(found, seen)
+
+
+def _sized(rollout: Rollout, seen: Seen) -> Rollout:
+    """Note since when replicas are missing that nobody starts. After long enough the pool counts as smaller."""
+    missing = _missing(rollout, seen)
+    if missing <= 0:
+        return replace(rollout, vacant_ms=None)
+    if rollout.vacant_ms is None:
+        return replace(rollout, vacant_ms=seen.at_ms)
+    if _too_long(rollout, seen) and rollout.size > missing:
+        return replace(rollout, size=rollout.size - missing, vacant_ms=None)
+    return rollout
+
+
+def _missing(rollout: Rollout, seen: Seen) -> int:
+    coming = sum(not one.seen for one in rollout.claims.values())
+    return rollout.size + rollout.extra - len(seen.members) - coming
+
+
+def _judged(rollout: Rollout, seen: Seen) -> Rollout:
+    new = rollout.new.number
+    olds = [one for one in seen.members if one.revision != new]
+    found = replace(rollout, late_before=round(late_share(olds, rollout.late_before), 3))
+    if len(found.failures) >= found.rules.attempts:
+        return go_back(found, seen.at_ms, found.failures[-1])
+    passed = []
+    for one in seen.members:
+        if one.revision != new or one.replica_id in found.retiring:
+            continue
+        finding, why = judge(one, found.rules, found.late_before)
+        if finding is Finding.BAD:
+            return go_back(found, seen.at_ms, why)
+        if one.replica_id in found.passed or (finding is Finding.GOOD and one.ready):
+            passed.append(one.replica_id)
+            if one.replica_id not in found.passed:
+                found = found.told(seen.at_ms, f"{one.replica_id} serves well")
+    return replace(found, passed=tuple(passed))
+
+
+def _forward(rollout: Rollout, seen: Seen) -> Rollout:
+    new = rollout.new.number
+    olds = [one for one in seen.members if one.revision != new]
+    news = [one for one in seen.members if one.revision == new]
+    waits = rollout.retiring or any(not one.seen for one in rollout.claims.values())
+    if waits or any(one.replica_id not in rollout.passed for one in news):
+        return rollout
+    missing = _missing(rollout, seen)
+    if not olds and news and missing <= rollout.extra:
+        done = replace(rollout, state=RolloutState.DONE, claims={}, passed=(), allowed=0, vacant_ms=None)
+        return done.told(seen.at_ms, f"all replicas have revision {new}")
+    used = sum(one.revision == new for one in rollout.claims.values())
+    found = replace(rollout, allowed=used + 1)
+    return found if missing > 0 else _retire(found, seen, olds)
+
+
+def _backward(rollout: Rollout, seen: Seen) -> Rollout:
+    new = rollout.new.number
+    news = [one for one in seen.members if one.revision == new]
+    if rollout.retiring or any(not one.seen for one in rollout.claims.values()):
+        return rollout
+    if _missing(rollout, seen) > 0 and not _too_long(rollout, seen):
+        return rollout
+    if not news:
+        back = replace(rollout, state=RolloutState.RETURNED, claims={}, vacant_ms=None)
+        return back.told(seen.at_ms, f"all replicas have revision {rollout.old.number} again")
+    return _retire(rollout, seen, news)
+
+
+def _too_long(rollout: Rollout, seen: Seen) -> bool:
+    """Return whether replicas are missing for so long that they don't come back."""
+    since = rollout.vacant_ms
+    return since is not None and seen.at_ms - since > rollout.rules.start_timeout_s * 1000
+
+
+def _retire(rollout: Rollout, seen: Seen, some: Sequence[Member]) -> Rollout:
+    """Let the replica with the least work give way."""
+    if not some:
+        return rollout
+    chosen = min(some, key=lambda one: (one.running, one.replica_id))
+    found = replace(rollout, retiring=(chosen.replica_id,))
+    return found.told(seen.at_ms, f"{chosen.replica_id} of revision {chosen.revision} finishes its requests and ends")

@@ -1,0 +1,221 @@
+"""Orders of operators for roll-outs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.struct_pb2 import Struct
+
+from cluster.errors import InvalidRequestError, RolloutStateError, SettingsError
+from cluster.rollout.changes import applies, base_of, changed, merged, rules_of
+from cluster.rollout.decide import go_back, go_on, hold
+from cluster.rollout.record import Revision, Rollout, RolloutRules, RolloutState
+from cluster.settings import PoolSettings
+from penstock.v1 import rollout_pb2 as api
+from penstock.values.fields import content_of
+from penstock.wire import duration_from_wire, duration_to_wire
+from router.identity import Caller, may_use, require_model
+from router.rollout.keeper import PoolRollout, RolloutKeeper
+from router.rollout.members import members_of
+
+_LOG = logging.getLogger(__name__)
+
+MOST_SURGE = 64
+MOST_JUDGE_S = 86_400.0
+_STATES = {
+    RolloutState.ROLLING: api.ROLLOUT_STATE_ROLLING,
+    RolloutState.HELD: api.ROLLOUT_STATE_HELD,
+    RolloutState.GOING_BACK: api.ROLLOUT_STATE_GOING_BACK,
+    RolloutState.DONE: api.ROLLOUT_STATE_DONE,
+    RolloutState.RETURNED: api.ROLLOUT_STATE_RETURNED,
+}
+
+
+class RolloutApi:
+    """The calls of AdminService that concern roll-outs."""
+
+    def __init__(self, keeper: RolloutKeeper, target: Callable[[str], Awaitable[int]]) -> None:
+        """`target` returns the number of replicas that a pool's autoscaler decided last; 0 without one."""
+        self._pools = keeper.pools
+        self._target = target
+
+    async def start(self, request: api.StartRolloutRequest, caller: Caller) -> api.StartRolloutResponse:
+        """Answer StartRollout.
+
+        Raises:
+            InvalidRequestError: no such pool, or a value is wrong.
+            PermissionDeniedError: the caller may not use the pool's model.
+            RolloutStateError: another roll-out of the pool goes on, or nothing would change.
+            QueueUnavailableError: the store does not answer.
+        """
+        pool = self._pool(request.pool, caller)
+        changes, rules = _changes(request), _rules(request, pool.settings)
+        size = await self._size(pool)
+
+        def begin(found: Rollout | None, now_ms: int) -> Rollout:
+            before = found if applies(found, pool.settings) else None
+            if before is not None and before.state.active:
+                raise RolloutStateError(pool.name, f"a roll-out to revision {before.new.number} goes on")
+            old = before.in_force if before is not None else Revision()
+            number = 1 + max((found.new.number, found.old.number) if found is not None else (0,))
+            new = Revision(number, merged(old.changes, changes))
+            if new.changes == old.changes:
+                raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
+            _check(pool.settings, new)
+            return _begun(pool.settings, old, new, rules, size, caller, now_ms)
+
+        after = await pool.book.change(begin)
+        _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "changes": str(changes)})
+        return api.StartRolloutResponse(rollout=await self._told(pool, after))
+
+    async def get(self, request: api.GetRolloutRequest, caller: Caller) -> api.GetRolloutResponse:
+        """Answer GetRollout.
+
+        Raises:
+            InvalidRequestError: no such pool.
+            PermissionDeniedError: the caller may not use the pool's model.
+            QueueUnavailableError: the store does not answer.
+        """
+        pool = self._pool(request.pool, caller)
+        found, _ = await pool.book.read()
+        if not applies(found, pool.settings):
+            return api.GetRolloutResponse()
+        return api.GetRolloutResponse(rollout=await self._told(pool, found))
+
+    async def change(self, request: api.ChangeRolloutRequest, caller: Caller) -> api.ChangeRolloutResponse:
+        """Answer ChangeRollout.
+
+        Raises:
+            InvalidRequestError: no such pool, or no order.
+            PermissionDeniedError: the caller may not use the pool's model.
+            RolloutStateError: the roll-out's state does not allow it.
+            QueueUnavailableError: the store does not answer.
+        """
+        pool = self._pool(request.pool, caller)
+        if request.action not in api.RolloutAction.values() or not request.action:
+            raise InvalidRequestError.of("action", f"must be a RolloutAction, got {request.action}")
+
+        def order(found: Rollout | None, now_ms: int) -> Rollout:
+            if found is None or not applies(found, pool.settings):
+                raise RolloutStateError(pool.name, "there is no roll-out")
+            after = _ordered(found, request.action, pool.settings, caller, now_ms)
+            if after is found:
+                raise RolloutStateError(pool.name, f"the roll-out is {found.state.value!r}")
+            return after
+
+        after = await pool.book.change(order)
+        action = api.RolloutAction.Name(request.action)
+        _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "action": action})
+        return api.ChangeRolloutResponse(rollout=await self._told(pool, after))
+
+    async def _size(self, pool: PoolRollout) -> int:
+        """Return the number of replicas that the pool should have."""
+        here = sum(not one.leaving for one in members_of(await pool.observe()))
+        # Without an autoscaler the number is that of the settings.
+        wanted = await self._target(pool.name) if pool.settings.autoscale.mode == "active" else pool.settings.replicas
+        return max(wanted, here, 1)
+
+    def _pool(self, wanted: str, caller: Caller) -> PoolRollout:
+        if wanted:
+            require_model(caller, wanted)
+        allowed = [name for name in self._pools if may_use(caller, name)]
+        names = [wanted] if wanted else allowed
+        if len(names) != 1 or names[0] not in self._pools:
+            text = f"{wanted!r} is none of" if wanted else "must be one of"
+            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
+        return self._pools[names[0]]
+
+    async def _told(self, pool: PoolRollout, found: Rollout | None) -> api.Rollout | None:
+        if found is None:
+            return None
+        members = members_of(await pool.observe())
+        return api.Rollout(
+            pool=pool.name,
+            state=_STATES[found.state],
+            old_revision=found.old.number,
+            new_revision=found.new.number,
+            old_changes=_struct(found.old.changes),
+            new_changes=_struct(found.new.changes),
+            size=found.size,
+            surge=found.rules.surge,
+            judge=duration_to_wire(found.rules.judge_s),
+            reason=found.reason,
+            failures=found.failures,
+            steps=[api.RolloutStep(at_ms=step.at_ms, text=step.text) for step in found.steps],
+            replicas=[
+                api.RolloutReplica(
+                    replica_id=one.replica_id,
+                    revision=one.revision,
+                    ready=one.ready,
+                    passed=one.replica_id in found.passed,
+                    retiring=one.replica_id in found.retiring,
+                    ended=one.ended,
+                    failed=one.failed,
+                    late=one.late,
+                )
+                for one in sorted(members, key=lambda one: one.replica_id)
+            ],
+            by=found.by,
+            began_at_ms=found.began_ms,
+        )
+
+
+def _begun(
+    settings: PoolSettings, old: Revision, new: Revision, rules: RolloutRules, size: int, caller: Caller, now_ms: int
+) -> Rollout:
+    begun = Rollout(base_of(settings), old, new, rules, size=size, by=caller.tenant, began_ms=now_ms)
+    return begun.told(now_ms, f"revision {old.number} to {new.number}, begun by {caller.tenant}")
+
+
+def _ordered(found: Rollout, action: int, settings: PoolSettings, caller: Caller, now_ms: int) -> Rollout:
+    match action:
+        case api.ROLLOUT_ACTION_STOP:
+            return hold(found, now_ms, caller.tenant)
+        case api.ROLLOUT_ACTION_GO_ON:
+            return go_on(found, now_ms, caller.tenant)
+        case _ if found.state is RolloutState.DONE:
+            new = replace(found.old, number=found.new.number + 1)
+            return _begun(settings, found.new, new, found.rules, found.size, caller, now_ms)
+        case _:
+            return go_back(found, now_ms, f"asked for by {caller.tenant}")
+
+
+def _changes(request: api.StartRolloutRequest) -> Mapping[str, Any]:
+    changes = content_of(request.changes)
+    if not changes:
+        raise InvalidRequestError.of("changes", "must have a setting of the pool, such as model")
+    return changes
+
+
+def _check(settings: PoolSettings, new: Revision) -> None:
+    try:
+        changed(settings, new.changes)
+    except SettingsError as error:
+        raise InvalidRequestError.of("changes", str(error)) from error
+
+
+def _rules(request: api.StartRolloutRequest, settings: PoolSettings) -> RolloutRules:
+    rules = rules_of(settings)
+    if request.HasField("surge"):
+        if request.surge > MOST_SURGE:
+            raise InvalidRequestError.of("surge", f"must be at most {MOST_SURGE}, got {request.surge}")
+        rules = replace(rules, surge=request.surge)
+    if rules.surge and settings.autoscale.mode != "active":
+        raise InvalidRequestError.of(
+            "surge", f"must be 0 in a pool whose autoscale.mode is not 'active', got {rules.surge}"
+        )
+    if request.HasField("judge"):
+        judge_s = duration_from_wire(request.judge)
+        if not 0 <= judge_s <= MOST_JUDGE_S:
+            raise InvalidRequestError.of("judge", f"must be from 0 to {MOST_JUDGE_S:g} s, got {judge_s:g}")
+        rules = replace(rules, judge_s=judge_s)
+    return rules
+
+
+def _struct(fields: Mapping[str, Any]) -> Struct:
+    found = Struct()
+    found.update(dict(fields))
+    return found

@@ -1,0 +1,149 @@
+"""The routers' part in roll-outs: each looks at every pool's record, and moves it on when the next step is due.
+
+No router leads. The record changes only as its last reader expects, so of several routers that take the same step one
+succeeds, and a router that hung can't undo what others did. When a router dies, the others take the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NoReturn
+
+from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import PoolView
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.changes import applies
+from cluster.rollout.contract import RolloutStore
+from cluster.rollout.decide import Seen, decide
+from cluster.rollout.record import Rollout
+from cluster.settings import PoolSettings, QueueSettings, Settings
+from router.rollout.members import members_of
+
+_LOG = logging.getLogger(__name__)
+
+
+class PoolRollout:
+    """One pool's roll-out. It opens its connections at the first use."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: PoolSettings,
+        queue_settings: QueueSettings,
+        open_store: Callable[[], RolloutStore],
+        open_queue: Callable[[], Queue],
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self._timing = queue_settings
+        self._open_store = open_store
+        self._open_queue = open_queue
+        self._book: RolloutBook | None = None
+        self._queue: Queue | None = None
+        self._run_id = ""
+        self._seen_ms = 0
+        self._settled_ms = 0
+        """Pool time from which the registry is whole again."""
+
+    @property
+    def book(self) -> RolloutBook:
+        """The pool's record."""
+        if self._book is None:
+            self._book = RolloutBook(self.name, self._open_store())
+        return self._book
+
+    async def observe(self) -> PoolView:
+        """Return the pool as its registry shows it.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        if self._queue is None:
+            self._queue = self._open_queue()
+        return await self._queue.observe()
+
+    async def watch(self) -> NoReturn:
+        """Take each step that is due; runs until it is cancelled."""
+        while True:
+            try:
+                await self.step()
+            except QueueUnavailableError:
+                # The membership of the pool has logged it.
+                pass
+            except Exception:  # noqa: BLE001 - a roll-out must not end the router
+                _LOG.exception("rollout.step_failed", extra={"pool": self.name})
+            await asyncio.sleep(self._timing.heartbeat_s)
+
+    async def step(self) -> None:
+        """Take the next step if it is due.
+
+        Raises:
+            QueueUnavailableError: the store does not answer; nothing was done.
+        """
+        found, _ = await self.book.read()
+        if found is None or not found.state.active or not applies(found, self.settings):
+            return
+        view = await self.observe()
+        if not self._settled(view):
+            return
+        seen = Seen(view.time_ms, members_of(view))
+        after = await self.book.change(lambda record, _: record and decide(record, seen))
+        if after is not None and after.steps != found.steps:
+            self._tell(after)
+
+    def _settled(self, view: PoolView) -> bool:
+        """Return whether a replica that is missing has really gone. After a time without the store, and after a loss of
+        its data, replicas have one lease to come back.
+        """
+        lease_ms = round(self._timing.lease_s * 1000)
+        if view.run_id != self._run_id or view.time_ms - self._seen_ms > lease_ms:
+            self._settled_ms = view.time_ms + lease_ms
+        self._run_id, self._seen_ms = view.run_id, view.time_ms
+        return view.time_ms >= self._settled_ms
+
+    def _tell(self, found: Rollout) -> None:
+        last = found.steps[-1].text if found.steps else ""
+        _LOG.warning("rollout.step", extra={"pool": self.name, "state": found.state.value, "step": last})
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._book is not None:
+            await self._book.close()
+        if self._queue is not None:
+            await self._queue.close()
+
+
+class RolloutKeeper:
+    """The roll-outs of all pools."""
+
+    def __init__(self, pools: Mapping[str, PoolRollout]) -> None:
+        self.pools = pools
+        self._owner = TaskOwner("rollouts")
+
+    def start(self) -> None:
+        """Begin to look at the records."""
+        for name, pool in self.pools.items():
+            self._owner.spawn(pool.watch(), name)
+
+    async def close(self) -> None:
+        """End, and close the connections."""
+        await self._owner.close()
+        for pool in self.pools.values():
+            await pool.close()
+
+
+def open_rollouts(
+    settings: Settings, open_store: Callable[[str], RolloutStore], open_queue: Callable[[str], Queue]
+) -> RolloutKeeper:
+    """Return the roll-outs of all pools. Nothing connects before `start`, or the first order."""
+    return RolloutKeeper(
+        {
+            name: PoolRollout(name, pool, settings.queue, partial(open_store, name), partial(open_queue, name))
+            for name, pool in settings.pools.items()
+        }
+    )

@@ -1,0 +1,30 @@
+"""The number of replicas while a roll-out goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.rollout.changes import base_of, rules_of
+from cluster.rollout.record import Revision, Rollout, RolloutState
+from tests.cluster.autoscaler.conftest import Backend
+from tests.cluster.autoscaler.scaled_pool import Site, both
+
+
+@both
+async def test_the_number_stays_and_has_the_surge_until_the_roll_out_is_over(backend: Backend) -> None:
+    site = Site(backend, replicas=3, min_replicas=1)
+    scaler, store = site.scaler(), backend.rollout()
+    rules = replace(rules_of(site.settings), surge=1)
+    rolling = Rollout(base_of(site.settings), Revision(), Revision(1, {"model": "x"}), rules, size=3)
+    await store.put(0, 1, rolling.to_bytes())
+
+    # One is missing because it changes. Neither this nor the lack of requests moves the number.
+    site.platform.names = None
+    made = await site.run(scaler, 20)
+    assert {4} == {record.replicas for record in made}
+    assert [4] == site.platform.told
+
+    done = replace(rolling, state=RolloutState.DONE)
+    await store.put(1, 2, done.to_bytes())
+    made = await site.run(scaler, 20)
+    assert made[-1].replicas < 4

@@ -1,0 +1,172 @@
+"""Steps of a roll-out, from the record and what the registry shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.rollout.decide import go_back, go_on, hold
+from cluster.rollout.judge import Member
+from cluster.rollout.record import Rollout, RolloutState
+from tests.cluster.rollout.fleet import NEW, OLD, Fleet, rollout
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_replicas_change_one_at_a_time(size: int) -> None:
+    fleet = Fleet(rollout(size))
+    assert RolloutState.DONE is fleet.run(400).state
+    assert [NEW.number] * size == fleet.revisions
+    assert size - 1 == fleet.fewest
+    assert size == fleet.most
+    assert 1 == fleet.most_new
+
+
+def test_with_a_surge_the_pool_lacks_no_replica() -> None:
+    fleet = Fleet(rollout(3, surge=1))
+    assert RolloutState.DONE is fleet.run(400).state
+    fleet.step()
+    assert [NEW.number] * 3 == fleet.revisions
+    assert 3 == fleet.fewest
+    assert 4 == fleet.most
+    assert 1 == fleet.most_new
+
+
+def test_a_new_revision_that_does_not_start_goes_back_after_its_attempts() -> None:
+    fleet = Fleet(rollout(3), fails=lambda revision: revision == NEW.number)
+    found = fleet.run(400)
+    assert RolloutState.RETURNED is found.state
+    assert "did not start: out of memory" in found.reason
+    assert 2 == len(found.failures)
+    assert [OLD.number] * 3 == fleet.revisions
+    assert 2 == fleet.fewest
+
+
+@pytest.mark.parametrize("bad", ["failed", "late"])
+def test_a_new_revision_that_serves_badly_goes_back(bad: str) -> None:
+    def serve(member: Member) -> Member:
+        wrong = {bad: member.ended // 4} if member.revision == NEW.number else {}
+        return replace(member, ended=member.ended + 10, **wrong)
+
+    fleet = Fleet(rollout(3, judge_s=20), serves=serve)
+    found = fleet.run(400)
+    assert RolloutState.RETURNED is found.state
+    assert {"failed": "failed on", "late": "missed the SLO"}[bad] in found.reason
+    assert [OLD.number] * 3 == fleet.revisions
+    assert 1 == fleet.most_new
+
+
+def test_a_new_revision_as_late_as_the_old_one_is_not_blamed() -> None:
+    def serve(member: Member) -> Member:
+        return replace(member, ended=member.ended + 10, late=member.late + 3)
+
+    fleet = Fleet(rollout(3), serves=serve)
+    assert RolloutState.DONE is fleet.run(400).state
+
+
+def test_a_start_that_was_killed_is_tried_again() -> None:
+    fleet = Fleet(rollout(3))
+    fleet.run(60, lambda _: bool(fleet.starting))
+    fleet.kill(next(iter(fleet.starting)))
+    assert RolloutState.DONE is fleet.run(400).state
+    assert 1 == len(fleet.record.failures)
+    assert 2 == fleet.fewest
+
+
+def test_new_replicas_that_die_again_and_again_end_the_roll_out() -> None:
+    fleet = Fleet(rollout(3, judge_s=20))
+    for _ in range(2):
+        fleet.run(90, lambda _: NEW.number in fleet.revisions)
+        fleet.kill(fleet.revisions.index(NEW.number))
+    found = fleet.run(400)
+    assert RolloutState.RETURNED is found.state
+    assert "ended" in found.reason
+
+
+def test_an_old_replica_that_dies_gets_the_new_revision_and_no_other_gives_way() -> None:
+    fleet = Fleet(rollout(3))
+    fleet.kill(1)
+    assert RolloutState.DONE is fleet.run(400).state
+    assert 2 == fleet.fewest
+    assert 1 == fleet.most_new
+
+
+def test_a_roll_out_that_is_stopped_changes_nothing_until_it_goes_on() -> None:
+    fleet = Fleet(rollout(4))
+    fleet.run(60, lambda found: len(found.passed) == 1)
+    fleet.record = hold(fleet.record, fleet.at_ms, "ops")
+    for _ in range(60):
+        fleet.step()
+    assert RolloutState.HELD is fleet.record.state
+    held = sorted(fleet.revisions)
+    for _ in range(60):
+        fleet.step()
+    assert held == sorted(fleet.revisions)
+    assert OLD.number in held
+    assert NEW.number in held
+    fleet.record = go_on(fleet.record, fleet.at_ms, "ops")
+    assert RolloutState.DONE is fleet.run(400).state
+
+
+@pytest.mark.parametrize("after_s", range(0, 60, 7))
+def test_it_can_go_back_at_any_time(after_s: int) -> None:
+    fleet = Fleet(rollout(3))
+    for _ in range(after_s):
+        fleet.step()
+    fleet.record = go_back(fleet.record, fleet.at_ms, "asked for by ops")
+    if fleet.record.state is RolloutState.DONE:
+        return
+    assert RolloutState.RETURNED is fleet.run(400).state
+    assert [OLD.number] * 3 == fleet.revisions
+    assert fleet.fewest >= 2
+
+
+def test_a_pool_without_replicas_comes_up_with_the_new_revision() -> None:
+    """So a roll-out mends a pool whose own settings can't start."""
+    fleet = Fleet(rollout(1))
+    fleet.kill(0)
+    fleet.record = replace(fleet.record, allowed=1)
+    assert RolloutState.DONE is fleet.run(400).state
+    assert [NEW.number] == fleet.revisions
+
+
+def test_a_pool_that_became_smaller_does_not_wait_for_ever() -> None:
+    fleet = Fleet(rollout(3))
+    fleet.step()
+    fleet.record = replace(fleet.record, size=4)
+    fleet._move = lambda place, move=fleet._move: move(place) if place < 3 else None  # type: ignore[method-assign]
+    assert RolloutState.DONE is fleet.run(600).state
+    assert [NEW.number] * 3 == fleet.revisions
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 6),
+    surge=st.integers(0, 1),
+    start_s=st.integers(1, 12),
+    drain_s=st.integers(1, 12),
+    kills=st.lists(st.tuples(st.integers(1, 120), st.integers(0, 6)), max_size=4),
+    back_at=st.none() | st.integers(1, 100),
+)
+def test_it_ends_with_one_revision_and_never_has_too_many(
+    size: int, surge: int, start_s: int, drain_s: int, kills: list[tuple[int, int]], back_at: int | None
+) -> None:
+    fleet = Fleet(rollout(size, surge=surge), start_s=start_s, drain_s=drain_s)
+    for second in range(2_000):
+        for at, place in kills:
+            if at == second:
+                fleet.kill(place)
+        if back_at == second:
+            fleet.record = go_back(fleet.record, fleet.at_ms, "asked for")
+        if not fleet.record.state.active and second > 120:
+            break
+        fleet.step()
+        assert fleet.most <= size + surge
+        # The record is all that a successor needs.
+        fleet.record = Rollout.from_bytes(fleet.record.to_bytes())
+    assert not fleet.record.state.active
+    for _ in range(60):
+        fleet.step()
+    assert [fleet.record.in_force.number] * size == fleet.revisions
