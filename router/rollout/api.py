@@ -65,7 +65,7 @@ class RolloutApi:
             if new.changes == old.changes:
                 raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
             _check(pool.settings, new)
-            return _begun(pool.settings, old, new, rules, size, caller, now_ms)
+            return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
 
         after = await pool.book.change(begin)
         _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "changes": str(changes)})
@@ -164,8 +164,14 @@ class RolloutApi:
 
 
 def _begun(
-    settings: PoolSettings, old: Revision, new: Revision, rules: RolloutRules, size: int, caller: Caller, now_ms: int
+    settings: PoolSettings,
+    change: tuple[Revision, Revision],
+    rules: RolloutRules,
+    size: int,
+    caller: Caller,
+    now_ms: int,
 ) -> Rollout:
+    old, new = change
     begun = Rollout(base_of(settings), old, new, rules, size=size, by=caller.tenant, began_ms=now_ms)
     return begun.told(now_ms, f"revision {old.number} to {new.number}, begun by {caller.tenant}")
 
@@ -178,7 +184,7 @@ def _ordered(found: Rollout, action: int, settings: PoolSettings, caller: Caller
             return go_on(found, now_ms, caller.tenant)
         case _ if found.state is RolloutState.DONE:
             new = replace(found.old, number=found.new.number + 1)
-            return _begun(settings, found.new, new, found.rules, found.size, caller, now_ms)
+            return _begun(settings, (found.new, new), found.rules, found.size, caller, now_ms)
         case _:
             return go_back(found, now_ms, f"asked for by {caller.tenant}")
 
