@@ -27,7 +27,7 @@ function model(one) {
       ["context", one.max_context_tokens ? `${count(one.max_context_tokens)} tokens` : "not known yet"],
       ["vocabulary", one.vocabulary_size ? count(one.vocabulary_size) : null],
       ["vector size", one.pooling?.size ? count(one.pooling.size) : null],
-      ["digest", one.digest ? h("code", {}, one.digest.slice(0, 16)) : null],
+      ["digest", one.digest ? h("code", {}, one.digest.slice(0, 12)) : null],
     ]),
     h("h3", {}, "Adapters"),
     one.lora_adapters.length ? h("ul", { class: "words" }, one.lora_adapters.map((each) => h("li", {}, h("code", {}, each)))) : h("p", { class: "note" }, "None."),
