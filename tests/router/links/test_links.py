@@ -530,6 +530,8 @@ async def test_a_router_that_reads_nothing_gets_merged_output_later(tmp_path: Pa
         await until(lambda: stack.replicas[0].table.parked == 200)
 
 
+@pytest.mark.alone
+@pytest.mark.timeout(300)
 async def test_two_thousand_streams_at_once_all_end_well(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 512, "time_scale": 0.0}) as stack:
 
