@@ -303,6 +303,16 @@ async def collect(call: Any) -> list[api.StreamGenerateResponse]:
     return events
 
 
+async def first_tokens(call: Any, count: int) -> list[api.StreamGenerateResponse]:
+    """Read a stream up to this many output tokens. On a busy machine one message may carry several."""
+    events: list[api.StreamGenerateResponse] = []
+    while sum(len(event.delta.token_ids) for event in events) < count:
+        event = await call.read()
+        assert event is not grpc.aio.EOF
+        events.append(event)
+    return events
+
+
 def text_of(events: list[api.StreamGenerateResponse], index: int = 0) -> str:
     """Join the text of one choice."""
     return "".join(

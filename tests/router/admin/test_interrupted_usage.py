@@ -13,7 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.router.generation.test_resume_state import of_group
 from tests.router.inference.test_preemption import QUICK, of_class
-from tests.support.stack import Stack, collect, ids_of, running_stack, sim_pool
+from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, sim_pool
 from tests.support.waiting import until
 
 PRICES = {"price_per_million_output_tokens": 1e6, "price_per_million_prompt_tokens": 1e6}
@@ -28,7 +28,7 @@ async def ledger(stack: Stack) -> admin_pb2.UsageLine:
 async def gave_way(stack: Stack) -> tuple[Any, list[Any], Any]:
     """Return a batch stream that waits again, what it got, and the stream that it gave way to."""
     batch = stack.inference(0).StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 5000))
-    events = [await batch.read() for _ in range(60)]
+    events = await first_tokens(batch, 60)
     chat = stack.inference(0).StreamGenerate(of_class(types.REQUEST_CLASS_INTERACTIVE, 2000))
     while not (await chat.read()).HasField("delta"):
         pass
