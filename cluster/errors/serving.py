@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from cluster.errors.root import PenstockError
 from cluster.plural import counted
 
@@ -108,7 +110,7 @@ class JobLeaseLostError(PenstockError):
 
 
 class GenerationFailedError(PenstockError):
-    """A request whose engine failed and that could not continue elsewhere."""
+    """A request that could not continue: its engine failed, or its client came back too late."""
 
     reason = "GENERATION_FAILED"
     remedy = "Send the request anew. The error says how many tokens were delivered."
@@ -116,18 +118,35 @@ class GenerationFailedError(PenstockError):
     def __init__(
         self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0, detail: str = ""
     ) -> None:
-        """`delivered_tokens` and `prompt_tokens` are the usage so far; `attempts` is the number of lost attempts.
-        `detail` is the reason why the request could not continue; empty where it is not known.
+        """`delivered_tokens` and `prompt_tokens` are the usage so far; `attempts` is the number of lost ones, 0 where
+        no engine failed. `detail` is the reason why the request could not continue; empty where it is not known.
         """
         self.request_id = request_id
         self.delivered_tokens = delivered_tokens
         self.attempts = attempts
         self.prompt_tokens = prompt_tokens
         self.detail = detail
-        super().__init__(
-            f"the engine failed after {counted(delivered_tokens, 'token')} of request {request_id}; "
-            f"attempts lost: {attempts}" + (f"; {detail}" if detail else "")
+        after = counted(delivered_tokens, "token")
+        if attempts:
+            message = f"the engine failed after {after} of request {request_id}; attempts lost: {attempts}"
+        else:
+            message = f"request {request_id} can't go on after {after}"
+        super().__init__(message + (f"; {detail}" if detail else ""))
+
+    @classmethod
+    def gone(cls, request_id: str, delivered_tokens: int, kept_s: float) -> Self:
+        """Return the error of a client that comes back to output which is gone.
+
+        Args:
+            request_id: the request.
+            delivered_tokens: tokens that the client has.
+            kept_s: `queue.attach_grace_s`.
+        """
+        detail = (
+            f"its output is gone: it is kept for {kept_s:g} s (queue.attach_grace_s) without its client, and with the "
+            "router while the request waits for another replica"
         )
+        return cls(request_id, delivered_tokens, 0, detail=detail)
 
 
 class LinkError(PenstockError):

@@ -69,7 +69,10 @@ class Pool:
         self.admission = AdmissionControl(self.settings, late_last=queue_settings.late_last)
         self.affinity = Affinity(router_settings.affinity)
         self.recovery = RecoveryLimits(
-            router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
+            router_settings.max_attempts,
+            router_settings.first_token_timeout_s,
+            router_settings.token_timeout_s,
+            queue_settings.attach_grace_s,
         )
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Function that lists what is left of the jobs that are fed from here; another thread calls it."""

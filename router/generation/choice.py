@@ -15,7 +15,6 @@ from cluster.errors import (
     QueueTimeoutError,
     TakenOverError,
 )
-from cluster.plural import counted
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
@@ -25,7 +24,7 @@ from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, AttemptOutcome, Prices
 from router.generation.output import NO_END, Output, asks_logprobs
-from router.generation.recovery import Fit, Next, after_failure
+from router.generation.recovery import Fit, Next, after_failure, losses_in_words
 from router.generation.resume_state import ResumeState
 from router.generation.wait import Wait
 from router.links.failure import Failure
@@ -387,10 +386,10 @@ class Choice:
             self._finish(_cancelled())
         elif following is Next.COMPLETE:
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
+        elif failure is Failure.LINK and self._at_clients_offset:
+            self._fail(GenerationFailedError.gone(self.entry.request_id, self.tokens, self._pool.recovery.kept_s))
         else:
-            self._fail_with_usage(
-                f"{counted(self._lost, 'attempt was', 'attempts were')} lost, the last one by: {failure.value}"
-            )
+            self._fail_with_usage(losses_in_words(self._lost, failure))
         self._pool.release(self)
 
     def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from router.links.failure import RecoveryLimits
+from cluster.plural import counted
+from router.links.failure import Failure, RecoveryLimits
 from router.links.placement import Group
 
 FOREIGN_GRANTS = 4
@@ -47,6 +48,11 @@ def after_failure(
     if tokens and tokens >= max_tokens:
         return Next.COMPLETE
     return Next.AGAIN if known and lost < limits.max_attempts else Next.FAIL
+
+
+def losses_in_words(lost: int, last: Failure) -> str:
+    """Return the reason of a choice that has lost too many attempts."""
+    return f"{counted(lost, 'attempt was', 'attempts were')} lost, the last one by: {last.value}"
 
 
 class Fit(enum.Enum):

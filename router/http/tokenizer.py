@@ -15,6 +15,9 @@ from penstock.values.objects import UINT32, BodyError, Fields, is_int, shown, wi
 from router.http.bodies import count_of, read_request
 from router.http.calls import IGNORED, Calls
 
+_OWN = ("add_special_tokens", "add_generation_prompt", "return_token_strs")
+"""Fields that only these bodies have."""
+
 
 class TokenizerRoutes:
     """Handlers of the tokenizer API. A request without a model asks for the only one that its caller may use."""
@@ -91,11 +94,15 @@ def read_tokenize(body: Mapping[str, Any], model: str) -> tuple[api.CountTokensR
     chat = "messages" in fields
     if not chat and not isinstance(fields.get("prompt"), str):
         raise BodyError("prompt", f"must be text, or messages must be given, got {shown(fields.get('prompt'))}")
-    own = Fields("", {name: fields.pop(name, None) for name in ("add_special_tokens", "return_token_strs")}, False)
-    special = None if body.get("add_special_tokens") is None else own.flag("add_special_tokens")
+    own = Fields("", {name: fields.pop(name, None) for name in _OWN}, False)
+    special, begins = (None if body.get(name) is None else own.flag(name) for name in _OWN[:2])
+    if begins and fields.get("continue_final_message"):
+        raise BodyError("add_generation_prompt", "must be false or absent with continue_final_message, got true")
     asked = read_request({**fields, "model": model}, {}, chat=chat)
     count = count_of(asked.generate)
     count.names = own.flag("return_token_strs")
     if special is not None:
         count.add_special_tokens = special
+    if begins is not None and chat:
+        count.add_generation_prompt = begins
     return count, asked.ignored

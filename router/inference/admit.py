@@ -216,7 +216,8 @@ class Admission:
                 known = await self._resumed.find_key(admitted, generation.request_id)
                 if known is None:
                     # The output to go on with is gone, and from the beginning the client would get its tokens twice.
-                    raise late or GenerationFailedError(generation.request_id, sum(received))
+                    kept_s = admitted.pool.queue_settings.attach_grace_s
+                    raise late or GenerationFailedError.gone(generation.request_id, sum(received), kept_s)
             else:
                 try:
                     known = await self._submit(admitted, generation)

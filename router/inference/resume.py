@@ -74,7 +74,7 @@ class Resume:
         generation.close()
         if known.request_id != token.request_id and any(received):
             # Another execution may have other tokens.
-            raise GenerationFailedError(token.request_id, sum(received))
+            raise _gone(admitted.pool, token.request_id, sum(received))
         return known
 
     async def _attach(
@@ -104,7 +104,7 @@ class Resume:
             return None
         if received:
             # From the beginning its client would get its tokens twice.
-            raise GenerationFailedError(choice.entry.request_id, received)
+            raise _gone(pool, choice.entry.request_id, received)
         if (late := admitted.too_late()) is not None:
             raise late
         # Its place in line was lost with its router, and nothing was delivered: put it in line again.
@@ -184,7 +184,7 @@ class Resume:
         if grant is None:
             if received:
                 # It waits, and its output was lost with the router that had it.
-                raise GenerationFailedError(choice.entry.request_id, received)
+                raise _gone(pool, choice.entry.request_id, received)
             return
         place = await pool.adoption.reach(choice, grant)
         if choice.state is not ChoiceState.WAITING:
@@ -203,6 +203,10 @@ class Resume:
         else:
             # Its router may have sent the start already. The replica takes a second one as an attach.
             choice.run_on(grant, place)
+
+
+def _gone(pool: Pool, request_id: str, received: int) -> GenerationFailedError:
+    return GenerationFailedError.gone(request_id, received, pool.queue_settings.attach_grace_s)
 
 
 def raised(outcome: KnownRequest | BaseException | None) -> KnownRequest | None:

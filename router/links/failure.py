@@ -29,6 +29,8 @@ class RecoveryLimits:
     """Longest silence of a replica that owes a first token."""
     token_s: float = 60.0
     """Longest silence of a replica whose attempts have all begun."""
+    kept_s: float = 5.0
+    """Time for which replicas keep output that nobody takes."""
 
 
 NO_LIMITS = RecoveryLimits()

@@ -96,13 +96,14 @@ class ChatTemplate:
             prompt.tools,
             tuple(map(json.loads, prompt.documents)),
         )
+        silent = replace(asked, variables={**asked.variables, "add_generation_prompt": False})
         if not prompt.continue_final:
-            return compiled.text(asked)
+            return compiled.text(asked if prompt.begins_answer else silent)
         if said[-1].place != len(prompt.messages) - 1:
             raise InvalidRequestError.of(
                 _CONTINUE_FIELD, "the last message has role 'developer', and goes to the beginning as a system message"
             )
-        return compiled.continued(replace(asked, variables={**asked.variables, "add_generation_prompt": False}))
+        return compiled.continued(silent)
 
 
 class _Compiled:

@@ -24,6 +24,7 @@ from router.validation.fields import (
 from router.validation.sampling import check_sampling
 from router.validation.values import (
     CancelTarget,
+    ChatPrompt,
     CheckedCount,
     CheckedRequest,
     CheckedStream,
@@ -95,6 +96,14 @@ def check_count(request: inference_pb2.CountTokensRequest, limits: RequestLimits
             found.add("add_special_tokens", "must not be set with token ids, which are used as they are")
         else:
             prompt = replace(prompt, special=request.add_special_tokens)
+    if request.HasField("add_generation_prompt"):
+        begins = request.add_generation_prompt
+        if not isinstance(prompt, ChatPrompt):
+            found.add("add_generation_prompt", "must be unset without a conversation")
+        elif begins and prompt.continue_final:
+            found.add("add_generation_prompt", "must not be true with prompt.chat.continue_final_message")
+        else:
+            prompt = replace(prompt, begins_answer=begins)
     found.raise_any()
     return CheckedCount(request.model, prompt, request.names)
 

@@ -67,6 +67,8 @@ class ChatPrompt:
     """Amount of reasoning in the words of the chat template; empty for its own default."""
     special: bool = False
     """Whether the tokenizer adds its own special tokens to those of the template."""
+    begins_answer: bool = True
+    """Whether the template begins the answer, where the last message is not continued."""
 
     def variables(self) -> dict[str, Any]:
         """Return the variables for the chat template that the client gave.

@@ -930,6 +930,7 @@ class CountTokensRequest(_message.Message):
     REASONING_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model. Required, 1 to 256 bytes."""
     add_special_tokens: _builtins.bool
@@ -938,6 +939,10 @@ class CountTokensRequest(_message.Message):
     """
     names: _builtins.bool
     """Whether the names of the tokens are returned. Default false."""
+    add_generation_prompt: _builtins.bool
+    """Whether the chat template begins the answer behind the last message. Default true, as in Generate. Conversations
+    only; not true where the last message is continued.
+    """
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Prompt to count. Required."""
@@ -959,13 +964,19 @@ class CountTokensRequest(_message.Message):
         reasoning: _types_pb2.ReasoningOptions | None = ...,
         add_special_tokens: _builtins.bool | None = ...,
         names: _builtins.bool = ...,
+        add_generation_prompt: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens", "add_special_tokens", b"add_special_tokens", "model", b"model", "names", b"names", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_add_special_tokens", b"_add_special_tokens", "add_generation_prompt", b"add_generation_prompt", "add_special_tokens", b"add_special_tokens", "model", b"model", "names", b"names", "prompt", b"prompt", "reasoning", b"reasoning", "tool_choice", b"tool_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
+    _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
     _WhichOneofReturnType__add_special_tokens: _TypeAlias = _typing.Literal["add_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__add_special_tokens: _TypeAlias = _typing.Literal["_add_special_tokens", b"_add_special_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__add_special_tokens) -> _WhichOneofReturnType__add_special_tokens | None: ...
 
 Global___CountTokensRequest: _TypeAlias = CountTokensRequest  # noqa: Y015

@@ -60,6 +60,27 @@ async def test_a_conversation_is_rendered(stack: Stack, encoder: Tokenizer) -> N
     assert [encoder.token_to_id("<|begin|>"), *found["tokens"]] == more["tokens"]
 
 
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"add_generation_prompt": False}, "<|begin|><|user|>Hi<|end|><|assistant|>Hello<|end|>"),
+        ({"add_generation_prompt": True}, "<|begin|><|user|>Hi<|end|><|assistant|>Hello<|end|><|assistant|>"),
+        ({"continue_final_message": True}, "<|begin|><|user|>Hi<|end|><|assistant|>Hello"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": False, "chat_template_kwargs": {"x": 1}},
+            "<|begin|><|user|>Hi<|end|><|assistant|>Hello",
+        ),
+    ],
+)
+async def test_the_end_of_a_conversation_is_rendered_as_asked(
+    stack: Stack, encoder: Tokenizer, more: dict[str, Any], text: str
+) -> None:
+    nulls = dict.fromkeys(("chat_template", "tools", "media_io_kwargs", "mm_processor_kwargs"))
+    body = {"messages": [*CHAT, {"role": "assistant", "content": "Hello"}], "return_token_strs": None, **nulls, **more}
+    status, found, _ = await post(stack, "/tokenize", json=body)
+    assert (200, text) == (status, encoder.decode(found.get("tokens", ()), skip_special_tokens=False))
+
+
 async def test_what_changes_the_prompt_is_counted() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     body = {"messages": CHAT, "tools": [tool], "tool_choice": "none", "reasoning_effort": "low"}
@@ -99,6 +120,12 @@ def _code(answer: tuple[int, Any]) -> tuple[int, str]:
         ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ("/tokenize", {"prompt": "a", "model": 7}, "model"),
         ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": CHAT, "add_generation_prompt": "no"}, "add_generation_prompt"),
+        (
+            "/tokenize",
+            {"messages": CHAT, "add_generation_prompt": True, "continue_final_message": True},
+            "add_generation_prompt",
+        ),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),

@@ -389,6 +389,15 @@ async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_pa
         begun = await read_tokens(first, 10)
         first.cancel()
         await until(lambda: stack.replicas[0].table.sequences == 0)
+        # Its output is gone, and another run may say something else.
+        late = keyed(tokens=20_000)
+        late.resume.received_tokens.append(len(ids_of(begun)))
+        for token in (b"", begun[0].started.resume_token):
+            late.resume.resume_token = token
+            with pytest.raises(grpc.aio.AioRpcError, match="ABORTED") as gone:
+                await collect(stack.inference().StreamGenerate(late))
+            assert "can't go on after" in str(gone.value.details())
+            assert "0.3 s (queue.attach_grace_s)" in str(gone.value.details())
         # The key is free again.
         again = stack.inference().StreamGenerate(keyed(tokens=20_000))
         started = await again.read()

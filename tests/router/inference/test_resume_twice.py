@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool
@@ -89,7 +88,8 @@ async def test_work_that_is_cancelled_while_its_replica_is_not_reached_stops_whe
         await stack.inference(1).Cancel(api.CancelRequest(request_id=request_of(begun)))
         if reached == "later":
             await until(lambda: pool.replicas._awaited.total() == 0)
-            link._begin(pb.LinkResponse())
+            assert link._wire is not None
+            link._begin(link._wire)
         else:
             link._set_up(True)
 

@@ -289,6 +289,18 @@ def test_a_stream_becomes_plain_values():
     assert check_stream(pb.StreamGenerateRequest(generate=request()), LIMITS).resume is None
 
 
+def test_a_count_may_leave_the_beginning_of_the_answer_out():
+    chat = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}
+    going_on = {**chat, "continue_final_message": True}
+    for begins in (True, False):
+        asked = pb.CountTokensRequest(model="m", prompt={"chat": chat}, add_generation_prompt=begins)
+        assert check_count(asked, LIMITS).prompt.begins_answer is begins
+    check_count(pb.CountTokensRequest(model="m", prompt={"chat": going_on}, add_generation_prompt=False), LIMITS)
+    for prompt in ({"text": "x"}, {"chat": going_on}):
+        with pytest.raises(InvalidRequestError, match="add_generation_prompt"):
+            check_count(pb.CountTokensRequest(model="m", prompt=prompt, add_generation_prompt=True), LIMITS)
+
+
 def test_counts_cancels_and_lookups_are_checked():
     assert check_count(pb.CountTokensRequest(model="m", prompt={"text": "x"}), LIMITS).prompt == TextPrompt("x")
     assert check_cancel(pb.CancelRequest(request_id="r")) == CancelTarget(request_id="r")
