@@ -33,7 +33,6 @@ from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.servicer import AdminServicer
-from router.affinity import CacheSalts
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.embeddings.admit import PoolingAdmission
@@ -47,17 +46,11 @@ from router.http.files.results import line_bytes
 from router.http.responses.runs import ResponseRuns, response_tools
 from router.http.server import HttpServer, HttpServices, build_http
 from router.identity import Authenticator, TenantPolicies
-from router.inference.admit import Admission
-from router.inference.coalescing import Coalescing
-from router.inference.constraints import ConstraintChecks
-from router.inference.forward import Forwarding
-from router.inference.keyed_generation import OpenGenerations
-from router.inference.routed import RoutedAdmission
+from router.inference.open import open_inference
 from router.inference.servicer import InferenceServicer
-from router.inference.shadows import Shadows
-from router.jobs import Executor, JobFeeder, JobServicer, JobStores, JobTools
+from router.jobs import JobParts, JobStores, open_jobs
 from router.metrics import RouterMetrics
-from router.records.genai_metrics import GenAiMetrics, push_plan
+from router.records.genai_metrics import push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
 from router.registry.build import open_registry
@@ -65,7 +58,6 @@ from router.rollout.api import RolloutApi
 from router.rollout.keeper import RolloutKeeper, open_rollouts
 from router.routing import Aliases
 from router.stores import QueueFactory
-from router.validation import RequestLimits
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,9 +91,7 @@ class RouterParts:
     metrics: RouterMetrics
     catalog: Catalog
     inference: InferenceServicer
-    jobs: JobServicer
-    job_stores: JobStores
-    feeder: JobFeeder
+    jobs: JobParts
     control_api: ControlApi
     records: RecordKeeper
     registry: RegistryView
@@ -149,48 +139,36 @@ def build_router(
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
     aliases = Aliases(settings, registry.view)
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases, registry.adapters)
-    constraints, policies = ConstraintChecks(own.limits), TenantPolicies(settings, registry.tenants.all)
-    salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
+    policies, records = TenantPolicies(settings, registry.tenants.all), RecordKeeper(pools, queues.records)
     tracing = open_tracing(settings, router_id)
-    admission = Admission(
-        *(catalog, secret, router_id, policies, own.expected_output_tokens, salts),
-        constraints=constraints,
-        tracing=tracing.sampling if tracing is not None else None,
+    inference = open_inference(
+        settings,
+        secret,
+        router_id,
+        pools=pools,
+        catalog=catalog,
+        aliases=aliases,
+        policies=policies,
+        metrics=metrics,
+        records=records,
+        tracing=tracing,
     )
-    limits = RequestLimits(own.max_prompt_bytes, own.limits)
-    records = RecordKeeper(pools, queues.records)
-    for observer in (GenAiMetrics(metrics.registry, pools), tracing):
-        if observer is not None:
-            records.listeners.append(observer.take)
-            admission.on_refused.append(observer.refused)
-    forwarding = Forwarding(aliases, pools, metrics, Shadows(metrics, records.closed))
-    routed = RoutedAdmission(admission, forwarding, pools, secret)
-    generations = OpenGenerations(routed, pools, metrics, settings.queue.attach_grace_s, records.closed)
-    inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
-    pooling = PoolingAdmission(catalog, admission, policies, salts, forwarding)
-    embeddings = EmbeddingServicer(pooling, limits, metrics, inference.entered, generations.unkeyed)
-    metrics.watch(pools, lambda: inference.open_calls)
-    job_stores = JobStores(pools, queues.jobs, queues.job_pools())
-    execute = Executor(routed, pooling, limits, metrics, records.closed)
-    feeder = JobFeeder(
-        *(router_id, job_stores.served, execute, settings.jobs),
-        capacity=lambda pool: pools[pool].replicas.capacity(),
-        on_item=metrics.job_item,
+    servicer, generations, limits = inference.servicer, inference.generations, inference.limits
+    pooling = PoolingAdmission(catalog, inference.admission, policies, inference.salts, inference.forwarding)
+    embeddings = EmbeddingServicer(pooling, limits, metrics, servicer.entered, generations.unkeyed)
+    jobs = open_jobs(
+        settings,
+        router_id,
+        JobStores(pools, queues.jobs, queues.job_pools()),
+        pools=pools,
+        inference=inference,
+        pooling=pooling,
+        metrics=metrics,
+        records=records,
         line_bytes=line_bytes,
         endpoints=ENDPOINTS,
         revocations=registry.revocations,
     )
-    for name, pool in pools.items():
-        pool.job_work = partial(feeder.work, name)
-    job_tools = JobTools(
-        job_stores,
-        settings.jobs,
-        limits,
-        feeder.nudge,
-        lambda name, constraint: constraints.problem(pools[name], constraint),
-        aliases,
-    )
-    jobs = JobServicer(job_tools)
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
     records_api = RecordsApi(pools, records, control_api, aliases)
     rollouts = open_rollouts(settings, queues.rollout, queues.queue)
@@ -201,13 +179,13 @@ def build_router(
     )
     handlers = [
         service_handler(service, servicer, metrics, registry.authenticate)
-        for service, servicer in zip(_SERVICES, (inference, embeddings, jobs, admin), strict=True)
+        for service, servicer in zip(_SERVICES, (servicer, embeddings, jobs.servicer, admin), strict=True)
     ]
     keys = registry.keys
     known = settings.auth.credentials
-    calls = Calls(inference, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
+    calls = Calls(servicer, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits), registry.revocations)
-    http_services = HttpServices(calls, admin, embeddings, job_tools, responses)
+    http_services = HttpServices(calls, admin, embeddings, jobs.tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     secret.watch(metrics.reloaded)
     parts = RouterParts(
@@ -216,10 +194,8 @@ def build_router(
         authenticator=authenticator,
         metrics=metrics,
         catalog=catalog,
-        inference=inference,
+        inference=servicer,
         jobs=jobs,
-        job_stores=job_stores,
-        feeder=feeder,
         control_api=control_api,
         records=records,
         registry=registry.view,
@@ -258,7 +234,7 @@ class Router:
         self._settings = settings
         self._parts = parts
         self._inference = parts.inference
-        self._jobs = parts.jobs
+        self._jobs = parts.jobs.servicer
         self._metrics = parts.metrics
         self._server = parts.server
         self._metrics_port = metrics_port
@@ -292,10 +268,10 @@ class Router:
             await parts.http.start()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
-        parts.feeder.start()
+        parts.jobs.feeder.start()
         parts.records.start()
         parts.rollouts.start()
-        await parts.job_stores.start()
+        await parts.jobs.stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
@@ -364,11 +340,11 @@ class Router:
         self._inference.drain()
         self._jobs.drain()
         http = [parts.http.drain(seconds)] if parts.http is not None else []
-        await asyncio.gather(self._calls_ended(seconds), parts.feeder.drain(seconds), *http)
+        await asyncio.gather(self._calls_ended(seconds), parts.jobs.feeder.drain(seconds), *http)
         if left := self._inference.park():
             _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
             await self._calls_ended(PARTING_S)
-        await parts.feeder.close()
+        await parts.jobs.feeder.close()
         await self._server.stop(grace=0.2)
         if parts.http is not None:
             await parts.http.stop()
@@ -379,7 +355,7 @@ class Router:
             await asyncio.to_thread(parts.tracing.close)
         await parts.rollouts.close()
         await parts.control_api.close()
-        await parts.job_stores.close()
+        await parts.jobs.stores.close()
         await parts.bell.close()
         await self._owner.close()
         await parts.registry.close()

@@ -211,3 +211,8 @@ class EngineRequestError(EngineError):
         "Leave out what the engine does not support. Operators: the engine's own text is in the router's log, "
         "under the incident id."
     )
+
+    def __init__(self, message: str, *, elsewhere: bool = False) -> None:
+        """`elsewhere`: whether another replica may take it, because this one lacks something for a while."""
+        self.elsewhere = elsewhere
+        super().__init__(message)

@@ -24,8 +24,9 @@ once. Until then the queue counts their room as used."""
 
 
 class Refused(enum.Enum):
-    """Reason why a command was refused. The numbers are those of replica.proto."""
+    """Reason why a command was refused. The numbers are those of replica.proto; ELSEWHERE is INVALID only here."""
 
+    ELSEWHERE = 0
     WINDOW_FULL = 1
     DRAINING = 2
     INVALID = 3
@@ -157,7 +158,7 @@ class AttemptTable:
             await self._engine.submit(f"{request_id}#{attempt}", spec, log)
         except EngineRequestError as error:
             self._forget_unstarted(key)
-            return Refused.INVALID, str(error)
+            return Refused.ELSEWHERE if error.elsewhere else Refused.INVALID, str(error)
         except EngineDeadError as error:
             self.draining = True
             if log.end is not None:

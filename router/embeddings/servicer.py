@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager
 
 from penstock.v1 import embeddings_pb2 as api
 from penstock.v1 import inference_pb2
-from router.admission.budgets import warning_of
 from router.call_context import CallContext
 from router.embeddings.admit import OpenPooling, PoolingAdmission
 from router.embeddings.results import cosines, numbers_of
 from router.generation.generation import Generation
 from router.identity import Caller
 from router.inference.collect import Collector
-from router.inference.forward import served_by
+from router.inference.forward import answer_metadata
 from router.inference.keyed_generation import KeyedGeneration
 from router.inference.servicer import REQUEST_ID_HEADER, raise_if_stopped
 from router.metrics import RouterMetrics
@@ -89,8 +88,7 @@ class EmbeddingServicer:
     async def _collect(self, generation: Generation, collector: Collector, context: CallContext) -> None:
         # Let the link send a start first, as in `InferenceServicer`.
         await asyncio.sleep(0)
-        names = ((REQUEST_ID_HEADER, generation.request_id), *served_by(generation))
-        await context.send_initial_metadata((*names, *warning_of(generation.choices)))
+        await context.send_initial_metadata(((REQUEST_ID_HEADER, generation.request_id), *answer_metadata(generation)))
         async for event in generation.unhurried():
             collector.add(event)
         self._metrics.finished(generation, collector.finished)

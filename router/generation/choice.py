@@ -302,8 +302,9 @@ class Choice:
             self._finish(_cancelled())
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
-            if self.tokens and self._others and self.resume_state.refused() and self.output.known:
-                # Engines of one pool may be of several kinds, and another one may be able to.
+            another = (self.tokens or refusal.elsewhere) and self._others and self.output.known
+            if another and self.resume_state.refused():
+                # Replicas differ: one has another kind of engine, or could not load the adapter.
                 self._leave_place(acknowledge=False, queued_at=self.queued_at)
                 self._pool.refuse(self)
                 return

@@ -15,6 +15,7 @@ from cluster.errors import (
     PenstockError,
     QueueFullError,
 )
+from router.admission.budgets import warning_of
 from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.generation.wait import EarlierRefusals
@@ -126,8 +127,14 @@ class Forwarding:
             self._shadows.send(alias, route, attempt)
 
 
-def served_by(generation: Generation) -> tuple[tuple[str, str], ...]:
-    """Return metadata for the client of an alias: the model that serves it, and the adapter where there is one."""
+def answer_metadata(generation: Generation) -> tuple[tuple[str, str], ...]:
+    """Return metadata for a generation's client: for that of an alias the model that serves it, and the adapter where
+    there is one; and the budget that is nearly used.
+    """
+    return (*_served_by(generation), *warning_of(generation.choices))
+
+
+def _served_by(generation: Generation) -> tuple[tuple[str, str], ...]:
     adapter = generation.adapter
     if not generation.alias:
         return ()

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from router.admission.budgets import warning_of
 from router.call_context import CallContext
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.identity import Caller
 from router.inference.coalescing import Coalescing, StreamCoalescing
 from router.inference.collect import Collector
-from router.inference.forward import served_by
+from router.inference.forward import answer_metadata
 from router.inference.idempotency import read_result, replay
 from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
 from router.inference.writer import EventWriter
@@ -76,8 +75,7 @@ class InferenceServicer:
                     await context.write(event)
                 return
             context.opened(opened.generation.request_id)
-            told = (*served_by(opened.generation), *warning_of(opened.generation.choices))
-            if told:
+            if told := answer_metadata(opened.generation):
                 await context.send_initial_metadata(((REQUEST_ID_HEADER, opened.generation.request_id), *told))
             coalescing = StreamCoalescing(self._coalescing, checked.flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
@@ -101,7 +99,7 @@ class InferenceServicer:
         # As in EventWriter.run: let the link send a start first.
         await asyncio.sleep(0)
         names = ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
-        await context.send_initial_metadata((*names, *served_by(generation), *warning_of(generation.choices)))
+        await context.send_initial_metadata((*names, *answer_metadata(generation)))
         async for event in generation.unhurried():
             collector.add(event)
             if result is not None:

@@ -2,8 +2,9 @@
 
 from router.jobs.execute import Executor
 from router.jobs.feeder import JobFeeder
+from router.jobs.open import JobParts, open_jobs
 from router.jobs.servicer import JobServicer
 from router.jobs.stores import JobStores
 from router.jobs.tools import JobTools
 
-__all__ = ["Executor", "JobFeeder", "JobServicer", "JobStores", "JobTools"]
+__all__ = ["Executor", "JobFeeder", "JobParts", "JobServicer", "JobStores", "JobTools", "open_jobs"]

@@ -25,6 +25,7 @@ from router.identity.key import hash_key, key_id, mint_key
 from router.registry.adapters import AdapterCalls
 from router.registry.keys import REVOCATION, revocation_of
 from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
+from router.registry.targets import torn_targets
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,6 +112,8 @@ class RegistryApi:
         # What is compared and completed must be what is there now.
         await self._view.refresh()
         edits = self._read(request.edits)
+        if torn := list(torn_targets(edits, self._settings, self._view, force=request.force)):
+            raise InvalidRequestError(torn)
         differences = [difference for edit in edits if (difference := self._difference(edit)) is not None]
         if request.dry_run:
             return api.EditRegistryResponse(differences=differences, version=self._view.version)

@@ -148,11 +148,12 @@ class AdapterPlan:
             return name
         if (served := self._served.get(name)) is not None:
             return served[0]
+        why = "is not loaded"
         if (failure := self._failed.get(name)) is not None:
-            raise EngineRequestError(f"adapter {name!r} is not loaded: {failure.why}")
-        if name in self._wanted:
-            raise EngineRequestError(f"adapter {name!r} is still being loaded")
-        raise EngineRequestError(f"adapter {name!r} is not loaded")
+            why += f": {failure.why}"
+        elif name in self._wanted:
+            why = "is still being loaded"
+        raise EngineRequestError(f"adapter {name!r} {why}", elsewhere=True)
 
     def report(self, uses: Mapping[str, int]) -> ReplicaReport:
         """Return what others should know.

@@ -259,7 +259,11 @@ class LinkSession:
 
     def _refuse(self, sink: int, reason: Refused, detail: str) -> None:
         self._forget(sink)
-        self._extra.refusals.add(sink=sink, reason=pb.RefusalReason.ValueType(reason.value), detail=detail)
+        elsewhere = reason is Refused.ELSEWHERE
+        number = (Refused.INVALID if elsewhere else reason).value
+        self._extra.refusals.add(
+            sink=sink, reason=pb.RefusalReason.ValueType(number), detail=detail, elsewhere=elsewhere
+        )
         self._touch()
 
 

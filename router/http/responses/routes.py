@@ -30,6 +30,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
 from router.http.bodies import read_request
 from router.http.calls import Calls, answer_headers
+from router.http.context import TOLD
 from router.http.errors import HttpError
 from router.http.event_stream import EventStream
 from router.http.responses.answer import ended
@@ -139,7 +140,8 @@ class ResponseRoutes:
         return self._json(request, (await self._runs.result(name)).response, name.response_id, asked.ignored)
 
     async def _in_background(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
-        await self._runs.create(ready.stored, ready.caller)
+        run = await self._runs.create(ready.stored, ready.caller)
+        request[TOLD] = {**request.get(TOLD, {}), **run.opened.result()}
         if ready.asked.stream:
             return await self._tell(request, ready.name, FROM_THE_BEGINNING, ready.ignored)
         queued = {**ready.stored.base, "status": "queued"}

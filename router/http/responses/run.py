@@ -31,6 +31,7 @@ from router.http.responses.pieces import Piece, goes_on, merged, pack_pieces, pi
 from router.http.responses.stored import StoredRequest, StoredResult
 from router.identity import Caller
 from router.inference.coalescing import NEVER
+from router.inference.forward import answer_metadata
 from router.inference.idempotency import read_result
 from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
 from router.validation import RequestLimits, ResumePoint, check_request
@@ -88,8 +89,9 @@ class ResponseRun:
         self.over = False
         """Whether this router does nothing more for it."""
         self.readers = 0
-        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the request is in line for the first time; has the error if it can't be."""
+        self.opened: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        """Done when the request is in line for the first time, with what the client is told beside the answer; has the
+        error if it can't be."""
         self._claim, self._caller, self._tools = claim, caller, tools
         self._store = tools.store
         self._news = asyncio.Event()
@@ -212,7 +214,7 @@ class ResponseRun:
         enter_call(RESPONSES)
         opened = await self._tools.generations.open(checked, self._caller, None, resume)
         if not self.opened.done():
-            self.opened.set_result(None)
+            self.opened.set_result({} if isinstance(opened, bytes) else dict(answer_metadata(opened.generation)))
         self._restart()
         if isinstance(opened, bytes):
             await self._replay(read_result(opened)[0])

@@ -122,7 +122,7 @@ class ResponseRuns:
         stored = StoredRequest.unpack(record.request)
         _LOG.info("response.adopted", extra={"response": name.response_id, "journal": record.journal})
         run = self._spawn(claim, stored, Caller(name.tenant), record)
-        run.opened.set_result(None)
+        run.opened.set_result({})
         return run
 
     def _spawn(

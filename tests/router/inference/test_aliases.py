@@ -307,6 +307,16 @@ async def test_over_http_the_answer_has_the_name_that_was_asked_for_and_a_header
         async with session.post(f"{base}/chat/completions", json={**asked, "stream": True}) as reply:
             assert '"model":"safe"' in await reply.text()
             assert "large" == reply.headers["penstock-model"]
+        for stream in (False, True):
+            message = {**asked, "stream": stream}
+            async with session.post(f"{base}/messages", json=message) as reply:
+                assert '"model":"safe"' in (await reply.text()).replace(" ", "")
+                assert "large" == reply.headers["penstock-model"]
+            for background in (False, True):
+                response = {"model": "safe", "input": "Hi", "stream": stream, "background": background}
+                async with session.post(f"{base}/responses", json=response) as reply:
+                    assert '"model":"safe"' in (await reply.text()).replace(" ", "")
+                    assert "large" == reply.headers["penstock-model"]
         async with session.get(f"{base}/models") as reply:
             listed = {each["id"]: each["root"] for each in (await reply.json())["data"]}
             assert ("small", "small") == (listed["fast"], listed["small"])

@@ -20,6 +20,7 @@ from penstock.client import (
     ConflictError,
     GenerateOptions,
     InvalidArgumentError,
+    JobItem,
     NewKey,
     NotFoundError,
     PenstockClientError,
@@ -75,6 +76,44 @@ async def test_an_alias_is_in_force_at_every_router_when_the_call_returns(stack:
         await admin.edit_registry([RegistryEdit("alias", "fast", None)])
         with pytest.raises(NotFoundError, match="'fast'"):
             await other.generate("fast", "x", max_tokens=1)
+
+
+async def test_an_alias_names_only_adapters_that_are_there(stack: Stack, keys: Keys, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    poet = RegistryEdit("adapter", "poet", {"pool": "demo", "source": str(tmp_path)})
+    verse = RegistryEdit("alias", "verse", {"targets": [{"model": "demo", "adapter": "poet"}]})
+    away = {**(poet.value or {}), "pool": "large"}
+    async with client(stack, keys.admin) as admin, client(stack, keys.other, 1) as other:
+        with pytest.raises(InvalidArgumentError, match=r"targets\[0\]\.adapter: .*'demo': which has none; got 'poet'"):
+            await admin.edit_registry([verse])
+        await admin.edit_registry([verse, poet])
+        assert "poet" == (await other.generate("verse", "x", max_tokens=1)).receipt.lora_adapter
+        for value in (None, away):
+            with pytest.raises(InvalidArgumentError, match=r"edits\[0\]\.name: alias 'verse' sends requests"):
+                await admin.edit_registry([RegistryEdit("adapter", "poet", value)])
+        await admin.edit_registry([poet])
+        await admin.edit_registry([RegistryEdit("adapter", "poet", None), RegistryEdit("alias", "verse", None)])
+        await admin.edit_registry([poet, verse])
+        await admin.edit_registry([RegistryEdit("adapter", "poet", None)], force=True)
+        with pytest.raises(InvalidArgumentError, match="poet"):
+            await other.generate("verse", "x", max_tokens=1)
+        await admin.edit_registry([RegistryEdit("alias", "verse", None)])
+
+
+async def test_items_of_a_job_fail_and_say_so_when_their_alias_is_deleted(stack: Stack, keys: Keys) -> None:
+    items = [JobItem(f"q{number}", "Question?", {"max_tokens": 40, "ignore_eos": True}) for number in range(600)]
+    async with client(stack, keys.admin) as admin, client(stack, keys.other, 1) as other:
+        await admin.edit_registry([alias("brief", "demo")])
+        job, problems = await other.submit_job("brief", items), set[str]()
+        async for update in other.watch_job(job.job_id):
+            if any(result.completion is not None for result in update.results):
+                await admin.edit_registry([RegistryEdit("alias", "brief", None)])
+            problems |= {str(result.error) for result in update.results if result.error is not None}
+            job = update.job
+        assert job.succeeded_items
+        assert job.failed_items
+        assert all("'brief'" in each for each in problems), problems
 
 
 async def test_a_tenants_quota_is_in_force_at_every_router_when_the_call_returns(stack: Stack, keys: Keys) -> None:

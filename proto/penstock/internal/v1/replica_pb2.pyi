@@ -1062,22 +1062,26 @@ class Refusal(_message.Message):
     SINK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    ELSEWHERE_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The receiver."""
     reason: Global___RefusalReason.ValueType
     """Reason of the refusal."""
     detail: _builtins.str
     """Details for a log."""
+    elsewhere: _builtins.bool
+    """Whether another replica may take what this one refuses as invalid: it lacks the adapter."""
     def __init__(
         self,
         *,
         sink: _builtins.int = ...,
         reason: Global___RefusalReason.ValueType = ...,
         detail: _builtins.str = ...,
+        elsewhere: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "reason", b"reason", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "elsewhere", b"elsewhere", "reason", b"reason", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -218,7 +218,7 @@ async def test_an_upload_that_falls_silent_is_ended(stack: Stack) -> None:
 async def test_a_short_absence_of_the_store_ends_no_upload(
     stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    store = stack.routers[0]._parts.job_stores.served["demo"]
+    store = stack.routers[0]._parts.jobs.stores.served["demo"]
     append, calls = store.append, 0
 
     async def flaky(job_id: str, at: int, items: Any) -> None:
