@@ -33,6 +33,8 @@ class Trail:
     """Key that draws the home, the same at every router; empty for a request without a home."""
     tokens: int = 0
     """Length of the prompt."""
+    of_adapter: bool = False
+    """Whether the home is that of the request's adapter."""
 
 
 def trail_of(
@@ -59,6 +61,11 @@ def trail_of(
     if not (sessions and session):
         return Trail(blocks, None, place, len(ids))
     return Trail(blocks, hash((scope, session)), _digest(b"session", scope, session.encode()), len(ids))
+
+
+def adapter_place(adapter: str) -> bytes:
+    """Return the key that draws the home of an adapter: one for all tenants and prompts."""
+    return _digest(b"adapter", b"", adapter.encode())
 
 
 def block_ends(block_tokens: int, tokens: int) -> tuple[int, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings
-from router.affinity.blocks import Trail, block_ends, trail_of
+from router.affinity.blocks import Trail, adapter_place, block_ends, trail_of
 from router.affinity.index import BlockIndex
 from router.affinity.loads import LoadView
 
@@ -25,6 +26,9 @@ class Affinity:
     preferred besides the home. A preference is only a wish. A replica that is far fuller than the others is not
     preferred, and `fill` never leaves a replica idle because of one. So a popular beginning spreads to several
     replicas.
+
+    Where a pool has more adapters than a replica holds, the home is drawn by the adapter, so that each adapter is read
+    by few replicas. A prompt whose beginning is known goes to the replicas that know it.
     """
 
     def __init__(self, settings: AffinitySettings) -> None:
@@ -44,7 +48,7 @@ class Affinity:
         return len(self._index)
 
     def look(
-        self, ids: Sequence[int], scope: bytes, session: str, records: Mapping[str, ReplicaRecord]
+        self, ids: Sequence[int], scope: bytes, session: str, records: Mapping[str, ReplicaRecord], adapter: str = ""
     ) -> tuple[Trail, tuple[str, ...]]:
         """Return a request's trail, which `granted` takes later, and the replicas that it prefers, its home first.
 
@@ -53,6 +57,7 @@ class Affinity:
             scope: tenant salt and adapter, which separate caches.
             session: the client's session id; empty for none.
             records: the pool's registry, a new mapping whenever it has changed.
+            adapter: adapter of the request, where replicas do not hold all adapters at the same time; else empty.
         """
         self._loads.update(records)
         if len(self._loads.live) < 2:
@@ -66,6 +71,8 @@ class Affinity:
             prefix=settings.prefix,
             sessions=settings.session,
         )
+        if adapter and settings.prefix:
+            trail = replace(trail, place=adapter_place(adapter), of_adapter=True)
         return trail, self._prefer(trail) if trail.place else ()
 
     def known_tokens(self, trail: Trail) -> int:
@@ -89,7 +96,7 @@ class Affinity:
     def _prefer(self, trail: Trail) -> tuple[str, ...]:
         home = self._home(trail)
         known = [replica for replica in dict.fromkeys(self._known(trail)) if self._loads.bears(replica)]
-        if home is None:
+        if home is None or (trail.of_adapter and known):
             return tuple(known[: self._settings.max_preferred])
         if not known or home in known:
             return (home,)

@@ -160,7 +160,10 @@ class Admission:
         deadline = None if time_left_s is None else arrived_at + time_left_s
         salt = self._salts.of(caller.tenant)
         scope = f"{checked.lora_adapter}\0{salt}".encode()
-        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
+        # With fewer, each replica holds them all.
+        crowded = 0 < pool.settings.vllm.adapter_slots < len(info.lora_adapters)
+        adapter = checked.lora_adapter if crowded else ""
+        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records, adapter)
         admitted = Admitted(
             checked,
             caller,

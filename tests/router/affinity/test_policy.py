@@ -237,3 +237,21 @@ def test_grants_are_counted_by_what_became_of_the_wish():
     affinity.granted(trail, (), "r3", 0)
 
     assert (affinity.hits, affinity.misses, affinity.indifferent) == (1, 1, 1)
+
+
+def test_each_of_many_adapters_goes_to_few_replicas():
+    affinity, records, homes = policy(), registry(), Counter()
+    for number in range(64):
+        adapter = f"a{number}"
+        wishes = {affinity.look(prompt(seed), b"", "", records, adapter)[1] for seed in range(10)}
+        # Routers agree, whatever the prompt and the tenant are.
+        assert wishes == {policy().look([1], b"tenant", "s", records, adapter)[1]}
+        homes.update(wish for (wish,) in wishes)
+    assert set(NAMES) == set(homes)
+    # A home that is too full gives way, and a prompt that ran elsewhere goes on there.
+    trail, (name,) = affinity.look(prompt(1), b"", "", records, "a1")
+    full = registry(sequences={name: 64})
+    assert affinity.look(prompt(1), b"", "", full, "a1")[1] not in ((name,), ())
+    other = next(each for each in NAMES if each != name)
+    affinity.granted(trail, (), other, 0)
+    assert (other,) == affinity.look(prompt(1), b"", "", registry(), "a1")[1]
