@@ -26,7 +26,7 @@ def torn_targets(
         force: whether adapters may go although aliases name them.
     """
     after = {
-        kind: view.entries(kind) | {edit.name: _entry(edit) for edit in edits if edit.kind == kind}
+        kind: dict(view.entries(kind)) | {edit.name: _entry(edit) for edit in edits if edit.kind == kind}
         for kind in (KIND, ALIAS.name)
     }
     adapters = _adapters(settings, after[KIND])
