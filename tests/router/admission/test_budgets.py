@@ -10,7 +10,9 @@ import aiohttp
 import grpc
 import pytest
 
+from penstock.client import AsyncClient, RegistryEdit
 from penstock.v1 import admin_pb2
+from router.jobs import verdict
 from tests.router.http.test_openai import base
 from tests.router.identity.test_calls import refusal
 from tests.support.keys import Keys, bearer
@@ -130,3 +132,43 @@ async def test_responses_warn_by_the_same_header(tmp_path: Path, how: dict[str, 
                     break
             assert 200 == status
             assert warned.startswith("cost_per_day; used=")
+
+
+async def test_a_batch_waits_for_the_next_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "MAX_WAIT_S", 0.2)
+    keys = Keys(tmp_path / "keys.toml")
+    pools = {"demo": POOL}
+    headers = {"Authorization": f"Bearer {keys.acme}"}
+    async with (
+        running_stack(tmp_path, pools=pools, sections=sections(keys), router={"http": {"port": 0}}) as stack,
+        aiohttp.ClientSession(headers=headers) as session,
+        AsyncClient(f"127.0.0.1:{stack.routers[0].port}", api_key=keys.admin, allow_plaintext_key=True) as admin,
+    ):
+        pool, url = stack.routers[0].pools["demo"], f"{base(stack)}/v1"
+        await stack.inference().Generate(request(max_tokens=10, ignore_eos=True), metadata=bearer(keys.acme))
+        while pool.releases.untold():
+            await pool._context.owner.wait_any(0.01)
+        body = {"model": "demo", "prompt": "x", "max_tokens": 1}
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+        form = aiohttp.FormData({"purpose": "batch"})
+        form.add_field("file", aiohttp.payload.JsonPayload(line), filename="in.jsonl")
+        async with session.post(f"{url}/files", data=form) as reply:
+            asked = {"input_file_id": (await reply.json())["id"], "endpoint": "/v1/completions"}
+        async with session.post(f"{url}/batches", json={**asked, "completion_window": "24h"}) as reply:
+            assert (200, None) == (reply.status, reply.headers.get("penstock-budget"))
+            begun = await reply.json()
+
+        async def batch() -> dict[str, Any]:
+            async with session.get(f"{url}/batches/{begun['id']}") as reply:
+                return dict(await reply.json())
+
+        feeder = stack.routers[0]._parts.jobs.feeder
+        await until(lambda: feeder.runs == 1)
+        assert {"total": 1, "completed": 0, "failed": 0} == (await batch())["request_counts"]
+        await admin.edit_registry([RegistryEdit("tenant", "acme", {"quota": {"cost_per_day": 20.0}})])
+
+        async def done() -> bool:
+            return (await batch())["status"] == "completed"
+
+        await until(done)
+        assert {"total": 1, "completed": 1, "failed": 0} == (await batch())["request_counts"]
