@@ -159,6 +159,9 @@ bench-traces: setup ## CPU of routers without and with records of requests, and 
 bench-registry: setup ## Redis' CPU per request with ten tenants and keys, and with 110,000 (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.registry $(if $(JSON),--json $(JSON))
 
+bench-rollouts: setup ## failed requests and surplus replicas in roll-outs under load (N=100, JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.rollouts --rollouts $(or $(N),100) $(if $(JSON),--json $(JSON))
+
 bench-affinity: setup ## benefit of prefix and session affinity on a recorded load (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
@@ -185,4 +188,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

@@ -49,7 +49,7 @@ class ReplicaHost:
     async def _give_way(self, settings: Settings, replica: Replica) -> None:
         drain_s = await ordered_to_end(settings, replica)
         self._gives_way = True
-        await replica.stop(drain_s)
+        await replica.stop(drain_s, settings.queue.attach_grace_s)
         # Serve starts another one in place of an actor that has ended.
         os._exit(0)
 

@@ -68,7 +68,9 @@ async def _run(settings: Settings, pool: str, rank: int, ready_file: Path) -> No
         finally:
             order.cancel()
             (drain_s,) = await asyncio.gather(order, return_exceptions=True)
-            await replica.stop(drain_s if isinstance(drain_s, float | int) else None)
+            if isinstance(drain_s, float | int):
+                await replica.stop(drain_s, settings.queue.attach_grace_s)
+            await replica.stop()
 
 
 async def _serve(replica: Replica, stop: asyncio.Event) -> None:

@@ -12,6 +12,9 @@ DEPLOYMENT = "replica"
 """Name of the one deployment of each application."""
 
 HEALTH_PERIOD_S = 2.0
+ONE_AT_A_TIME = 0.0009
+"""Part of a pool's replicas that Serve replaces at the same time when their settings change. Serve takes one at least,
+and a pool has 1,024 at most."""
 STOP_MARGIN_S = 20.0
 """Seconds that Serve gives a replica beyond its drain time, so that the engine can end."""
 
@@ -55,6 +58,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                         "num_replicas": pool.replicas,
                         "ray_actor_options": actor_options(pool, gpus),
                         **placement(pool),
+                        "rolling_update_percentage": ONE_AT_A_TIME,
                         # Our requests bypass Serve, so it has none to wait for; the replica drains in __del__.
                         "graceful_shutdown_wait_loop_s": 0.1,
                         "graceful_shutdown_timeout_s": settings.replica.drain_s + STOP_MARGIN_S,

@@ -10,6 +10,8 @@ from cluster.rollout.record import RolloutRules
 
 FEWEST = 3
 """Failed or late requests below which nothing is concluded. One bad request happens to any replica."""
+LONGEST = 5
+"""Times of `judge_s` for which a replica is watched whose few requests say nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,11 @@ def judge(member: Member, rules: RolloutRules, late_before: float) -> tuple[Find
     if member.late >= FEWEST and member.late / ended > most_late:
         limit = f"{100 * most_late:.3g} %"
         return Finding.BAD, f"{member.late} of {member.ended} requests missed the SLO on {name}, more than {limit}"
-    return (Finding.GOOD if member.up_s >= rules.judge_s else Finding.OPEN), ""
+    # Few requests that look bad, or run and have not ended, say nothing yet.
+    doubt = member.failed / ended > rules.max_failed or member.late / ended > most_late
+    doubt = doubt or (member.running > 0 and member.ended < FEWEST)
+    enough_s = rules.judge_s * (LONGEST if doubt else 1)
+    return (Finding.GOOD if member.up_s >= enough_s else Finding.OPEN), ""
 
 
 def late_share(members: Iterable[Member], known: float) -> float:

@@ -20,7 +20,8 @@ def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[R
         return rollout, rollout.in_force
     found = _without_predecessor(rollout, replica_id, place, now_ms)
     used = sum(one.revision == found.new.number for one in found.claims.values())
-    new = found.state is not RolloutState.GOING_BACK and used < found.allowed
+    wanted = found.state is not RolloutState.GOING_BACK and len(found.failures) < found.rules.attempts
+    new = wanted and used < found.allowed
     revision = found.new if new else found.old
     claims = {**found.claims, replica_id: Claim(revision.number, now_ms, place)}
     found = replace(found, claims=claims)

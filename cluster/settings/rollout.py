@@ -14,7 +14,8 @@ class RolloutSettings(Section):
     """Replicas that the pool may have beyond its number meanwhile. 0 needs no further GPU: each replica ends before its
     successor starts. Above 0 an active autoscaler must look after the pool."""
     judge_s: float = Field(default=30.0, ge=0, le=86_400)
-    """Seconds for which a new replica must serve well before the next one changes."""
+    """Seconds for which a new replica must serve well before the next one changes. Up to five
+    times as long where fewer than three of its requests have ended, failed or were late."""
     max_failed: float = Field(default=0.02, ge=0, le=1)
     """Part of a new replica's requests that may fail. Beyond it, and with three or more, the roll-out goes back."""
     max_late: float = Field(default=0.1, ge=0, le=1)

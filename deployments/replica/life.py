@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from cluster.models import EngineStats
 from cluster.queue.heartbeats import DRAIN_CODES
@@ -13,6 +16,8 @@ from deployments.engines.base import EngineIdentity
 from deployments.replica.output_log import OutputLog
 from penstock.models import DrainReason, FinishReason
 from penstock.values.slo import OperatingPoint
+
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +120,21 @@ def announcement(
         model_name=settings.model,
         gpus=settings.ranks,
     )
+
+
+class Keeps(Protocol):
+    """Something that keeps output until it is fetched."""
+
+    @property
+    def retained(self) -> int:
+        """Number of finished attempts that are kept."""
+        ...
+
+
+async def fetched(table: Keeps | None, seconds: float) -> None:
+    """Wait until all output was fetched, or for so many seconds. The client of a dead router comes back for it."""
+    until = time.monotonic() + seconds
+    while True:
+        if table is None or not table.retained or time.monotonic() >= until:
+            return
+        await asyncio.sleep(_LOOK_S)

@@ -35,7 +35,7 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
-from deployments.replica.life import Life, ReplicaPlan, Served, announcement, engine_report
+from deployments.replica.life import Life, ReplicaPlan, Served, announcement, engine_report, fetched
 from deployments.replica.links.questions import Questions, require_tokenizer
 from deployments.replica.links.server import LinkServer
 from deployments.replica.links.side import ReplicaSide
@@ -344,8 +344,8 @@ class Replica:
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
-    async def stop(self, drain_s: float | None = None) -> None:
-        """Drain and end. May be called twice.
+    async def stop(self, drain_s: float | None = None, keep_s: float = 0.0) -> None:
+        """Drain and end. May be called twice. Output that nobody has fetched is kept for up to `keep_s` seconds more.
 
         When it returns no work runs, the registry does not know this replica, and no process of the engine is left.
         """
@@ -353,6 +353,7 @@ class Replica:
             return
         self.stopped = True
         await self._drain(self.plan.settings.drain_s if drain_s is None else drain_s)
+        await fetched(self._running.table if self._running is not None else None, keep_s)
         if self._keeper is not None:
             await self._keeper.stop()
         await self._owner.close()

@@ -172,7 +172,7 @@ def _begun(
     now_ms: int,
 ) -> Rollout:
     old, new = change
-    begun = Rollout(base_of(settings), old, new, rules, size=size, by=caller.tenant, began_ms=now_ms)
+    begun = Rollout(base_of(settings), old, new, rules, size=size, by=caller.tenant, began_ms=now_ms, allowed=1)
     return begun.told(now_ms, f"revision {old.number} to {new.number}, begun by {caller.tenant}")
 
 

@@ -190,9 +190,12 @@ class ChaosCluster:
             command = (sys.executable, "-m", "router", "--port", "0", *common)
         else:
             journal = self.folder / f"{name}.{number}.jsonl"
+            journal.touch()
             announce = self.proxies[f"router>{name}"].address
             command = (
-                *(sys.executable, "-m", "tests.chaos.replica_process", "--pool", POOL, "--replica-id", name),
+                *(sys.executable, "-m", "tests.chaos.replica_process", "--pool", POOL),
+                # As under Serve: a replica that is started again has another id.
+                *("--replica-id", f"{name}.{number}" if number and self.plan.kept else name),
                 *("--announce", announce, "--journal", str(journal), *common),
                 *("--rank", str(self.replicas.index(name))),
             )

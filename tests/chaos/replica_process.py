@@ -25,7 +25,10 @@ from cluster.lifecycle import stop_signals
 from cluster.models import EngineStats, GenerationSpec, SequenceEnd
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
-from cluster.settings import Settings
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.record import Revision
+from cluster.rollout.redis.store import RedisRolloutStore
+from cluster.settings import PoolSettings, Settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
 from cluster.trust.secret import ClusterSecret
@@ -33,6 +36,7 @@ from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
+from deployments.revisions import Place, started_as, told_to_retire
 from penstock.models import FinishReason, PositionLogprobs
 
 _LOG = logging.getLogger("replica")
@@ -121,14 +125,28 @@ class ProxiedReplica(Replica):
 
 
 async def run(settings: Settings, options: argparse.Namespace) -> None:
-    """Serve until SIGTERM, or until the engine is dead."""
+    """Serve until SIGTERM, until the engine is dead, or until another revision takes the place."""
+    url, timeout_s = settings.redis.url, settings.redis.timeout_s
+    book = RolloutBook(options.pool, RedisRolloutStore(url, options.pool, timeout_s))
+    place = Place(options.replica_id, options.rank)
+    try:
+        async with started_as(book, settings.pools[options.pool], place) as (revision, pool):
+            await _run(settings, options, revision, pool, book)
+    finally:
+        await book.close()
+
+
+async def _run(
+    settings: Settings, options: argparse.Namespace, revision: Revision, pool: PoolSettings, book: RolloutBook
+) -> None:
     plan = ReplicaPlan(
         replica_id=options.replica_id,
         pool=options.pool,
-        pool_settings=settings.pools[options.pool],
+        pool_settings=pool,
         queue_settings=settings.queue,
         settings=settings.replica,
         telemetry=settings.telemetry,
+        revision=revision.number,
     )
     if settings.cluster.secret_file is None:
         raise SystemExit("cluster.secret_file must be set")
@@ -148,7 +166,13 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
         partial = options.ready_file.with_suffix(".partial")
         partial.write_text(json.dumps({"address": replica.address, "pid": os.getpid()}), encoding="utf-8")
         partial.replace(options.ready_file)
+        order = asyncio.create_task(told_to_retire(book, plan.replica_id, settings.queue.heartbeat_s))
+        order.add_done_callback(lambda _: stop.set())
         await _until_stopped(replica, stop)
+        order.cancel()
+        (drain_s,) = await asyncio.gather(order, return_exceptions=True)
+        if isinstance(drain_s, float | int):
+            await replica.stop(drain_s, settings.queue.attach_grace_s)
         await replica.stop()
 
 

@@ -80,7 +80,7 @@
 {{- $pp := int $settings.pipeline_parallel_size -}}
 {{- $resource := include "penstock.poolResource" $name -}}
 {{- $actor := dict "num_cpus" 1 "resources" (dict $resource 1) -}}
-{{- $deployment := dict "name" "replica" "num_replicas" (int $settings.replicas) "graceful_shutdown_wait_loop_s" 0.1 "graceful_shutdown_timeout_s" (include "penstock.serveGrace" $ | int) "health_check_period_s" 2 "health_check_timeout_s" 30 "max_ongoing_requests" 1000000 -}}
+{{- $deployment := dict "name" "replica" "num_replicas" (int $settings.replicas) "rolling_update_percentage" 0.0009 "graceful_shutdown_wait_loop_s" 0.1 "graceful_shutdown_timeout_s" (include "penstock.serveGrace" $ | int) "health_check_period_s" 2 "health_check_timeout_s" 30 "max_ongoing_requests" 1000000 -}}
 {{- if ne $settings.engine "sim" -}}
 {{- if gt $pp 1 -}}
 {{- $bundles := list -}}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tests.chaos.scenario import Scenario
-from tests.chaos.scenarios import clients, http, real, redis, replica, router
+from tests.chaos.scenarios import clients, http, real, redis, replica, rollout, router
 
 ALL: tuple[Scenario, ...] = (
     *router.SCENARIOS,
     *replica.SCENARIOS,
     *redis.SCENARIOS,
+    *rollout.SCENARIOS,
     *clients.SCENARIOS,
     *http.SCENARIOS,
     *real.SCENARIOS,

@@ -19,7 +19,7 @@ STEP_MS = 1_000
 def rollout(size: int, **rules: float) -> Rollout:
     """Return a roll-out that has just begun."""
     limits = replace(rules_of(PoolSettings()), **{"judge_s": 5.0, "start_timeout_s": 60.0, **rules})  # type: ignore[arg-type]
-    return Rollout("base", OLD, NEW, limits, size=size)
+    return Rollout("base", OLD, NEW, limits, size=size, allowed=1)
 
 
 @dataclass
@@ -65,10 +65,15 @@ class Fleet:
     def step(self) -> None:
         """Let a second pass."""
         self.at_ms += STEP_MS
-        for place in range(self.record.size + self.record.extra):
+        count = self.record.size + self.record.extra
+        for place in [place for place in self.members if place >= count]:
+            # The platform counts replicas, and removes only those that are too many.
+            vacant = next((each for each in range(count) if each not in self.members | self.starting), None)
+            member = self.members.pop(place)
+            if vacant is not None:
+                self.members[vacant] = member
+        for place in range(count):
             self._move(place)
-        for place in [place for place in self.members if place >= self.record.size + self.record.extra]:
-            del self.members[place]
         here = list(self.members.values())
         self.fewest = min(self.fewest, sum(one.ready for one in here))
         self.most = max(self.most, len(here) + len(self.starting))

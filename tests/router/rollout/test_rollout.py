@@ -14,6 +14,7 @@ from cluster.rollout.redis.store import rollout_key
 from cluster.settings import PoolSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
+from loadtest.benchmarks.rollouts.places import Places
 from penstock.client import (
     AsyncClient,
     InvalidArgumentError,
@@ -22,7 +23,7 @@ from penstock.client import (
     RolloutAction,
     RolloutState,
 )
-from tests.support.places import Places, places
+from tests.support.places import places
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.traffic import traffic
 from tests.support.waiting import until

@@ -1,0 +1,1 @@
+"""Many roll-outs of simulated engines under load."""
