@@ -19,6 +19,9 @@ async def keep(cluster: ChaosCluster, over: asyncio.Event) -> None:
             node.note_end()
             ended = cluster.plan.kept and name in cluster.replicas and not node.running
             if ended and (name not in starting or starting[name].done()):
+                if name in starting:
+                    # A start that was killed is tried again, as here.
+                    starting[name].exception()
                 starting[name] = asyncio.create_task(cluster.start_node(name), name=f"keep-{name}")
         await asyncio.sleep(LOOK_S)
     await asyncio.gather(*starting.values())
