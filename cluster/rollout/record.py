@@ -69,7 +69,7 @@ class RolloutRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StartClaim:
     """A start that was given a revision."""
 
     revision: int
@@ -108,7 +108,7 @@ class Rollout:
     began_ms: int = 0
     allowed: int = 0
     """Replicas that may have the new revision now."""
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    claims: Mapping[str, StartClaim] = field(default_factory=dict)
     """Starts since the beginning, by the replica's id, as long as the replica lives."""
     retiring: tuple[str, ...] = ()
     """Ids of replicas that have to finish their requests and end."""
@@ -160,7 +160,7 @@ class Rollout:
             "new": Revision(**fields["new"]),
             "rules": RolloutRules(**fields["rules"]),
             "state": RolloutState(fields["state"]),
-            "claims": {name: Claim(**claim) for name, claim in fields["claims"].items()},
+            "claims": {name: StartClaim(**claim) for name, claim in fields["claims"].items()},
             "steps": tuple(StepLine(**step) for step in fields["steps"]),
             **{name: tuple(fields[name]) for name in ("retiring", "passed", "failures")},
         }

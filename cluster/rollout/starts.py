@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.rollout.record import Claim, Revision, Rollout, RolloutState
+from cluster.rollout.record import Revision, Rollout, RolloutState, StartClaim
 
 
 def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[Rollout, Revision]:
@@ -23,7 +23,7 @@ def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[R
     wanted = found.state is not RolloutState.GOING_BACK and len(found.failures) < found.rules.attempts
     new = wanted and used < found.allowed
     revision = found.new if new else found.old
-    claims = {**found.claims, replica_id: Claim(revision.number, now_ms, place)}
+    claims = {**found.claims, replica_id: StartClaim(revision.number, now_ms, place)}
     found = replace(found, claims=claims)
     return found.told(now_ms, f"{replica_id} starts with revision {revision.number}"), revision
 

@@ -49,7 +49,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from loadtest.benchmarks.ending import end
-from loadtest.benchmarks.rollouts.load import Load
+from loadtest.benchmarks.rollouts.load import PoolLoad
 from loadtest.benchmarks.rollouts.places import Places
 from penstock.client import AsyncClient, PenstockClientError, RolloutAction, RolloutState
 from router.server import Router, build_router
@@ -62,7 +62,7 @@ _LONGEST_S = 300.0
 
 
 @dataclass(slots=True)
-class Tally:
+class RollTally:
     """What happened in all roll-outs."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
-    draw, tally = random.Random(options.seed), Tally()
+    draw, tally = random.Random(options.seed), RollTally()
     # Engine ends and lost starts are expected here.
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("roll-outs", total=options.rollouts)
@@ -175,12 +175,12 @@ async def _pool(
     load: tuple[int, random.Random],
     *,
     left: Any,
-    tally: Tally,
+    tally: RollTally,
     done: Any,
-) -> Load:
+) -> PoolLoad:
     """Have one roll-out after the other on one pool, under load."""
     (clients, draw), size = load, settings.pools[name].replicas
-    limits, found = limits_from(settings.queue), Load(name)
+    limits, found = limits_from(settings.queue), PoolLoad(name)
     places = Places(
         *(settings, name, size, lambda: RedisQueue(store, name, limits), lambda: RedisRolloutStore(store, name)),
         secret=lambda: secret,
@@ -205,7 +205,9 @@ async def _pool(
     return found
 
 
-async def _one(client: AsyncClient, pool: str, number: int, kind: str, more: tuple[int, random.Random, Tally]) -> None:
+async def _one(
+    client: AsyncClient, pool: str, number: int, kind: str, more: tuple[int, random.Random, RollTally]
+) -> None:
     """Have one roll-out, and judge its end."""
     surge, draw, tally = more
     changes: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ FEWEST_TOKENS, MOST_TOKENS = 8, 16
 
 
 @dataclass(slots=True)
-class Load:
+class PoolLoad:
     """What clients of one pool got."""
 
     pool: str
