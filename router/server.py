@@ -63,6 +63,8 @@ _LOG = logging.getLogger(__name__)
 
 MEET_S = 2.0
 """Longest wait for links at start."""
+ISSUERS_S = 5.0
+"""Longest wait for the keys of issuers at start, so that the first tokens are not refused."""
 PARTING_S = 1.0
 """How long calls may take to end after they were left to other routers."""
 LEARN_RETRY_S = 0.5
@@ -261,6 +263,9 @@ class Router:
         self._owner.spawn(self._pass_rings(), "bell")
         self._owner.spawn(parts.authenticator.watch(), "keys")
         await parts.registry.start(self._owner, MEET_S)
+        if away := await parts.authenticator.issuers_known(ISSUERS_S):
+            # Their tokens are refused until the keys come; everything else is served.
+            _LOG.warning("router.issuers_away", extra={"issuers": away})
         self._metrics_server = self._open_metrics()
         await self._meet_replicas()
         await self._open_port()

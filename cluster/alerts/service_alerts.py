@@ -252,6 +252,36 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="PenstockIssuerAway",
+        severity=Severity.WARNING,
+        summary="Router {{ $labels.instance }} gets no keys from issuer {{ $labels.issuer }}.",
+        expr="""
+            sum by (issuer, instance) (increase(penstock_router_issuer_fetches_total{outcome="bad"}[10m])) > 0
+            unless on (issuer, instance)
+            sum by (issuer, instance) (increase(penstock_router_issuer_fetches_total{outcome="good"}[10m])) > 0
+        """,
+        pending_minutes=5,
+        meaning=(
+            "The keys that the router knows stay in force for auth.jwt.*.keep_s, a day by default. Then, and from the "
+            "start of a router that never got them, all tokens of this issuer are refused with ISSUER_UNAVAILABLE. "
+            "Tokens with a new key of the issuer are refused already. API keys and other issuers are not concerned."
+        ),
+        steps=(
+            Step(
+                "penstock logs router-0 --level warning --since 1h",
+                (
+                    ("issuer.away with a name or an address", "DNS, the network policy or a proxy is in the way"),
+                    ("issuer.away with a certificate", "name its authority in auth.jwt.*.ca_file"),
+                    ("issuer.away with a status", "the issuer refuses: look at it, and at auth.jwt.*.token_file"),
+                ),
+            ),
+            Step(
+                "penstock config check",
+                (("something about auth.jwt", "correct it, and restart the routers one by one"),),
+            ),
+        ),
+    ),
+    Alert(
         name="PenstockBadFile",
         severity=Severity.WARNING,
         summary="Router {{ $labels.instance }} could not load a changed {{ $labels.file }}.",

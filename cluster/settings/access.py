@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from cluster.addresses import is_loopback
 from cluster.errors import SettingsError
+from cluster.settings.auth import RoleName
 from cluster.settings.tree import Settings
 
 
@@ -16,7 +16,7 @@ class Access:
 
     anonymous: bool
     """Whether callers without credentials are let in."""
-    role: Literal["user", "operator", "admin"]
+    role: RoleName
     """Role of callers without credentials."""
 
 

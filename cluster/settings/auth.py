@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from cluster.addresses import is_loopback
 from cluster.settings.section import FilePath, PoolName, Section, TenantName
 
-RoleName = Literal["user", "operator", "admin"]
+RoleName = Literal["user", "tenant_operator", "operator", "admin"]
 ClassName = Literal["interactive", "standard", "batch"]
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Algorithms with a public key. `none`, and those with a shared secret (HS256 and its like), are not among them: a

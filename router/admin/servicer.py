@@ -10,12 +10,12 @@ from penstock.v1 import admin_pb2 as api
 from penstock.v1 import registry_pb2, rollout_pb2
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
-from router.admin.status import StatusReader
+from router.admin.status import StatusReader, own_status
 from router.admin.usage import read_costs, read_usage
 from router.admin.whoami import who_is
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
-from router.identity import Caller, TenantPolicies, may_use
+from router.identity import Caller, Role, TenantPolicies, may_use
 from router.registry.api import RegistryApi
 from router.rollout.api import RolloutApi
 from router.routing import Aliases
@@ -51,8 +51,9 @@ class AdminServicer:
     ) -> api.GetClusterStatusResponse:
         """Return the state of the newest heartbeats, with what the autoscaler knows."""
         pools = [self._pools[name] for name in sorted(self._pools) if may_use(caller, name)]
+        found = await asyncio.gather(*map(self._status.of, pools))
         return api.GetClusterStatusResponse(
-            pools=await asyncio.gather(*map(self._status.of, pools)),
+            pools=found if caller.role >= Role.OPERATOR else [own_status(each, caller.tenant) for each in found],
             version=cluster.__version__,
             router_id=self._router_id,
         )
@@ -105,7 +106,7 @@ class AdminServicer:
     async def ListRegistryChanges(  # noqa: N802
         self, request: registry_pb2.ListRegistryChangesRequest, context: CallContext, caller: Caller
     ) -> registry_pb2.ListRegistryChangesResponse:
-        return await self._registry.changes(request)
+        return await self._registry.changes(request, caller)
 
     async def CreateKey(  # noqa: N802
         self, request: registry_pb2.CreateKeyRequest, context: CallContext, caller: Caller

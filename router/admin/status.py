@@ -111,6 +111,32 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
     )
 
 
+def own_status(status: api.PoolStatus, tenant: str) -> api.PoolStatus:
+    """Return what one tenant's own operator may see of a pool: its replicas, and that tenant's part of the rest."""
+    replicas = [
+        api.ReplicaStatus(
+            replica_id=each.replica_id,
+            state=each.state,
+            running=each.running,
+            batch_limit=each.batch_limit,
+            linked=each.linked,
+            model=each.model,
+        )
+        for each in status.replicas
+    ]
+    line = [each for each in status.line if each.tenant == tenant]
+    return api.PoolStatus(
+        name=status.name,
+        waiting=sum(each.waiting for each in line),
+        running=sum(each.running for each in line),
+        replicas=replicas,
+        reachable=status.reachable,
+        line=line,
+        quotas=[each for each in status.quotas if each.tenant == tenant],
+        budgets=[each for each in status.budgets if each.tenant == tenant],
+    )
+
+
 def class_counters(view: PoolView) -> Iterable[api.ClassCounters]:
     """Yield the counters of each class, summed over the routers. A report that this version can't read is left out."""
     totals = {request_class: [0.0, 0.0, 0.0] for request_class in RequestClass}

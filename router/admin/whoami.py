@@ -13,6 +13,7 @@ from router.identity.caller import CredentialKind
 
 ROLES: Mapping[Role, api.Role.ValueType] = {
     Role.USER: api.ROLE_USER,
+    Role.TENANT_OPERATOR: api.ROLE_TENANT_OPERATOR,
     Role.OPERATOR: api.ROLE_OPERATOR,
     Role.ADMIN: api.ROLE_ADMIN,
 }

@@ -33,9 +33,20 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 def add_flags(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     new = add_action(actions, "new", "print a new key and add its hash to the keys file")
-    new.add_argument("--tenant", required=True, metavar="NAME", help="tenant that the key's calls belong to")
+    new.add_argument("--tenant", metavar="NAME", help="tenant that the key's calls belong to")
     new.add_argument(
-        "--role", choices=("user", "operator", "admin"), default="user", help="what it may do (default %(default)s)"
+        "--replaces",
+        metavar="ID",
+        help="with --cluster: public id of a key whose rights the new one takes, and which expires after --overlap",
+    )
+    new.add_argument(
+        "--overlap", metavar="TIME", default="1h", help="how long the replaced key stays valid (default %(default)s)"
+    )
+    new.add_argument(
+        "--role",
+        choices=("user", "tenant_operator", "operator", "admin"),
+        default="user",
+        help="what it may do (default %(default)s)",
     )
     new.add_argument("--models", metavar="A,B", help="models it may use (default: all)")
     new.add_argument(
@@ -65,6 +76,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     show_examples(
         parser,
         "penstock keys new --cluster --tenant acme --expires 90d",
+        "penstock keys new --cluster --replaces 5d41402abc4b2a76 --overlap 1h",
         "penstock keys new --file keys.toml --tenant acme --expires 90d",
         "penstock keys list --file keys.toml",
         "penstock keys check --file keys.toml --stdin < key.txt",
@@ -76,6 +88,10 @@ def run_new(options: argparse.Namespace) -> int:
     from router.identity.new_key import KeyPlan, add_key
 
     now = datetime.now(UTC)
+    if options.replaces:
+        return _replace_in_cluster(options, now)
+    if not options.tenant:
+        raise SettingsError("--tenant: must be given")
     plan = KeyPlan(
         tenant=options.tenant,
         role=options.role,
@@ -94,6 +110,22 @@ def run_new(options: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _replace_in_cluster(options: argparse.Namespace, now: datetime) -> int:
+    if not options.cluster:
+        raise SettingsError("--replaces goes with --cluster; in a file let the old key expire, and make a new one")
+    if options.tenant or options.models or options.classes or options.not_before:
+        raise SettingsError("--replaces takes the rights of the old key; change them with `penstock apply`")
+    until = moment(options.overlap, now, "--overlap")
+    overlap_s = (until - now).total_seconds() if until is not None else 0.0
+    expires = moment(options.expires, now, "--expires")
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+        made = client.replace_key(options.replaces, overlap=overlap_s, expires=expires, timeout=10.0)
+        sys.stdout.write(made.key + "\n")
+        text = f"[dim]{options.replaces} expires in {options.overlap}; the new key itself is shown only here[/]"
+        messages().print(text, highlight=False, soft_wrap=True)
+    return outcome.status
 
 
 def _make_in_cluster(options: argparse.Namespace, plan: KeyPlan) -> int:

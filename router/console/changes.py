@@ -1,4 +1,4 @@
-"""The one thing that the page can change: a pool's operating point. Routers allow it to admins."""
+"""Changes of a pool's operating point. Routers allow them to admins."""
 
 from __future__ import annotations
 

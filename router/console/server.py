@@ -21,6 +21,7 @@ from router.console.errors import show_errors
 from router.console.guard import add_headers, own_page_only
 from router.console.planning import PlanRoutes
 from router.console.reads import ReadRoutes
+from router.console.registry import RegistryPageRoutes
 from router.listen import listen
 
 _END_S = 0.5
@@ -71,6 +72,7 @@ class ConsoleServer:
         ReadRoutes(facts.target, planner=facts.planner).add_to(app)
         ChatRoutes().add_to(app)
         ChangeRoutes().add_to(app)
+        RegistryPageRoutes().add_to(app)
         if facts.planner:
             PlanRoutes().add_to(app)
         self._static = Path(str(files("router.console") / "static"))

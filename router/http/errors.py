@@ -26,7 +26,12 @@ STATUSES: Mapping[int, tuple[int, str]] = {
     code_pb2.DEADLINE_EXCEEDED: (504, "server_error"),
 }
 """HTTP status and type of an error by its gRPC status. Others are 500."""
-_BY_REASON = {"TAKEN_OVER": (409, "invalid_request_error"), "FILE_TOO_LARGE": (413, "invalid_request_error")}
+_BY_REASON = {
+    "ADAPTER_IN_USE": (409, "invalid_request_error"),
+    "FILE_TOO_LARGE": (413, "invalid_request_error"),
+    "REGISTRY_CONFLICT": (412, "invalid_request_error"),
+    "TAKEN_OVER": (409, "invalid_request_error"),
+}
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""

@@ -15,7 +15,6 @@ from cluster.trust.tls import TlsFiles
 from router.admin.servicer import AdminServicer
 from router.call_context import MAX_HEADER_BYTES
 from router.embeddings.servicer import EmbeddingServicer
-from router.http.adapters import AdapterRoutes
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls, name_answer
 from router.http.completions.routes import CompletionRoutes
@@ -26,6 +25,8 @@ from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
 from router.http.idle import IdleConnections, most_connections
 from router.http.openapi.routes import DescriptionRoutes
+from router.http.registry.adapters import AdapterRoutes
+from router.http.registry.routes import RegistryRoutes
 from router.http.responses.routes import ResponseRoutes
 from router.http.responses.runs import ResponseRuns
 from router.http.routes import Routes
@@ -101,6 +102,7 @@ class HttpServer:
         CompletionRoutes(calls).add_to(app)
         CallerRoutes(calls, services.admin).add_to(app)
         AdapterRoutes(calls, services.admin).add_to(app)
+        RegistryRoutes(calls, services.admin).add_to(app)
         TokenizerRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         self._files = FileRoutes(calls, services.jobs, settings)

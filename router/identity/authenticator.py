@@ -98,6 +98,18 @@ class Authenticator:
                 await asyncio.sleep(LOOK_S)
                 await self.refresh()
 
+    async def issuers_known(self, seconds: float) -> list[str]:
+        """Wait for the first keys of every issuer, for so long at most, while `watch` runs. Return the names of those
+        that did not come.
+        """
+        waits = {issuer.name: asyncio.ensure_future(issuer.keys.first()) for issuer in self._issuers}
+        if waits:
+            await asyncio.wait(waits.values(), timeout=seconds)
+        missing = [name for name, wait in waits.items() if not wait.done()]
+        for wait in waits.values():
+            wait.cancel()
+        return missing
+
     async def refresh(self) -> None:
         """Read the keys file now if it has changed."""
         if self._file is not None:

@@ -9,13 +9,15 @@ from penstock.models import RequestClass
 
 
 class Role(enum.IntEnum):
-    """Role of a caller; each role includes the ones before it."""
+    """Role of a caller. Each role may read what the ones before it may."""
 
     USER = 0
     """Generate, cancel and watch its own tenant's requests and jobs."""
-    OPERATOR = 1
-    """Also read the state of the cluster and of every tenant."""
-    ADMIN = 2
+    TENANT_OPERATOR = 1
+    """Also manage its own tenant's keys, and read what of the cluster's state is its tenant's."""
+    OPERATOR = 2
+    """Read the state of the cluster and of every tenant, and change neither."""
+    ADMIN = 3
     """Also change the cluster."""
 
 

@@ -10,15 +10,17 @@ from router.identity.caller import Caller, Role
 
 ADMIN_SERVICE = "AdminService"
 _ADMIN_METHODS: Mapping[str, Role] = {
-    "GetClusterStatus": Role.OPERATOR,
+    "GetClusterStatus": Role.TENANT_OPERATOR,
     "GetUsage": Role.USER,
     "GetCosts": Role.OPERATOR,
     "ListDecisions": Role.OPERATOR,
     "Explain": Role.USER,
     "ListRequests": Role.USER,
     "WhoAmI": Role.USER,
-    "ListRegistry": Role.OPERATOR,
-    "ListRegistryChanges": Role.OPERATOR,
+    "ListRegistry": Role.TENANT_OPERATOR,
+    "EditRegistry": Role.TENANT_OPERATOR,
+    "ListRegistryChanges": Role.TENANT_OPERATOR,
+    "CreateKey": Role.TENANT_OPERATOR,
     "GetRollout": Role.OPERATOR,
 }
 

@@ -23,8 +23,9 @@ from penstock.wire import duration_from_wire
 from router.identity import Caller, Role, require_role
 from router.identity.key import hash_key, key_id, mint_key
 from router.registry.adapters import AdapterCalls
-from router.registry.keys import REVOCATION, revocation_of
+from router.registry.keys import REVOCATION, replaced_key, revocation_of
 from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
+from router.registry.scope import Scope
 from router.registry.targets import torn_targets
 
 _LOG = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 MOST_EDITS = 1_000
 MOST_ENTRIES, DEFAULT_ENTRIES = 10_000, 1_000
 MOST_CHANGES, DEFAULT_CHANGES = 1_000, 50
+MOST_PAGES = 20
+"""Most pages of the history that are read for a tenant's own operator, who may see few of the changes."""
 MOST_WAIT_S, DEFAULT_WAIT_S = 60.0, 5.0
 
 Fields = dict[str, Any]
@@ -59,18 +62,20 @@ class RegistryApi:
         if request.hashes:
             require_role(caller, Role.ADMIN, "AdminService/ListRegistry with hashes")
         reply = api.ListRegistryResponse(version=self._view.version)
-        for entry in self._entries(kinds, request.name, request.after, hashes=request.hashes):
+        scope = Scope(caller)
+        for entry in self._entries(kinds, request.name, request.after, scope, hashes=request.hashes):
             if len(reply.entries) == limit:
                 reply.more = True
                 break
             reply.entries.append(entry)
         with suppress(QueueUnavailableError):
             # What is in force is known without Redis.
-            await self._adapters.fill(reply.entries)
+            if scope.sees_all:
+                await self._adapters.fill(reply.entries)
         return reply
 
     def _entries(
-        self, kinds: Sequence[Kind[Any]], name: str, after: str, *, hashes: bool
+        self, kinds: Sequence[Kind[Any]], name: str, after: str, scope: Scope, *, hashes: bool
     ) -> Iterator[api.RegistryEntry]:
         for kind in kinds:
             entries, declared = self._view.entries(kind.name), kind.declared(self._settings)
@@ -80,16 +85,20 @@ class RegistryApi:
                     continue
                 fixed = self._settings.registry.holds(kind.name, each)
                 if (entry := entries.get(each)) is not None and not fixed:
+                    if not scope.may_have(kind.name, entry.value or b""):
+                        continue
                     fields = json.loads(entry.value or b"{}")
                     version, at_ms = entry.version, entry.at_ms
                 elif each in declared:
                     fields, version, at_ms = kind.fields(declared[each]), 0, 0
                 else:
                     continue
+                if (seen := scope.shown(kind.name, each, fields)) is None:
+                    continue
                 yield api.RegistryEntry(
                     kind=kind.name,
                     name=each,
-                    value=_struct(fields if hashes else kind.shown(fields)),
+                    value=_struct(seen if hashes else kind.shown(seen)),
                     version=version,
                     changed_at_ms=at_ms,
                     fixed=fixed,
@@ -102,16 +111,19 @@ class RegistryApi:
 
         Raises:
             InvalidRequestError: names every wrong field of every edit.
+            PermissionDeniedError: an entry is not the caller's to change.
             RegistryConflictError: an entry does not have the version that was expected.
             AdapterInUseError: an adapter that is to be deleted is in use after the wait, and nothing is forced.
             QueueUnavailableError: Redis does not answer.
         """
+        scope = Scope(caller)
+        scope.require_changes("AdminService/EditRegistry")
         wait_s = duration_from_wire(request.wait) if request.HasField("wait") else DEFAULT_WAIT_S
         if not 0 <= wait_s <= MOST_WAIT_S:
             raise InvalidRequestError.of("wait", f"must be 0 s to {MOST_WAIT_S:g} s, got {wait_s:g} s")
         # What is compared and completed must be what is there now.
         await self._view.refresh()
-        edits = self._read(request.edits)
+        edits = self._read(request.edits, scope)
         if torn := list(torn_targets(edits, self._settings, self._view, force=request.force)):
             raise InvalidRequestError(torn)
         differences = [difference for edit in edits if (difference := self._difference(edit)) is not None]
@@ -138,7 +150,7 @@ class RegistryApi:
             )
         return api.EditRegistryResponse(differences=differences, version=version, behind=behind, adapters=adapters)
 
-    def _read(self, given: Sequence[api.RegistryEdit]) -> list[Edit]:
+    def _read(self, given: Sequence[api.RegistryEdit], scope: Scope) -> list[Edit]:
         if not 1 <= len(given) <= MOST_EDITS:
             raise InvalidRequestError.of("edits", f"must be 1 to {MOST_EDITS}, got {len(given)}")
         wrong: list[FieldViolation] = []
@@ -147,7 +159,7 @@ class RegistryApi:
         for number, one in enumerate(given):
             place = f"edits[{number}]"
             try:
-                edits.append(self._edit(one, place))
+                edits.append(self._edit(one, place, scope))
             except WrongEntryError as error:
                 wrong += error.wrong
             except InvalidRequestError as error:
@@ -159,7 +171,7 @@ class RegistryApi:
             raise InvalidRequestError(wrong)
         return edits
 
-    def _edit(self, one: api.RegistryEdit, place: str) -> Edit:
+    def _edit(self, one: api.RegistryEdit, place: str, scope: Scope) -> Edit:
         kind = _kind(one.kind, f"{place}.kind")
         if self._settings.registry.holds(kind.name, one.name):
             problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
@@ -169,14 +181,18 @@ class RegistryApi:
         if one.end_streams and kind.names.fullmatch(one.name) is None:
             raise InvalidRequestError.of(f"{place}.name", f"must match {kind.names.pattern}, got {one.name!r}")
         expected = one.expected_version if one.HasField("expected_version") else None
-        if not one.HasField("value"):
-            return Edit(kind.name, one.name, None, expected)
-        value = MessageToDict(one.value)
         present = self._view.get(kind.name, one.name)
-        before = json.loads(present.value or b"{}") if present is not None else {}
-        kept = {name: before[name] for name in kind.hidden if name in before}
-        section = kind.read(one.name, {**kept, **_whole_numbers(value)}, self._settings, place)
-        return Edit(kind.name, one.name, kind.write(section), expected)
+        before = json.loads(present.value or b"{}") if present is not None else None
+        edit = Edit(kind.name, one.name, None, expected)
+        if one.HasField("value"):
+            kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
+            value = {**kept, **_whole_numbers(MessageToDict(one.value))}
+            # Whoever may not change it at all hears that, and not what is wrong with it.
+            scope.check_kind(kind.name)
+            section = kind.read(one.name, value, self._settings, place)
+            edit = Edit(kind.name, one.name, kind.write(section), expected)
+        scope.check(edit, before, end_streams=one.end_streams)
+        return edit
 
     def _difference(self, edit: Edit) -> api.RegistryDifference | None:
         kind = KINDS[edit.kind]
@@ -192,12 +208,21 @@ class RegistryApi:
 
         Raises:
             InvalidRequestError: names every wrong field.
+            PermissionDeniedError: the key would have rights that are not the caller's to give.
             QueueUnavailableError: Redis does not answer.
         """
+        scope = Scope(caller)
+        scope.require_changes("AdminService/CreateKey")
         key = mint_key()
         name = key_id(key) or ""
-        fields: Fields = {"sha256": hash_key(key), "tenant": request.tenant, "role": request.role or "user"}
+        # What is replaced must be what is there now.
+        await self._view.refresh()
+        old = replaced_key(self._view, self._settings, request, scope)
+        tenant = request.tenant or ("" if scope.sees_all else caller.tenant)
+        fields: Fields = {"tenant": tenant, "role": "user", **(old.rights if old is not None else {})}
+        fields |= {each: found for each in ("tenant", "role") if (found := getattr(request, each))}
         fields |= {each: list(found) for each in ("models", "classes") if (found := getattr(request, each))}
+        fields["sha256"] = hash_key(key)
         for each in ("not_before", "expires"):
             if request.HasField(each):
                 moment: Timestamp = getattr(request, each)
@@ -210,14 +235,17 @@ class RegistryApi:
             raise InvalidRequestError(
                 [FieldViolation(one.field.removeprefix("key.value."), one.description) for one in error.wrong]
             ) from None
-        version = await self._view.apply([Edit(KEY.name, name, KEY.write(section), 0)], _author(caller))
-        _LOG.warning("registry.key_made", extra={"entry": name, "tenant": caller.tenant, "for": request.tenant})
+        scope.check_key(KEY.fields(section))
+        edits = [Edit(KEY.name, name, KEY.write(section), 0)]
+        edits += [old.edit] if old is not None else []
+        version = await self._view.apply(edits, _author(caller))
+        _LOG.warning("registry.key_made", extra={"entry": name, "tenant": caller.tenant, "for": tenant})
         behind = await self._view.behind(version, DEFAULT_WAIT_S, ("router",))
         return api.CreateKeyResponse(key=key, id=name, behind=behind)
 
     # --- history ------------------------------------------------------------------------------------------------------
 
-    async def changes(self, request: api.ListRegistryChangesRequest) -> api.ListRegistryChangesResponse:
+    async def changes(self, request: api.ListRegistryChangesRequest, caller: Caller) -> api.ListRegistryChangesResponse:
         """Answer ListRegistryChanges.
 
         Raises:
@@ -227,8 +255,15 @@ class RegistryApi:
         if request.kind:
             _kind(request.kind, "kind")
         limit = _limit(request.limit, DEFAULT_CHANGES, MOST_CHANGES)
-        found = await self._view.history(request.kind, request.name, limit, request.before or None)
-        return api.ListRegistryChangesResponse(changes=map(_change, found))
+        scope, before, found = Scope(caller), request.before or None, list[api.RegistryChange]()
+        for _ in range(MOST_PAGES):
+            page = limit if scope.sees_all else MOST_CHANGES
+            lines = await self._view.history(request.kind, request.name, page, before)
+            found += [_change(line, author) for line in lines if (author := scope.of_change(line)) is not None]
+            if len(found) >= limit or len(lines) < page:
+                break
+            before = lines[-1].number
+        return api.ListRegistryChangesResponse(changes=found[:limit])
 
 
 def _kind(name: str, place: str) -> Kind[Any]:
@@ -273,7 +308,7 @@ def _difference(kind: Kind[Any], name: str, before: Fields | None, after: Fields
     return found
 
 
-def _change(change: Change) -> api.RegistryChange:
+def _change(change: Change, author: Author) -> api.RegistryChange:
     difference = api.RegistryDifference(kind=change.kind, name=change.name)
     if (kind := KINDS.get(change.kind)) is not None:
         before, after = (None if one is None else json.loads(one) for one in (change.before, change.after))
@@ -283,8 +318,8 @@ def _change(change: Change) -> api.RegistryChange:
     return api.RegistryChange(
         number=change.number,
         at_ms=change.at_ms,
-        tenant=change.author.tenant,
-        credential=change.author.credential,
+        tenant=author.tenant,
+        credential=author.credential,
         difference=difference,
         version=change.version,
         digest=change.digest,

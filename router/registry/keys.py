@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import logging
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from cluster.errors import InvalidRequestError
 from cluster.registry.contract import Edit
 from cluster.registry.contract import Entry as RegistryEntry
 from cluster.registry.view import RegistryView
+from cluster.settings import Settings
+from penstock.v1 import registry_pb2 as api
+from penstock.wire import duration_from_wire
 from router.identity.key import key_id
 from router.identity.keys_file import KeysFile
 from router.identity.revocations import Revocations
 from router.identity.table import Entry, KeyTable
 from router.registry.kinds import KEY
+from router.registry.scope import Scope
 
 _LOG = logging.getLogger(__name__)
 
+DEFAULT_OVERLAP_S, MOST_OVERLAP_S = 3_600.0, 366 * 86_400.0
+"""Seconds for which a key that was replaced stays valid."""
+_RIGHTS = ("tenant", "role", "models", "classes")
 REVOCATION = "revocation"
 """Kind of the entries that end what a key has begun. Their names are those of keys."""
 
@@ -59,6 +71,46 @@ class RegisteredKeys:
     def _forget(self, entry: RegistryEntry) -> None:
         if entry.value is None:
             self._read.pop(entry.name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedKey:
+    """A key that another one replaces."""
+
+    rights: Mapping[str, Any]
+    """Rights that the new one takes."""
+    edit: Edit
+    """Change that lets it expire."""
+
+
+def replaced_key(
+    view: RegistryView, settings: Settings, request: api.CreateKeyRequest, scope: Scope
+) -> ReplacedKey | None:
+    """Return the key that a new one replaces; None for none.
+
+    Raises:
+        InvalidRequestError: there is no such key, or the overlap is out of range.
+        PermissionDeniedError: it is not the caller's to change.
+    """
+    overlap_s = duration_from_wire(request.overlap) if request.HasField("overlap") else DEFAULT_OVERLAP_S
+    if not 0 <= overlap_s <= MOST_OVERLAP_S:
+        raise InvalidRequestError.of("overlap", f"must be 0 s to {MOST_OVERLAP_S:.0f} s, got {overlap_s:g} s")
+    if not request.replaces:
+        return None
+    present = view.get(KEY.name, request.replaces)
+    if present is None or settings.registry.holds(KEY.name, request.replaces):
+        scope.check(Edit(KEY.name, request.replaces, None), None, end_streams=False)
+        raise InvalidRequestError.of("replaces", f"must be a key of the registry, got {request.replaces!r}")
+    fields = json.loads(present.value or b"{}")
+    over = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=overlap_s)
+    known = KEY.load(present.name, present.value or b"{}")
+    if known.expires is None or known.expires > over:
+        fields["expires"] = over.isoformat(timespec="seconds")
+        if known.not_before is not None and known.not_before >= over:
+            raise InvalidRequestError.of("replaces", f"{request.replaces!r} is not valid before the overlap is over")
+    edit = Edit(KEY.name, present.name, json.dumps(fields, separators=(",", ":")).encode(), present.version)
+    scope.check(edit, json.loads(present.value or b"{}"), end_streams=False)
+    return ReplacedKey({name: fields[name] for name in _RIGHTS if name in fields}, edit)
 
 
 def revocation_of(name: str) -> Edit:

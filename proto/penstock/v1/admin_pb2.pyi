@@ -33,21 +33,25 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_USER: _Role.ValueType  # 1
     """Generates, and manages its own tenant's requests and jobs."""
     ROLE_OPERATOR: _Role.ValueType  # 2
-    """Also reads the state of the cluster and of every tenant."""
+    """Also reads the state of the cluster and of every tenant. It changes neither."""
     ROLE_ADMIN: _Role.ValueType  # 3
     """Also changes the cluster."""
+    ROLE_TENANT_OPERATOR: _Role.ValueType  # 4
+    """Also manages its own tenant's keys, and reads what of the cluster's state is its tenant's."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """Role of a caller. Each role includes the ones before it."""
+    """Role of a caller. User, tenant operator, operator, admin: each may read what the ones before it may."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Never sent."""
 ROLE_USER: Role.ValueType  # 1
 """Generates, and manages its own tenant's requests and jobs."""
 ROLE_OPERATOR: Role.ValueType  # 2
-"""Also reads the state of the cluster and of every tenant."""
+"""Also reads the state of the cluster and of every tenant. It changes neither."""
 ROLE_ADMIN: Role.ValueType  # 3
 """Also changes the cluster."""
+ROLE_TENANT_OPERATOR: Role.ValueType  # 4
+"""Also manages its own tenant's keys, and reads what of the cluster's state is its tenant's."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _CredentialKind:

@@ -119,7 +119,8 @@ class AdminServiceServicer:
     """
 
     def GetClusterStatus(self, request, context):
-        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use.
+        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use. For
+        operators; a tenant's own operators see its requests, quotas and budgets alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,7 +184,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRegistry(self, request, context):
-        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators.
+        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators; a
+        tenant's own operators see the tenant, its keys, and the adapters and aliases that it may use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,7 +193,8 @@ class AdminServiceServicer:
 
     def EditRegistry(self, request, context):
         """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
-        after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+        after the wait. For admins; a tenant's own operators may change its keys, with no more rights than their own. Each
+        change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
         entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -199,14 +202,16 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRegistryChanges(self, request, context):
-        """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read.
+        """Report who changed what, newest first. For operators; a tenant's own operators see the changes of the tenant and of
+        its keys, and who made them only where that was the tenant. UNAVAILABLE while the store cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateKey(self, request, context):
-        """Make an API key, as an entry of the registry. For admins.
+        """Make an API key, as an entry of the registry. For admins; a tenant's own operators may make keys of the tenant, with no more rights
+        than their own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

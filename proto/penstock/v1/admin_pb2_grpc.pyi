@@ -36,7 +36,9 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]
-    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
+    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use. For
+    operators; a tenant's own operators see its requests, quotas and budgets alone.
+    """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]
     """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
@@ -66,16 +68,23 @@ class AdminServiceStub:
     WhoAmI: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]
     """Tell the caller who it is and what it may use. Any role."""
     ListRegistry: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryRequest, _registry_pb2.ListRegistryResponse]
-    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators; a
+    tenant's own operators see the tenant, its keys, and the adapters and aliases that it may use.
+    """
     EditRegistry: _grpc.UnaryUnaryMultiCallable[_registry_pb2.EditRegistryRequest, _registry_pb2.EditRegistryResponse]
     """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
-    after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+    after the wait. For admins; a tenant's own operators may change its keys, with no more rights than their own. Each
+    change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
     entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
     """
     ListRegistryChanges: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryChangesRequest, _registry_pb2.ListRegistryChangesResponse]
-    """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+    """Report who changed what, newest first. For operators; a tenant's own operators see the changes of the tenant and of
+    its keys, and who made them only where that was the tenant. UNAVAILABLE while the store cannot be read.
+    """
     CreateKey: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]
-    """Make an API key, as an entry of the registry. For admins."""
+    """Make an API key, as an entry of the registry. For admins; a tenant's own operators may make keys of the tenant, with no more rights
+    than their own.
+    """
     StartRollout: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.StartRolloutRequest, _rollout_pb2.StartRolloutResponse]
     """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
     where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
@@ -92,7 +101,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]  # type: ignore[assignment]
-    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
+    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use. For
+    operators; a tenant's own operators see its requests, quotas and budgets alone.
+    """
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]  # type: ignore[assignment]
     """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
@@ -122,16 +133,23 @@ class AdminServiceAsyncStub(AdminServiceStub):
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_pb2.WhoAmIRequest, _admin_pb2.WhoAmIResponse]  # type: ignore[assignment]
     """Tell the caller who it is and what it may use. Any role."""
     ListRegistry: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryRequest, _registry_pb2.ListRegistryResponse]  # type: ignore[assignment]
-    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+    """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators; a
+    tenant's own operators see the tenant, its keys, and the adapters and aliases that it may use.
+    """
     EditRegistry: _aio.UnaryUnaryMultiCallable[_registry_pb2.EditRegistryRequest, _registry_pb2.EditRegistryResponse]  # type: ignore[assignment]
     """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
-    after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+    after the wait. For admins; a tenant's own operators may change its keys, with no more rights than their own. Each
+    change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
     entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
     """
     ListRegistryChanges: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListRegistryChangesRequest, _registry_pb2.ListRegistryChangesResponse]  # type: ignore[assignment]
-    """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+    """Report who changed what, newest first. For operators; a tenant's own operators see the changes of the tenant and of
+    its keys, and who made them only where that was the tenant. UNAVAILABLE while the store cannot be read.
+    """
     CreateKey: _aio.UnaryUnaryMultiCallable[_registry_pb2.CreateKeyRequest, _registry_pb2.CreateKeyResponse]  # type: ignore[assignment]
-    """Make an API key, as an entry of the registry. For admins."""
+    """Make an API key, as an entry of the registry. For admins; a tenant's own operators may make keys of the tenant, with no more rights
+    than their own.
+    """
     StartRollout: _aio.UnaryUnaryMultiCallable[_rollout_pb2.StartRolloutRequest, _rollout_pb2.StartRolloutResponse]  # type: ignore[assignment]
     """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. It goes back by itself
     where new replicas fail or miss the pool's SLO. For admins. INVALID_ARGUMENT names wrong settings.
@@ -151,7 +169,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetClusterStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStatusResponse, _abc.Awaitable[_admin_pb2.GetClusterStatusResponse]]:
-        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
+        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use. For
+        operators; a tenant's own operators see its requests, quotas and budgets alone.
+        """
 
     @_abc_1.abstractmethod
     def GetUsage(
@@ -229,7 +249,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListRegistryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListRegistryResponse, _abc.Awaitable[_registry_pb2.ListRegistryResponse]]:
-        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators."""
+        """List tenants, keys, adapters and aliases: those of the registry, and those of the settings. For operators; a
+        tenant's own operators see the tenant, its keys, and the adapters and aliases that it may use.
+        """
 
     @_abc_1.abstractmethod
     def EditRegistry(
@@ -238,7 +260,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.EditRegistryResponse, _abc.Awaitable[_registry_pb2.EditRegistryResponse]]:
         """Change entries of the registry, all or none, without a restart. Returns when every router and replica knows them, or
-        after the wait. For admins; each change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
+        after the wait. For admins; a tenant's own operators may change its keys, with no more rights than their own. Each
+        change stays in the history. INVALID_ARGUMENT names wrong fields. ABORTED where an
         entry does not have the version that was expected. UNAVAILABLE while the store cannot be reached.
         """
 
@@ -248,7 +271,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListRegistryChangesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListRegistryChangesResponse, _abc.Awaitable[_registry_pb2.ListRegistryChangesResponse]]:
-        """Report who changed what, newest first. For operators. UNAVAILABLE while the store cannot be read."""
+        """Report who changed what, newest first. For operators; a tenant's own operators see the changes of the tenant and of
+        its keys, and who made them only where that was the tenant. UNAVAILABLE while the store cannot be read.
+        """
 
     @_abc_1.abstractmethod
     def CreateKey(
@@ -256,7 +281,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.CreateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.CreateKeyResponse, _abc.Awaitable[_registry_pb2.CreateKeyResponse]]:
-        """Make an API key, as an entry of the registry. For admins."""
+        """Make an API key, as an entry of the registry. For admins; a tenant's own operators may make keys of the tenant, with no more rights
+        than their own.
+        """
 
     @_abc_1.abstractmethod
     def StartRollout(

@@ -407,7 +407,7 @@ class RegistryChange(_message.Message):
     at_ms: _builtins.int
     """Time, milliseconds since the Unix epoch by the clock of Redis."""
     tenant: _builtins.str
-    """Tenant of the caller who made it."""
+    """Tenant of the caller who made it. Empty where the asking tenant's operator may not know it."""
     credential: _builtins.str
     """Public name of the credential that was used: the id of an API key, or a certificate's name. Empty without one."""
     version: _builtins.int
@@ -476,10 +476,17 @@ class CreateKeyRequest(_message.Message):
     CLASSES_FIELD_NUMBER: _builtins.int
     NOT_BEFORE_FIELD_NUMBER: _builtins.int
     EXPIRES_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """Tenant that the key's calls belong to. Required."""
+    """Tenant that the key's calls belong to. Required; absent from a tenant's own operator: its tenant."""
     role: _builtins.str
-    """Role: "user", "operator" or "admin". Empty: "user"."""
+    """Role: "user", "tenant_operator", "operator" or "admin". Empty: "user"."""
+    replaces: _builtins.str
+    """Public id of a key of the registry that the new one replaces. The new one takes its tenant, role, models and classes
+    where they are empty here. The old one expires after the overlap, or earlier where it did anyway. Both are changed
+    together or not at all. Empty: none.
+    """
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models that it may use. Empty: all."""
@@ -496,6 +503,10 @@ class CreateKeyRequest(_message.Message):
     def expires(self) -> _timestamp_pb2.Timestamp:
         """Time at which it expires. Absent: never."""
 
+    @_builtins.property
+    def overlap(self) -> _duration_pb2.Duration:
+        """Time from now on for which the replaced key stays valid, 0 s to 366 days. Absent: 1 hour."""
+
     def __init__(
         self,
         *,
@@ -505,10 +516,12 @@ class CreateKeyRequest(_message.Message):
         classes: _abc.Iterable[_builtins.str] | None = ...,
         not_before: _timestamp_pb2.Timestamp | None = ...,
         expires: _timestamp_pb2.Timestamp | None = ...,
+        replaces: _builtins.str = ...,
+        overlap: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires", "not_before", b"not_before"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires", "not_before", b"not_before", "overlap", b"overlap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "expires", b"expires", "models", b"models", "not_before", b"not_before", "role", b"role", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "expires", b"expires", "models", b"models", "not_before", b"not_before", "overlap", b"overlap", "replaces", b"replaces", "role", b"role", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

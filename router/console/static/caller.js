@@ -2,7 +2,7 @@
 
 import { readKept } from "./api.js";
 
-const ROLES = ["user", "operator", "admin"];
+const ROLES = ["user", "tenant_operator", "operator", "admin"];
 
 // null where the routers do not say it: without a valid key, or where they are of an older release.
 export async function whoCalls() {

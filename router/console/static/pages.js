@@ -8,12 +8,13 @@ import { models } from "./views/models.js";
 import { overview } from "./views/overview.js";
 import { plan } from "./views/plan.js";
 import { playground } from "./views/playground.js";
+import { registry } from "./views/registry.js";
 import { replicas } from "./views/replicas.js";
 import { request } from "./views/request.js";
 import { requests } from "./views/requests.js";
 import { usage } from "./views/usage.js";
 
-export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, playground, plan];
+export const PAGES = [overview, replicas, line, requests, request, autoscaler, jobs, usage, models, registry, playground, plan];
 
 // The page of an address; that of an empty one is the first that the caller may see.
 export function pageOf(name, rest, caller) {

@@ -11,8 +11,9 @@ _GENERATION = ("Generation", "Answers to conversations and texts.")
 _FILES = ("Files and batches", "Work without a person waiting for it.")
 _MODELS = ("Models", "What the cluster serves.")
 _VECTORS = ("Embeddings", "Vectors, scores and classes of texts.")
+_REGISTRY = ("Registry", "Tenants, keys, adapters and aliases, which change while the cluster runs.")
 _OTHER = ("Server", "State of the router; no key is needed.")
-_TAGS = (_GENERATION, _VECTORS, _MODELS, _FILES, _OTHER)
+_TAGS = (_GENERATION, _VECTORS, _MODELS, _FILES, _REGISTRY, _OTHER)
 
 _HEADERS = (
     ("Idempotency-Key", "Name of the request. The same request under the same name joins the one that runs."),
@@ -25,6 +26,7 @@ _STATUSES = {
     "403": "The key may not do this.",
     "404": "No such model, file, batch or response.",
     "409": "The key of the request belongs to another request.",
+    "412": "The entry of the registry does not have the version that was expected.",
     "413": "The body is too large.",
     "429": "A quota or the line is full; `retry-after` tells when to come back.",
     "503": "No replica can serve it now.",
@@ -54,6 +56,14 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/whoami", "get", _MODELS, "Tell the caller who it is and what it may use", "", "Caller"),
     ("/v1/load_lora_adapter", "post", _MODELS, "Load a LoRA adapter on every replica", "LoadAdapter", ""),
     ("/v1/unload_lora_adapter", "post", _MODELS, "Unload a LoRA adapter everywhere", "UnloadAdapter", ""),
+    ("/v1/registry", "get", _REGISTRY, "List all entries", "", "RegistryPage"),
+    ("/v1/registry", "post", _REGISTRY, "Make several changes, all or none", "RegistryEdits", "RegistryResult"),
+    ("/v1/registry/history", "get", _REGISTRY, "List changes, newest first", "", "Page"),
+    ("/v1/registry/keys", "post", _REGISTRY, "Make an API key, which is shown only here", "NewKey", "CreatedKey"),
+    ("/v1/registry/{kind}", "get", _REGISTRY, "List the entries of a kind", "", "RegistryPage"),
+    ("/v1/registry/{kind}/{name}", "get", _REGISTRY, "Return an entry", "", "RegistryEntry"),
+    ("/v1/registry/{kind}/{name}", "put", _REGISTRY, "Make or change an entry", "Object", "RegistryResult"),
+    ("/v1/registry/{kind}/{name}", "delete", _REGISTRY, "Delete an entry", "", "RegistryResult"),
     ("/tokenize", "post", _MODELS, "Return the tokens of a prompt", "TokenizeRequest", "Object"),
     ("/detokenize", "post", _MODELS, "Return the text of tokens", "DetokenizeRequest", "Object"),
     ("/tokenizer_info", "get", _MODELS, "Describe the tokenizer", "", "Object"),
@@ -72,6 +82,25 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/openapi.json", "get", _OTHER, "Return this document", "", "Object"),
     ("/docs", "get", _OTHER, "Show a page to try the API", "", ""),
 )
+_LISTS = {("/v1/registry", "get"), ("/v1/registry/{kind}", "get")}
+_HISTORY = {("/v1/registry/history", "get")}
+_CONDITIONAL = {("/v1/registry/{kind}/{name}", "put"), ("/v1/registry/{kind}/{name}", "delete")}
+_EDITS = {("/v1/registry", "post"), *_CONDITIONAL}
+# Name, type, meaning, operations.
+_QUERIES: tuple[tuple[str, str, str, set[tuple[str, str]]], ...] = (
+    ("limit", "integer", "Most of them to return.", _LISTS | _HISTORY),
+    ("after", "string", "`last_id` of the page before.", _LISTS),
+    ("hashes", "boolean", "Whether the hashes of keys are returned, for a backup. For admins.", _LISTS),
+    ("kind", "string", "Kind of the entries; by default all.", _HISTORY),
+    ("name", "string", "Name of the entries; by default all.", _HISTORY),
+    ("before", "integer", "Number of a change; only older ones are returned.", _HISTORY),
+    ("dry_run", "boolean", "Whether only the differences are returned, and nothing is changed.", _EDITS),
+    ("wait", "number", "Longest wait in seconds until every router and replica knows it; 5 by default.", _EDITS),
+    ("force", "boolean", "Whether adapters are deleted although requests use them.", _EDITS),
+    ("end_streams", "boolean", "Of a key: whether what it has begun ends too.", _CONDITIONAL),
+)
+_IF_MATCH = "ETag of the entry as it was read; 412 where it changed since. `If-None-Match: *` asks for a new one."
+_TEXT = {"type": "string"}
 _STREAMED = {"ChatRequest", "CompletionRequest", "ResponseRequest", "MessagesRequest"}
 
 
@@ -79,7 +108,7 @@ def document(version: str) -> dict[str, Any]:
     """Return the document of a router of this version."""
     paths: dict[str, Any] = {}
     for path, method, tag, summary, body, answer in _OPERATIONS:
-        paths.setdefault(path, {})[method] = _operation(path, tag, summary, body, answer)
+        paths.setdefault(path, {})[method] = _operation((path, method), tag, summary, body, answer)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -96,7 +125,8 @@ def document(version: str) -> dict[str, Any]:
     }
 
 
-def _operation(path: str, tag: tuple[str, str], summary: str, body: str, answer: str) -> dict[str, Any]:
+def _operation(place: tuple[str, str], tag: tuple[str, str], summary: str, body: str, answer: str) -> dict[str, Any]:
+    path, _ = place
     parts = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [
         {"name": part, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for part in parts
@@ -112,6 +142,13 @@ def _operation(path: str, tag: tuple[str, str], summary: str, body: str, answer:
             for name, text in _HEADERS
             if body in _STREAMED
         ]
+    found["parameters"] += [
+        {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
+        for name, kind, text, of in _QUERIES
+        if place in of
+    ]
+    if place in _CONDITIONAL:
+        found["parameters"].append({"name": "If-Match", "in": "header", "description": _IF_MATCH, "schema": _TEXT})
     content: Mapping[str, Any] = {"application/json": {"schema": ref(answer)}} if answer else {}
     if body in _STREAMED:
         content = {**content, "text/event-stream": {"schema": {"type": "string"}}}

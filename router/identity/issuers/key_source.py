@@ -45,6 +45,10 @@ class KeySource(Protocol):
         """
         ...
 
+    async def first(self) -> None:
+        """Wait for the first keys."""
+        ...
+
     async def keep(self) -> NoReturn:
         """Keep the keys new until it is cancelled."""
         ...
@@ -71,6 +75,9 @@ class FileKeySource:
 
     def ask_for(self, key_id: str) -> None:
         return None
+
+    async def first(self) -> None:
+        """Return: the file was read."""
 
     async def keep(self) -> NoReturn:
         while True:
@@ -104,6 +111,7 @@ class FetchedKeySource:
         self._schedule = FetchSchedule(settings)
         self._keys: KeySet | None = None
         self._wanted = asyncio.Event()
+        self._known = asyncio.Event()
 
     def current(self) -> KeySet | None:
         age_s = self.age_s()
@@ -118,6 +126,9 @@ class FetchedKeySource:
             self._wanted.set()
             return max(wait_s, _SOON_S)
         return None
+
+    async def first(self) -> None:
+        await self._known.wait()
 
     async def keep(self) -> NoReturn:
         while True:
@@ -147,3 +158,4 @@ class FetchedKeySource:
         if self._keys is None or not self._keys.same(keys):
             _LOG.info("issuer.keys", extra={"issuer": self._name, "keys": len(keys)})
         self._keys = keys
+        self._known.set()

@@ -14,7 +14,19 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
-PAGES = ("overview", "replicas", "line", "requests", "autoscaler", "jobs", "usage", "models", "playground", "plan")
+PAGES = (
+    "overview",
+    "replicas",
+    "line",
+    "requests",
+    "autoscaler",
+    "jobs",
+    "usage",
+    "models",
+    "registry",
+    "playground",
+    "plan",
+)
 WIDTHS = (400, 800, 1900)
 
 CHECKS = Path(__file__).with_name("checks.js").read_text(encoding="utf-8").partition("\n")[2]

@@ -71,7 +71,7 @@ def test_an_empty_file_lets_nobody_in() -> None:
         (KEY, "keys.0.tenant: Field required"),
         (KEY + 'tenant = "a b"', "keys.0.tenant: String should match"),
         (KEY + 'tenant = "anonymous"', "kept for callers without credentials"),
-        (KEY + 'tenant = "a"\nrole = "root"', "'user', 'operator' or 'admin', got 'root'"),
+        (KEY + 'tenant = "a"\nrole = "root"', "'user', 'tenant_operator', 'operator' or 'admin', got 'root'"),
         (KEY + 'tenant = "a"\nclasses = ["fast"]', "keys.0.classes.0"),
         (KEY + 'tenant = "a"\ntenannt = "b"', "keys.0.tenannt: unknown setting"),
         (KEY + 'tenant = "a"\nexpires = 2026-07-01T00:00:00', "timezone"),

@@ -18,7 +18,7 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
     assert {Role.USER} == {minimum_role(inference.name, method.name) for method in inference.methods}
     lower = {method.name: minimum_role(admin.name, method.name) for method in admin.methods}
     assert {
-        "GetClusterStatus": Role.OPERATOR,
+        "GetClusterStatus": Role.TENANT_OPERATOR,
         "GetUsage": Role.USER,
         "GetCosts": Role.OPERATOR,
         "ListDecisions": Role.OPERATOR,
@@ -26,10 +26,10 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "Explain": Role.USER,
         "ListRequests": Role.USER,
         "WhoAmI": Role.USER,
-        "ListRegistry": Role.OPERATOR,
-        "EditRegistry": Role.ADMIN,
-        "ListRegistryChanges": Role.OPERATOR,
-        "CreateKey": Role.ADMIN,
+        "ListRegistry": Role.TENANT_OPERATOR,
+        "EditRegistry": Role.TENANT_OPERATOR,
+        "ListRegistryChanges": Role.TENANT_OPERATOR,
+        "CreateKey": Role.TENANT_OPERATOR,
         "StartRollout": Role.ADMIN,
         "GetRollout": Role.OPERATOR,
         "ChangeRollout": Role.ADMIN,

@@ -20,6 +20,22 @@ from tests.support.stack import request, running_stack
 from tests.support.waiting import until
 
 
+async def test_an_issuer_that_is_away_holds_a_router_up_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("router.server.ISSUERS_S", 0.2)
+    table = {"issuer": "http://127.0.0.1:9", "audiences": [AUDIENCE], "tenant": "a", "min_refresh_s": 0.1}
+    keys = Keys(tmp_path / "keys.toml")
+    auth = {"keys_file": str(keys.path), "jwt": {"away": table}}
+    async with running_stack(tmp_path / "stack", sections={"auth": auth}) as stack:
+        found = await stack.inference().ListModels(api.ListModelsRequest(), metadata=bearer(keys.acme))
+        assert ["demo"] == [model.name for model in found.models]
+        samples = stack.routers[0]._metrics.registry.get_sample_value
+        labels = {"issuer": "away", "outcome": "bad"}
+        await until(lambda: (samples("penstock_router_issuer_fetches_total", labels) or 0) > 1)
+    assert ["away"] == next(vars(one)["issuers"] for one in caplog.records if one.msg == "router.issuers_away")
+
+
 async def test_a_token_calls_over_grpc_and_http_beside_keys(tmp_path: Path) -> None:
     keys, issuer = Keys(tmp_path / "keys.toml"), IssuerServer()
     async with issuer.running():
@@ -35,7 +51,8 @@ async def test_a_token_calls_over_grpc_and_http_beside_keys(tmp_path: Path) -> N
             http, status = stack.routers[0].http, stack.admin().GetClusterStatus
             assert http is not None
             source = stack.routers[0]._parts.authenticator._issuers[0].keys
-            await until(lambda: source.current() is not None)
+            # A router that serves has the keys already.
+            assert source.current() is not None
             asked = admin_pb2.GetClusterStatusRequest()
             # A long token: some providers put hundreds of groups into it.
             token = issuer.token(scope="openid ops", groups=["group-of-people"] * 450)

@@ -138,8 +138,10 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
     assert ends["chat"].startswith("401: ")
     assert json.loads(ends["chat"][5:])["error"]["code"] == "key_revoked"
     for name in ("chat-stream", "texts", "messages"):
-        assert ends[name].startswith("200: "), name
+        # On a slow machine a stream may have sent nothing yet.
+        assert ends[name][:5] in ("200: ", "401: "), name
         assert "authentication_error" in ends[name], name
+    assert "200: " in {ends[name][:5] for name in ("chat-stream", "texts", "messages")}
     assert await grpc_end(other) == "OK"
     await until(idle(stack))
 

@@ -119,6 +119,17 @@ def create_key(
     valid: tuple[datetime.datetime | None, datetime.datetime | None],
 ) -> UnaryCall[NewKey]:
     request = build(registry_pb2.CreateKeyRequest, tenant=tenant, role=role, models=list(models), classes=list(classes))
+    return _made_key(request, valid)
+
+
+def replace_key(key_id: str, overlap_s: float, expires: datetime.datetime | None) -> UnaryCall[NewKey]:
+    overlap = duration_to_wire(overlap_s)
+    return _made_key(build(registry_pb2.CreateKeyRequest, replaces=key_id, overlap=overlap), (None, expires))
+
+
+def _made_key(
+    request: registry_pb2.CreateKeyRequest, valid: tuple[datetime.datetime | None, datetime.datetime | None]
+) -> UnaryCall[NewKey]:
     for name, moment in zip(("not_before", "expires"), valid, strict=True):
         if moment is None:
             continue

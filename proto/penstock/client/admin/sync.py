@@ -209,7 +209,7 @@ class AdminCaller(Caller):
 
         Args:
             tenant: tenant that its calls belong to.
-            role: "user", "operator" or "admin".
+            role: "user", "tenant_operator", "operator" or "admin".
             models: models that it may use; default: all.
             classes: "interactive", "standard", "batch"; default: all.
             not_before: time from which it is valid, with a time zone; default: at once.
@@ -217,6 +217,24 @@ class AdminCaller(Caller):
             timeout: seconds; default: the client's.
         """
         return self._run(calls.create_key(tenant, role, models, classes, (not_before, expires)), timeout)
+
+    def replace_key(
+        self,
+        key_id: str,
+        *,
+        overlap: float = 3_600.0,
+        expires: datetime.datetime | None = None,
+        timeout: float | None = None,
+    ) -> NewKey:
+        """Make an API key with the rights of another one, which then expires. Return it when every router knows it.
+
+        Args:
+            key_id: public id of the key of the registry that it replaces.
+            overlap: seconds for which both are valid.
+            expires: time at which the new one expires, with a time zone; default: never.
+            timeout: seconds; default: the client's.
+        """
+        return self._run(calls.replace_key(key_id, overlap, expires), timeout)
 
     def start_rollout(
         self,

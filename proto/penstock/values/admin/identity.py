@@ -13,12 +13,14 @@ from penstock.wire import request_class_from_wire
 
 
 class Role(enum.StrEnum):
-    """Role of a caller. Each role includes the ones before it."""
+    """Role of a caller. Each role may read what the ones before it may."""
 
     USER = "user"
     """Generates, and manages its own tenant's requests and jobs."""
+    TENANT_OPERATOR = "tenant_operator"
+    """Also manages its own tenant's keys, and reads what of the cluster's state is its tenant's."""
     OPERATOR = "operator"
-    """Also reads the state of the cluster and of every tenant."""
+    """Also reads the state of the cluster and of every tenant. It changes neither."""
     ADMIN = "admin"
     """Also changes the cluster."""
 
@@ -36,7 +38,11 @@ class CredentialKind(enum.StrEnum):
     """A kind that this release of the client does not know."""
 
 
-_ROLES: Mapping[int, Role] = {admin_pb2.ROLE_OPERATOR: Role.OPERATOR, admin_pb2.ROLE_ADMIN: Role.ADMIN}
+_ROLES: Mapping[int, Role] = {
+    admin_pb2.ROLE_TENANT_OPERATOR: Role.TENANT_OPERATOR,
+    admin_pb2.ROLE_OPERATOR: Role.OPERATOR,
+    admin_pb2.ROLE_ADMIN: Role.ADMIN,
+}
 _KINDS: Mapping[int, CredentialKind] = {
     admin_pb2.CREDENTIAL_KIND_NONE: CredentialKind.NONE,
     admin_pb2.CREDENTIAL_KIND_API_KEY: CredentialKind.API_KEY,

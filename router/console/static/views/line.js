@@ -13,7 +13,7 @@ const CLASSES = ["interactive", "standard", "batch"];
 export const line = {
   name: "line",
   title: "Line",
-  role: "operator",
+  role: "tenant_operator",
   every: 1000,
   load: readStatus,
   draw: (status) => [heading("Line", "Requests that wait for a place in a batch, and those that have one, by class and tenant."), ...status.pools.map(pool)],
