@@ -251,48 +251,6 @@ async def test_a_key_expires(stack: Stack, keys: Keys) -> None:
                 await caller.whoami()
 
 
-async def test_a_key_is_replaced_with_an_overlap_and_no_failed_request(
-    stack: Stack, keys: Keys, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with client(stack, keys.admin) as admin:
-        old = await made_key(admin, models=["demo"], classes=["standard"])
-        async with client(stack, old.key, 1) as before:
-            stream = before.stream("demo", "x", max_tokens=3_000, ignore_eos=True)
-            async with stream:
-                events = aiter(stream)
-                await anext(events)
-                words = ("keys", "new", "--cluster", "--replaces", old.id, "--overlap", "1h")
-                status, text = await command(stack, keys, capsys, *words)
-                new = text.strip()
-                assert (0, "psk_") == (status, new[:4])
-                found = {each.name: each.value for each in await admin.registry("key")}
-                rights = {"tenant": "made", "role": "user", "models": ["demo"], "classes": ["standard"]}
-                assert rights == found[new.split("_")[1]]
-                left = datetime.datetime.fromisoformat(found[old.id]["expires"]) - datetime.datetime.now(datetime.UTC)
-                assert 3_000 < left.total_seconds() <= 3_600
-                async with client(stack, new, 1) as after:
-                    for _ in range(5):
-                        await before.generate("demo", "x", max_tokens=2)
-                        await after.generate("demo", "x", max_tokens=2)
-                    await admin.edit_registry(
-                        [RegistryEdit("key", old.id, {**found[old.id], "expires": "2026-01-01T00:00:00Z"})]
-                    )
-                    with pytest.raises(UnauthenticatedError, match="expired"):
-                        await before.generate("demo", "x", max_tokens=2)
-                    await after.generate("demo", "x", max_tokens=2)
-                    assert "Finished" in [type(event).__name__ async for event in events]
-        # One that expires anyway does not live longer.
-        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)
-        short = await made_key(admin, expires=soon)
-        await admin.replace_key(short.id, overlap=86_400.0)
-        (entry,) = await admin.registry("key", name=short.id)
-        assert abs(datetime.datetime.fromisoformat(entry.value["expires"]) - soon) < datetime.timedelta(seconds=1)
-        with pytest.raises(InvalidArgumentError, match=r"replaces: must be a key of the registry, got '0{16}'"):
-            await admin.replace_key("0" * 16)
-        with pytest.raises(InvalidArgumentError, match="overlap: must be 0 s to 31622400 s"):
-            await admin.replace_key(short.id, overlap=1e9)
-
-
 async def test_a_key_of_wrong_rights_is_not_made(stack: Stack, keys: Keys) -> None:
     async with client(stack, keys.admin) as admin:
         with pytest.raises(InvalidArgumentError, match=r"role: .*got 'king'"):

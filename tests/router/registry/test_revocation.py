@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,7 +16,14 @@ import pytest_asyncio
 
 from cluster.cli.main import main
 from cluster.registry.contract import Author, Edit, Position
-from penstock.client import AsyncClient, InvalidArgumentError, NewKey, PenstockClientError, RegistryEdit
+from penstock.client import (
+    AsyncClient,
+    InvalidArgumentError,
+    NewKey,
+    PenstockClientError,
+    RegistryEdit,
+    UnauthenticatedError,
+)
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import jobs_pb2
 from router.registry.keys import revocation_of
@@ -71,6 +79,14 @@ async def revoke(stack: Stack, keys: Keys, key: str, value: Any = None, *, end_s
     async with client(stack, keys.admin) as admin:
         result = await admin.edit_registry([RegistryEdit("key", key, value, end_streams=end_streams)])
         assert result.behind == ()
+
+
+async def command(stack: Stack, keys: Keys, *words: str) -> int:
+    """Run a command as an admin. Return its exit status."""
+    file = keys.path.with_name("admin-key")
+    file.write_text(keys.admin)
+    flags = ["--target", f"127.0.0.1:{stack.routers[0].port}", "--api-key-file", str(file), "--allow-plaintext-key"]
+    return await asyncio.to_thread(main, [*words, *flags])
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -255,11 +271,8 @@ async def test_a_key_of_the_keys_file_may_be_named(
         grpc_end(stack.inference(1).StreamGenerate(stream_request(**LONG), metadata=bearer(keys.other)))
     )
     await until(lambda: stack.replicas[0].table.sequences == 1)
-    words = ["delete", "keys", keys.other.split("_")[1], "--yes", "--end-streams"]
-    file = keys.path.with_name("admin-key")
-    file.write_text(keys.admin)
-    flags = ["--target", f"127.0.0.1:{stack.routers[0].port}", "--api-key-file", str(file), "--allow-plaintext-key"]
-    assert await asyncio.to_thread(main, [*words, *flags]) == 0
+    words = ("delete", "keys", keys.other.split("_")[1], "--yes", "--end-streams")
+    assert await command(stack, keys, *words) == 0
     assert f"x what key {keys.other.split('_')[1]} has begun ends" in capsys.readouterr().out
     assert (await call).startswith("UNAUTHENTICATED")
     # It is still in the file.
@@ -272,6 +285,51 @@ async def test_only_keys_have_streams_to_end(stack: Stack, keys: Keys) -> None:
             await admin.edit_registry([RegistryEdit("tenant", "a", {}, end_streams=True)])
         with pytest.raises(InvalidArgumentError, match=r"edits\[0\]\.name: must match"):
             await admin.edit_registry([RegistryEdit("key", "a", None, end_streams=True)])
+
+
+# --- replaced keys ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_replaced_with_an_overlap_and_no_failed_request(
+    stack: Stack, keys: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with client(stack, keys.admin) as admin:
+        old = await admin.create_key("made", models=["demo"], classes=["standard"])
+        async with client(stack, old.key, 1) as before:
+            stream = before.stream("demo", "x", max_tokens=3_000, ignore_eos=True)
+            async with stream:
+                events = aiter(stream)
+                await anext(events)
+                words = ("keys", "new", "--cluster", "--replaces", old.id, "--overlap", "1h")
+                assert await command(stack, keys, *words) == 0
+                new = capsys.readouterr().out.strip()
+                assert new.startswith("psk_")
+                found = {each.name: each.value for each in await admin.registry("key")}
+                rights = {"tenant": "made", "role": "user", "models": ["demo"], "classes": ["standard"]}
+                assert rights == found[new.split("_")[1]]
+                left = datetime.datetime.fromisoformat(found[old.id]["expires"]) - datetime.datetime.now(datetime.UTC)
+                assert 3_000 < left.total_seconds() <= 3_600
+                async with client(stack, new, 1) as after:
+                    for _ in range(5):
+                        await before.generate("demo", "x", max_tokens=2)
+                        await after.generate("demo", "x", max_tokens=2)
+                    await admin.edit_registry(
+                        [RegistryEdit("key", old.id, {**found[old.id], "expires": "2026-01-01T00:00:00Z"})]
+                    )
+                    with pytest.raises(UnauthenticatedError, match="expired"):
+                        await before.generate("demo", "x", max_tokens=2)
+                    await after.generate("demo", "x", max_tokens=2)
+                    assert "Finished" in [type(event).__name__ async for event in events]
+        # One that expires anyway does not live longer.
+        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)
+        short = await admin.create_key("made", expires=soon)
+        await admin.replace_key(short.id, overlap=86_400.0)
+        (entry,) = await admin.registry("key", name=short.id)
+        assert abs(datetime.datetime.fromisoformat(entry.value["expires"]) - soon) < datetime.timedelta(seconds=1)
+        with pytest.raises(InvalidArgumentError, match=r"replaces: must be a key of the registry, got '0{16}'"):
+            await admin.replace_key("0" * 16)
+        with pytest.raises(InvalidArgumentError, match="overlap: must be 0 s to 31622400 s"):
+            await admin.replace_key(short.id, overlap=1e9)
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ async def test_its_own_things_are_seen(stack: Stack, keys: Tenants) -> None:
         assert {each.tenant for each in pool.line} == {"acme"}
         assert {each.tenant for each in pool.quotas} == {"acme"}
         assert {each.tenant for each in pool.budgets} == {"acme"}
-        assert (pool.waiting + pool.running, len(pool.replicas)) == (1, 1)
+        assert (pool.waiting + pool.running >= 1, len(pool.replicas)) == (True, 1)
         found = {(each.kind, each.name) for each in await mine.registry()}
         assert {("tenant", "acme"), ("alias", "fast")} <= found
         (change,) = await mine.registry_changes("tenant")
