@@ -144,7 +144,7 @@ def _backward(rollout: Rollout, seen: Seen) -> Rollout:
     news = [one for one in seen.members if one.revision == new]
     if rollout.retiring or any(not one.seen for one in rollout.claims.values()):
         return rollout
-    if _missing(rollout, seen) > 0 and not _too_long(rollout, seen):
+    if _missing(rollout, seen) > rollout.extra and not _too_long(rollout, seen):
         return rollout
     if not news:
         back = replace(rollout, state=RolloutState.RETURNED, claims={}, vacant_ms=None)

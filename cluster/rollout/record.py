@@ -132,8 +132,10 @@ class Rollout:
 
     @property
     def extra(self) -> int:
-        """Replicas that the pool has beyond its number now."""
-        return self.rules.surge if self.state is RolloutState.ROLLING else 0
+        """Replicas that the pool has beyond its number now. They stay until the end: a platform that has too many
+        replicas first removes one that starts, of which nobody hears again.
+        """
+        return self.rules.surge if self.state.active else 0
 
     def told(self, at_ms: int, text: str) -> Rollout:
         """Return the record with one more step."""

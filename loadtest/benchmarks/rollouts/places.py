@@ -116,11 +116,13 @@ class Places:
             await replica.stop(drain_s, self.settings.queue.attach_grace_s)
         finally:
             self.replicas.pop(rank, None)
-            if replica is not None:
-                await replica.stop(1.0)
-            self._engines -= 1
-            self._look()
-            await book.close()
+            try:
+                if replica is not None:
+                    await replica.stop(1.0)
+            finally:
+                self._engines -= 1
+                self._look()
+                await book.close()
 
     def _look(self) -> None:
         if len(self.replicas) == self._engines == self._count:

@@ -34,6 +34,16 @@ def test_with_a_surge_the_pool_lacks_no_replica() -> None:
     assert 1 == fleet.most_new
 
 
+def test_with_a_surge_it_goes_back_without_a_start_that_nobody_hears_of_again() -> None:
+    fleet = Fleet(rollout(3, surge=1), start_s=10)
+    fleet.run(60, lambda _: bool(fleet.starting))
+    fleet.record = go_back(fleet.record, fleet.at_ms, "asked for by ops")
+    assert RolloutState.RETURNED is fleet.run(50).state
+    assert {OLD.number} == set(fleet.revisions)
+    assert 3 == fleet.fewest
+    assert 4 == fleet.most
+
+
 def test_a_new_revision_that_does_not_start_goes_back_after_its_attempts() -> None:
     fleet = Fleet(rollout(3), fails=lambda revision: revision == NEW.number)
     found = fleet.run(400)
