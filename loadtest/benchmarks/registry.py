@@ -1,8 +1,9 @@
 """`python -m loadtest.benchmarks.registry`: what a large registry costs a request in Redis, and how soon a change is in
 force.
 
-Two clusters with simulated engines are up at the same time and take turns. One has ten tenants and keys, the other
-10,000 tenants and 100,000 keys. Each request uses a key drawn by chance.
+Two clusters with simulated engines are up at the same time and take turns. One has ten tenants, keys and adapters, the
+other 10,000 tenants, 100,000 keys and 1,000 adapters. Each request uses a key drawn by chance, every second one also an
+adapter.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ BAR = 1.1
 """Most CPU of Redis per request with the large registry, as a multiple of that with the small one."""
 IN_FORCE_S = 2.0
 """Longest time until a change is in force everywhere."""
-SIZES = {"small": (10, 10), "large": (10_000, 100_000)}
-"""Tenants and keys of each registry."""
-LABELS = {"small": "10 tenants, 10 keys", "large": "10,000 tenants, 100,000 keys"}
+LABELS = {"small": "10 of each", "large": "10,000 tenants, 100,000 keys, 1,000 adapters"}
 _USED = 2_000
 """Keys of a registry that requests are drawn from."""
 _CHUNK = 1_000
@@ -54,10 +53,23 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
+class _Size:
+    """Numbers of entries of a registry."""
+
+    tenants: int = 10
+    keys: int = 10
+    adapters: int = 10
+
+
+SIZES = {"small": _Size(), "large": _Size(10_000, 100_000, 1_000)}
+
+
+@dataclass(frozen=True, slots=True)
 class _Path:
     cluster: LocalCluster
     stub: Any
     keys: Sequence[str]
+    adapters: int
 
     def redis_cpu_s(self) -> float:
         return float(cpu_seconds([psutil.Process(self.cluster.redis.pid)])) if self.cluster.redis is not None else 0.0
@@ -84,7 +96,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         paths = {}
         for name, size in SIZES.items():
             with console.status(f"starting a cluster with {LABELS[name]}"):
-                paths[name] = await stack.enter_async_context(_cluster(*size, draw))
+                paths[name] = await stack.enter_async_context(_cluster(size, draw))
         for path in paths.values():
             await _turn(path, options.requests, draw)
         rounds: list[dict[str, float]] = []
@@ -112,7 +124,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
 
 
 @asynccontextmanager
-async def _cluster(tenants: int, keys: int, draw: random.Random) -> AsyncIterator[_Path]:
+async def _cluster(size: _Size, draw: random.Random) -> AsyncIterator[_Path]:
     with tempfile.TemporaryDirectory() as folder:
         own: dict[str, Any] = {
             "cluster": {"state_dir": folder, "log_level": "error"},
@@ -122,26 +134,32 @@ async def _cluster(tenants: int, keys: int, draw: random.Random) -> AsyncIterato
         }
         settings = load_settings(flags=own)
         async with LocalCluster(settings, lambda step, text: None) as cluster:
-            minted = await _fill(cluster.settings.redis.url, tenants, keys, draw)
+            adapter = Path(folder) / "adapter"
+            adapter.mkdir()
+            (adapter / "adapter_config.json").write_text("{}")
+            (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+            minted = await _fill(cluster.settings.redis.url, size, adapter, draw)
             channel = grpc.aio.insecure_channel(cluster.target)
             try:
-                path = _Path(cluster, api_grpc.InferenceServiceStub(channel), minted)
+                path = _Path(cluster, api_grpc.InferenceServiceStub(channel), minted, size.adapters)
                 await _known(path)
                 yield path
             finally:
                 await channel.close(None)
 
 
-async def _fill(url: str, tenants: int, keys: int, draw: random.Random) -> list[str]:
+async def _fill(url: str, size: _Size, adapter: Path, draw: random.Random) -> list[str]:
     """Fill a registry. Return some of its keys."""
-    edits = [Edit("tenant", f"tenant-{number}", b'{"weight":2.0}') for number in range(tenants)]
-    used = set(draw.sample(range(keys), min(keys, _USED)))
+    edits = [Edit("tenant", f"tenant-{number}", b'{"weight":2.0}') for number in range(size.tenants)]
+    source = json.dumps({"pool": "demo", "source": str(adapter)}).encode()
+    edits += [Edit("adapter", f"adapter-{number}", source) for number in range(size.adapters)]
+    used = set(draw.sample(range(size.keys), min(size.keys, _USED)))
     minted: list[str] = []
-    for number in range(keys):
+    for number in range(size.keys):
         key = mint_key()
         if number in used:
             minted.append(key)
-        content = {"sha256": hash_key(key), "tenant": f"tenant-{number % tenants}", "role": "user"}
+        content = {"sha256": hash_key(key), "tenant": f"tenant-{number % size.tenants}", "role": "user"}
         edits.append(Edit("key", key_id(key) or "", json.dumps(content).encode()))
     store = RedisRegistryStore(url, 60.0)
     known = Position()
@@ -154,32 +172,34 @@ async def _fill(url: str, tenants: int, keys: int, draw: random.Random) -> list[
 
 
 async def _known(path: _Path) -> None:
-    """Wait until the routers know the last of the keys."""
+    """Wait until the routers know the last of the keys, and the replica has the last of the adapters."""
+    early = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND)
     while True:
         try:
-            await _send(path, path.keys[-1])
+            await _send(path, path.keys[-1], f"adapter-{path.adapters - 1}")
         except grpc.aio.AioRpcError as error:
-            if error.code() not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE):
+            if error.code() not in early:
                 raise
             await asyncio.sleep(0.2)
         else:
             return
 
 
-async def _send(path: _Path, key: str) -> None:
+async def _send(path: _Path, key: str, model: str = "demo") -> None:
     sampling = types.SamplingParams(max_tokens=1, ignore_eos=True)
-    request = api.GenerateRequest(model="demo", prompt=types.Prompt(text="one two"), sampling=sampling)
+    request = api.GenerateRequest(model=model, prompt=types.Prompt(text="one two"), sampling=sampling)
     await path.stub.Generate(request, metadata=(("authorization", f"Bearer {key}"),))
 
 
 async def _turn(path: _Path, requests: int, draw: random.Random) -> float:
     """Return microseconds of Redis' CPU per request."""
     before = path.redis_cpu_s()
-    left = iter(draw.choices(path.keys, k=requests))
+    models = ["demo" if number % 2 else f"adapter-{draw.randrange(path.adapters)}" for number in range(requests)]
+    left = zip(draw.choices(path.keys, k=requests), models, strict=True)
 
     async def worker() -> None:
-        for key in left:
-            await _send(path, key)
+        for key, model in left:
+            await _send(path, key, model)
 
     await asyncio.gather(*(worker() for _ in range(_AT_ONCE)))
     return 1e6 * (path.redis_cpu_s() - before) / requests
