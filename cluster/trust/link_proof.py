@@ -26,7 +26,7 @@ Metadata = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LinkClaim:
     """What a router says to one replica to prove that it belongs to the cluster."""
 
     router_id: str
@@ -34,7 +34,7 @@ class Claim:
     proof: bytes
 
     @classmethod
-    def make(cls, secret: ClusterSecret, router_id: str, replica_id: str) -> tuple[Claim, bytes]:
+    def make(cls, secret: ClusterSecret, router_id: str, replica_id: str) -> tuple[LinkClaim, bytes]:
         """Make a claim with a new nonce. Return it with the answer to expect from the replica."""
         nonce = secrets.token_hex(16)
         said = _said(router_id, replica_id, nonce)
@@ -55,7 +55,7 @@ class Claim:
         return (_ROUTER_HEADER, self.router_id), (_NONCE_HEADER, self.nonce), (_PROOF_HEADER, proof)
 
     @classmethod
-    def of_metadata(cls, metadata: Iterable[tuple[str, str | bytes]] | None) -> Claim:
+    def of_metadata(cls, metadata: Iterable[tuple[str, str | bytes]] | None) -> LinkClaim:
         """Read a claim from metadata. What is missing or malformed is empty."""
         fields = {key: value for key, value in metadata or () if isinstance(value, str)}
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.errors import LinkRefusedError
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from penstock.internal.v1 import replica_pb2 as pb
@@ -32,11 +32,11 @@ class LinkEnds:
     ping_s: float
     """Pause between pings, and the longest wait for an answer, seconds."""
 
-    def claim(self) -> tuple[Claim, bytes]:
+    def claim(self) -> tuple[LinkClaim, bytes]:
         """Return a claim for one connection, and the answer to expect."""
-        return Claim.make(self.secret, self.router_id, self.replica_id)
+        return LinkClaim.make(self.secret, self.router_id, self.replica_id)
 
-    def hello(self, claim: Claim | None = None) -> pb.LinkRequest:
+    def hello(self, claim: LinkClaim | None = None) -> pb.LinkRequest:
         """Return the first message; without a claim where metadata have it."""
         hello = pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self.router_id)
         if claim is not None:

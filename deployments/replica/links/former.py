@@ -20,7 +20,7 @@ import grpc
 from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.lifecycle import TaskOwner
 from cluster.short_folders import short_folder
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.wire.former_name import FormerNameServer
 from deployments.replica.links.questions import QuestionRejected
 from deployments.replica.links.session import LinkSession
@@ -202,7 +202,7 @@ class FormerServicer(pb_grpc.ReplicaServiceServicer):
             raise
 
     async def _authenticate(self, context: Any) -> tuple[str, bytes]:
-        claim = Claim.of_metadata(context.invocation_metadata())
+        claim = LinkClaim.of_metadata(context.invocation_metadata())
         proof = self._side.prove(claim)
         if proof is None:
             _LOG.warning("link.refused", extra={"peer": context.peer(), "error": UNPROVED.detail})

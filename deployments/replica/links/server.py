@@ -10,7 +10,7 @@ from cluster.addresses import EVERY_ADDRESS, family_of, listening_host
 from cluster.errors import EngineStartError
 from cluster.lifecycle import TaskOwner
 from cluster.settings import ReplicaSettings
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.tls import GRPC_ALPN, TlsFiles
 from cluster.wire.framing import ALPN, MAX_FRAME, FrameError, FrameProtocol
 from deployments.replica.links.former import GRPC_PREFACE, FormerDoor
@@ -184,7 +184,7 @@ class RouterConnection(FrameProtocol):
 
     def _meet_router(self, request: pb.LinkRequest) -> None:
         hello = request.commands[0].hello if request.commands else pb.Hello()
-        proof = self._side.prove(Claim(hello.router_id, hello.nonce, hello.proof))
+        proof = self._side.prove(LinkClaim(hello.router_id, hello.nonce, hello.proof))
         answer = self._side.welcome(proof, hello) if proof is not None else UNPROVED
         if isinstance(answer, pb.Rejection):
             self._reject(answer)

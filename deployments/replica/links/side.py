@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.secret import ClusterSecret
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.links.questions import Questions
@@ -28,7 +28,7 @@ class ReplicaSide:
     questions: Questions
     attach_grace_s: float
 
-    def prove(self, claim: Claim) -> bytes | None:
+    def prove(self, claim: LinkClaim) -> bytes | None:
         """Return the proof for a router that it reached this replica; None where its own claim is wrong."""
         return claim.answer(self.secret, self.replica_id)
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.trust import secret as secret_module
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.secret import ClusterSecret
 
 
@@ -104,6 +104,6 @@ def test_a_line_that_is_too_short_and_too_many_are_named(tmp_path: Path) -> None
 def test_a_link_is_proven_while_each_end_signs_with_another_secret() -> None:
     router = ClusterSecret(NEW.encode(), OLD.encode())
     replica = ClusterSecret(OLD.encode(), NEW.encode())
-    claim, answer = Claim.make(router, "r", "x")
+    claim, answer = LinkClaim.make(router, "r", "x")
     assert answer == claim.answer(replica, "x")
     assert claim.answer(ClusterSecret(OLD.encode()), "x") is None

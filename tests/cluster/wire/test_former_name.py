@@ -10,7 +10,7 @@ import pytest
 
 from cluster.addresses import host_port
 from cluster.settings import ReplicaSettings
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.tls import TlsFiles
 from cluster.wire.former_name import FormerNameChannel, FormerNameServer
 from cluster.wire.framing import OtherProtocolError
@@ -92,7 +92,7 @@ async def test_the_former_protocol_needs_secret_and_version_too(tmp_path: Path) 
     ):
         stub: Any = pb_grpc.ReplicaServiceStub(FormerNameChannel(wire))  # type: ignore[arg-type]
         hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=[999], router_id="router-x"))
-        proved = Claim.make(SECRET, "router-x", "demo-r0")[0].metadata()
+        proved = LinkClaim.make(SECRET, "router-x", "demo-r0")[0].metadata()
         with pytest.raises(grpc.aio.AioRpcError) as unproved:
             await stub.GetTokenizer(pb.GetTokenizerRequest())
         with pytest.raises(grpc.aio.AioRpcError) as unknown:

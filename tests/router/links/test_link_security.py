@@ -15,7 +15,7 @@ from cluster.errors import LinkError, LinkRefusedError
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import ReplicaTlsSettings
 from cluster.trust.announcement import Announcement
-from cluster.trust.link_proof import Claim
+from cluster.trust.link_proof import LinkClaim
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from cluster.wire.framing import FrameProtocol
@@ -35,17 +35,17 @@ NAME = "penstock-replica"
 
 
 def test_a_proof_counts_for_one_cluster_one_replica_and_one_router() -> None:
-    claim, answer = Claim.make(SECRET, "router-x", "demo-r0")
+    claim, answer = LinkClaim.make(SECRET, "router-x", "demo-r0")
 
     assert answer == claim.answer(SECRET, "demo-r0")
-    assert claim == Claim.of_metadata(claim.metadata())
+    assert claim == LinkClaim.of_metadata(claim.metadata())
     assert [None] * 6 == [
         claim.answer(SECRET, "demo-r1"),
         claim.answer(OTHER, "demo-r0"),
         replace(claim, router_id="router-y").answer(SECRET, "demo-r0"),
         replace(claim, proof=b"").answer(SECRET, "demo-r0"),
-        Claim.of_metadata(claim.metadata()[:2]).answer(SECRET, "demo-r0"),
-        Claim.of_metadata(None).answer(SECRET, "demo-r0"),
+        LinkClaim.of_metadata(claim.metadata()[:2]).answer(SECRET, "demo-r0"),
+        LinkClaim.of_metadata(None).answer(SECRET, "demo-r0"),
     ]
 
 
