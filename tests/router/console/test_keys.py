@@ -98,7 +98,9 @@ async def test_the_playground_offers_the_classes_of_the_key(tab: Tab, keys: Keys
     await tab.page.goto(tab.url)
     await give(tab, keys.narrow)
     await tab.open("playground")
-    assert ["batch"] == await tab.page.get_by_label("Class").locator("option").all_inner_texts()
+    options = tab.page.get_by_label("Class").locator("option")
+    await options.first.wait_for(state="attached")
+    assert ["batch"] == await options.all_inner_texts()
 
 
 async def test_an_operator_sees_all_and_changes_nothing(tab: Tab, keys: Keys) -> None:
