@@ -36,6 +36,8 @@ class LinkServer:
     def __init__(self, side: ReplicaSide) -> None:
         self.side = side
         self.connections: set[RouterConnection] = set()
+        self.sessions: set[LinkSession] = set()
+        """Sessions that still have tasks."""
         self.owner = TaskOwner(f"links.{side.replica_id}")
         self.former = FormerDoor(side)
         self._server: asyncio.Server | None = None
@@ -76,6 +78,7 @@ class LinkServer:
         for connection in self.connections.copy():
             connection.break_off()
         await self._wait_empty(1.0)
+        await asyncio.gather(*(self.close(session) for session in self.sessions.copy()))
         await self.owner.close()
 
     async def _wait_empty(self, seconds: float) -> None:
@@ -86,6 +89,11 @@ class LinkServer:
                     await self._empty.wait()
             except TimeoutError:
                 return
+
+    async def close(self, session: LinkSession) -> None:
+        """Close a session whose connection is over."""
+        await session.close()
+        self.sessions.discard(session)
 
     def forget(self, connection: RouterConnection) -> None:
         """Note that a connection is over, or is no connection of this protocol."""
@@ -141,7 +149,8 @@ class RouterConnection(FrameProtocol):
             self._answer.cancel()
         if self._session is not None:
             self._session.end()
-            self._server.owner.spawn(self._session.close(), "close")
+        if self._session in self._server.sessions:
+            self._server.owner.spawn(self._server.close(self._session), "close")
 
     def part(self) -> None:
         """Send what is due, and ask the router to close the connection."""
@@ -205,6 +214,7 @@ class RouterConnection(FrameProtocol):
         else:
             digest = self._side.questions.tokenizer_digest
             self._session = LinkSession(self._side.table, self._router_id, self, digest)
+            self._server.sessions.add(self._session)
             self._session.take(request, size)
 
     async def _reply(self, question: pb.LinkCommand) -> None:

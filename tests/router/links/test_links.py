@@ -530,6 +530,19 @@ async def test_a_router_that_reads_nothing_gets_merged_output_later(tmp_path: Pa
         await until(lambda: stack.replicas[0].table.parked == 200)
 
 
+@pytest.mark.parametrize("grace_s", [0.0, 0.5])
+async def test_a_port_that_closes_leaves_no_task(tmp_path: Path, grace_s: float) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 1.0}) as stack:
+        for number in range(2):
+            await stack.inference(number).Generate(request(max_tokens=2))
+        server = stack.replicas[0]._server
+        assert server is not None
+        obeying = [task for task in asyncio.all_tasks() if task.get_name().endswith(".obey")]
+        assert len(obeying) == 2
+        await server.stop(grace_s)
+        assert all(task.done() for task in obeying)
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(300)
 async def test_two_thousand_streams_at_once_all_end_well(tmp_path: Path) -> None:
