@@ -35,6 +35,7 @@ from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import PoolView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
+from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
@@ -227,6 +228,9 @@ class PoolScaler:
         if found is None or not found.state.active or not applies(found, self._pool_settings):
             return self._bounds, False
         number = found.size + found.extra
+        if found.state is RolloutState.HELD:
+            # It may stay so for days.
+            return GroupBounds(number, max(number, self._bounds.largest)), True
         return GroupBounds(number, number), True
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:

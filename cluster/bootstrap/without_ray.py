@@ -135,8 +135,12 @@ class RaylessCluster(LocalCluster):
             if place.empty and not place.gave_way:
                 ended = place.process.obituary() if place.process is not None else {}
                 _LOG.error("replica.ended", extra={"replica": place.name, **ended})
-            if place.empty:
-                await self._start_replica(place, self._settings_path)
+        empty = [place for place in self._places if place.empty]
+        # One that can't start keeps no other one down.
+        starts = (self._start_replica(place, self._settings_path) for place in empty)
+        for found in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
 
     async def stop(self) -> None:
         """Stop all components, newest first; at the return no process of the cluster is left. May be called twice."""

@@ -28,8 +28,10 @@ def rules_of(pool: PoolSettings) -> RolloutRules:
 
 
 def base_of(pool: PoolSettings) -> str:
-    """Return the digest of the pool's own settings that a roll-out can change."""
-    tree = pool.model_dump(mode="json", include=set(CHANGEABLE))
+    """Return the digest of the pool's own settings that a roll-out can change, without those at their defaults: a
+    release may bring new settings and other defaults, and must not undo a roll-out.
+    """
+    tree = pool.model_dump(mode="json", include=set(CHANGEABLE), exclude_defaults=True)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

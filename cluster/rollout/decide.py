@@ -66,7 +66,7 @@ def go_back(rollout: Rollout, at_ms: int, why: str) -> Rollout:
 def _counted(rollout: Rollout, seen: Seen) -> Rollout:
     """Compare starts and orders with who is there."""
     here = {one.replica_id: one for one in seen.members}
-    found = rollout
+    found, ended = rollout, list[str]()
     for name, one in rollout.claims.items():
         member = here.get(name)
         late = seen.at_ms - one.at_ms > rollout.rules.start_timeout_s * 1000
@@ -78,7 +78,10 @@ def _counted(rollout: Rollout, seen: Seen) -> Rollout:
             found = replace(found, claims={key: each for key, each in found.claims.items() if key != name})
             if one.revision == rollout.new.number and not (one.leaving or name in rollout.retiring):
                 why = "ended" if one.seen else f"did not start within {rollout.rules.start_timeout_s:.0f} s"
-                found = found.failed(seen.at_ms, f"{name} of revision {one.revision} {why}")
+                ended.append(f"{name} of revision {one.revision} {why}")
+    if ended:
+        # One failure, however many: those that end together had one cause, such as a restart of the cluster.
+        found = found.failed(seen.at_ms, "; ".join(ended))
     gone = [name for name in found.retiring if name not in here]
     if gone:
         found = replace(found, retiring=tuple(name for name in found.retiring if name in here))
@@ -109,6 +112,8 @@ def _judged(rollout: Rollout, seen: Seen) -> Rollout:
     found = replace(rollout, late_before=round(late_share(olds, rollout.late_before), 3))
     if len(found.failures) >= found.rules.attempts:
         return go_back(found, seen.at_ms, found.failures[-1])
+    if (why := _foreign(olds, seen.members, new)) is not None:
+        return go_back(found, seen.at_ms, why)
     passed = []
     for one in seen.members:
         if one.revision != new or one.replica_id in found.retiring:
@@ -121,6 +126,15 @@ def _judged(rollout: Rollout, seen: Seen) -> Rollout:
             if one.replica_id not in found.passed:
                 found = found.told(seen.at_ms, f"{one.replica_id} serves well")
     return replace(found, passed=tuple(passed))
+
+
+def _foreign(olds: Sequence[Member], members: Sequence[Member], new: int) -> str | None:
+    """Return why a new replica can't be judged: with another tokenizer than the old ones it gets no requests."""
+    known = {one.tokenizer for one in olds} - {""}
+    for one in members:
+        if one.revision == new and one.tokenizer and known and one.tokenizer not in known:
+            return f"{one.replica_id} of revision {new} has another tokenizer than the pool: that needs a restart"
+    return None
 
 
 def _forward(rollout: Rollout, seen: Seen) -> Rollout:
@@ -136,7 +150,8 @@ def _forward(rollout: Rollout, seen: Seen) -> Rollout:
         return done.told(seen.at_ms, f"all replicas have revision {new}")
     used = sum(one.revision == new for one in rollout.claims.values())
     found = replace(rollout, allowed=used + 1)
-    return found if missing > 0 else _retire(found, seen, olds)
+    # Replicas that nobody starts are not waited for: the pool may have no room for its surge.
+    return found if missing > 0 and not _too_long(rollout, seen) else _retire(found, seen, olds)
 
 
 def _backward(rollout: Rollout, seen: Seen) -> Rollout:
@@ -160,8 +175,9 @@ def _too_long(rollout: Rollout, seen: Seen) -> bool:
 
 def _retire(rollout: Rollout, seen: Seen, some: Sequence[Member]) -> Rollout:
     """Let the replica with the least work give way."""
-    if not some:
+    staying = [one for one in some if not one.leaving]
+    if not staying:
         return rollout
-    chosen = min(some, key=lambda one: (one.running, one.replica_id))
+    chosen = min(staying, key=lambda one: (one.running, one.replica_id))
     found = replace(rollout, retiring=(chosen.replica_id,))
     return found.told(seen.at_ms, f"{chosen.replica_id} of revision {chosen.revision} finishes its requests and ends")

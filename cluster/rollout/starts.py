@@ -19,7 +19,9 @@ def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[R
     if not rollout.state.active:
         return rollout, rollout.in_force
     found = _without_predecessor(rollout, replica_id, place, now_ms)
-    used = sum(one.revision == found.new.number for one in found.claims.values())
+    # Its own claim counts not: the answer to its first try may be lost.
+    others = [one for name, one in found.claims.items() if name != replica_id]
+    used = sum(one.revision == found.new.number for one in others)
     wanted = found.state is not RolloutState.GOING_BACK and len(found.failures) < found.rules.attempts
     new = wanted and used < found.allowed
     revision = found.new if new else found.old

@@ -46,6 +46,8 @@ class FrameProtocol(asyncio.Protocol):
         """Error that ended the connection."""
         self._met = False
         """Whether the peer's preface came."""
+        self._over = False
+        """Whether what comes is not handled any more."""
         self._buffer = bytearray()
         self._holds = 0
         self._transport: asyncio.Transport | None = None
@@ -105,7 +107,8 @@ class FrameProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def finish(self) -> None:
-        """End the connection after everything was sent."""
+        """End the connection after everything was sent. Nothing more is read."""
+        self._over = True
         if not self.lost:
             self.transport.close()
 
@@ -135,7 +138,7 @@ class FrameProtocol(asyncio.Protocol):
         if not self._met and not self._meet():
             return
         done = 0
-        while len(buffer) >= _LENGTH and not self._holds and not self.lost and self.failure is None:
+        while len(buffer) >= _LENGTH and not self._holds and not self._ended:
             end = _LENGTH + int.from_bytes(buffer[:_LENGTH], "big")
             if end - _LENGTH > self.most:
                 raise FrameError(f"a message of {end - _LENGTH} bytes; at most {self.most} may come")
@@ -150,6 +153,10 @@ class FrameProtocol(asyncio.Protocol):
             if done >= TURN_BYTES and len(buffer) >= _LENGTH:
                 self.hold()
                 asyncio.get_running_loop().call_soon(self.go_on)
+
+    @property
+    def _ended(self) -> bool:
+        return self.lost or self._over or self.failure is not None
 
     def _meet(self) -> bool:
         head = bytes(self._buffer[: len(PREFACE)])
@@ -169,6 +176,8 @@ class FrameProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
         self._buffer += data
         if not self._holds:
             self._take()

@@ -112,12 +112,13 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
 
 
 def own_status(status: api.PoolStatus, tenant: str) -> api.PoolStatus:
-    """Return what one tenant's own operator may see of a pool: its replicas, and that tenant's part of the rest."""
+    """Return what one tenant's own operator may see of a pool: its replicas without others' requests, and that tenant's
+    part of the rest.
+    """
     replicas = [
         api.ReplicaStatus(
             replica_id=each.replica_id,
             state=each.state,
-            running=each.running,
             batch_limit=each.batch_limit,
             linked=each.linked,
             model=each.model,

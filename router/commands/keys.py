@@ -115,7 +115,7 @@ def run_new(options: argparse.Namespace) -> int:
 def _replace_in_cluster(options: argparse.Namespace, now: datetime) -> int:
     if not options.cluster:
         raise SettingsError("--replaces goes with --cluster; in a file let the old key expire, and make a new one")
-    if options.tenant or options.models or options.classes or options.not_before:
+    if options.tenant or options.models or options.classes or options.not_before or options.role != "user":
         raise SettingsError("--replaces takes the rights of the old key; change them with `penstock apply`")
     until = moment(options.overlap, now, "--overlap")
     overlap_s = (until - now).total_seconds() if until is not None else 0.0

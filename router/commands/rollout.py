@@ -157,7 +157,7 @@ def _fields(found: Rollout | None) -> dict[str, Any] | None:
 
 def follow(client: Client, begun: Rollout, console: Console) -> Rollout:
     """Show the steps of a roll-out until it ends or is stopped; return it then."""
-    from penstock.client import RolloutState, UnavailableError
+    from penstock.client import DeadlineExceededError, RolloutState, UnavailableError
 
     found, said, heard_at = begun, set[Any](), time.monotonic()
     with Live(console=console, refresh_per_second=8, transient=True) as live:
@@ -172,7 +172,7 @@ def follow(client: Client, begun: Rollout, console: Console) -> Rollout:
             time.sleep(POLL_S)
             try:
                 newer = client.rollout(begun.pool, timeout=10.0)
-            except UnavailableError:
+            except (UnavailableError, DeadlineExceededError):
                 if time.monotonic() - heard_at > AWAY_S:
                     raise
                 continue

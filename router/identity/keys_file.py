@@ -5,7 +5,7 @@
 id = "5d41402abc4b2a76"
 sha256 = "..."                        # of the whole key; the key itself is not stored
 tenant = "acme"
-role = "user"                         # user (default), operator, admin
+role = "user"                         # user (default), tenant_operator, operator, admin
 models = ["small"]                    # absent: all
 classes = ["standard", "batch"]       # absent: all
 not_before = 2026-01-01T00:00:00Z     # absent: at once

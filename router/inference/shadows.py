@@ -9,6 +9,7 @@ from cluster.lifecycle import TaskOwner
 from router.call_origin import CallOrigin, enter_call
 from router.generation.generation import Generation
 from router.identity import Caller
+from router.identity.revocations import outliving
 from router.metrics import RouterMetrics
 from router.routing import Route, Way
 
@@ -60,8 +61,10 @@ class Shadows:
             return
         self._metrics.alias_request(alias, route)
         try:
-            async for _event in generation.unhurried():
-                pass
+            # A copy carries its caller's prompt, so it ends when the caller's key is revoked.
+            with outliving(generation.cancel):
+                async for _event in generation.unhurried():
+                    pass
         except PenstockError as error:
             self._metrics.alias_shadow_failed(alias, route, error.reason)
         finally:

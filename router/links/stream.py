@@ -19,7 +19,6 @@ class ReplicaStream(FrameProtocol):
         self._news: WireNews | None = None
         self._answer: asyncio.Future[pb.LinkResponse] | None = None
         self._closed = asyncio.Event()
-        self.most = MAX_FRAME
 
     async def ask(self, request: pb.LinkRequest) -> pb.LinkResponse:
         """Send a message, and return the answer.
@@ -111,6 +110,7 @@ async def open_stream(ends: LinkEnds, seconds: float) -> ReplicaStream:
             try:
                 first = await stream.ask(ends.hello(claim))
                 ends.check_welcome(first, answer)
+                stream.most = MAX_FRAME
             except BaseException:
                 stream.break_off()
                 raise

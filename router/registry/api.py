@@ -35,6 +35,8 @@ MOST_ENTRIES, DEFAULT_ENTRIES = 10_000, 1_000
 MOST_CHANGES, DEFAULT_CHANGES = 1_000, 50
 MOST_PAGES = 20
 """Most pages of the history that are read for a tenant's own operator, who may see few of the changes."""
+MOST_OWN_KEYS = 1_000
+"""Keys of a tenant beyond which its own operators make no more: every router has all keys in memory."""
 MOST_WAIT_S, DEFAULT_WAIT_S = 60.0, 5.0
 
 Fields = dict[str, Any]
@@ -134,20 +136,12 @@ class RegistryApi:
         began = time.monotonic()
         revocations = [revocation_of(one.name) for one in request.edits if one.end_streams]
         version = await self._view.apply([*edits, *revocations], _author(caller))
+        # At once: ending a key's work may end this very call.
+        _log(differences, revocations, caller, version)
         behind = await self._view.behind(version, wait_s)
         adapters = await self._adapters.loaded(edits, max(0.0, wait_s + began - time.monotonic()))
-        for difference in differences:
-            _LOG.warning(
-                "registry.changed",
-                extra={
-                    "kind": difference.kind,
-                    "entry": difference.name,
-                    "tenant": caller.tenant,
-                    "credential": caller.credential.name,
-                    "version": version,
-                    "behind": behind,
-                },
-            )
+        if behind:
+            _LOG.warning("registry.behind", extra={"version": version, "behind": behind})
         return api.EditRegistryResponse(differences=differences, version=version, behind=behind, adapters=adapters)
 
     def _read(self, given: Sequence[api.RegistryEdit], scope: Scope) -> list[Edit]:
@@ -173,6 +167,8 @@ class RegistryApi:
 
     def _edit(self, one: api.RegistryEdit, place: str, scope: Scope) -> Edit:
         kind = _kind(one.kind, f"{place}.kind")
+        # Whoever may not change it at all hears that, and not what is wrong with it.
+        scope.check_kind(kind.name)
         if self._settings.registry.holds(kind.name, one.name):
             problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
             raise InvalidRequestError.of(f"{place}.name", problem)
@@ -183,15 +179,16 @@ class RegistryApi:
         expected = one.expected_version if one.HasField("expected_version") else None
         present = self._view.get(kind.name, one.name)
         before = json.loads(present.value or b"{}") if present is not None else None
+        if expected is None and kind is KEY and (one.HasField("value") or not scope.sees_all):
+            # Rights were checked, and a hash was kept, against this version. A key that is revoked meanwhile stays so.
+            expected = present.version if present is not None else 0
         edit = Edit(kind.name, one.name, None, expected)
         if one.HasField("value"):
             kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
-            value = {**kept, **_whole_numbers(MessageToDict(one.value))}
-            # Whoever may not change it at all hears that, and not what is wrong with it.
-            scope.check_kind(kind.name)
+            value = {**kept, **_whole_numbers(_plain(one.value, place))}
             section = kind.read(one.name, value, self._settings, place)
             edit = Edit(kind.name, one.name, kind.write(section), expected)
-        scope.check(edit, before, end_streams=one.end_streams)
+        scope.check(edit, before)
         return edit
 
     def _difference(self, edit: Edit) -> api.RegistryDifference | None:
@@ -236,10 +233,15 @@ class RegistryApi:
                 [FieldViolation(one.field.removeprefix("key.value."), one.description) for one in error.wrong]
             ) from None
         scope.check_key(KEY.fields(section))
+        if not scope.sees_all:
+            own = sum(scope.may_have(KEY.name, one.value or b"") for one in self._view.entries(KEY.name).values())
+            if own >= MOST_OWN_KEYS:
+                raise InvalidRequestError.of("tenant", f"has {own} keys; its own operators may make {MOST_OWN_KEYS}")
         edits = [Edit(KEY.name, name, KEY.write(section), 0)]
         edits += [old.edit] if old is not None else []
         version = await self._view.apply(edits, _author(caller))
-        _LOG.warning("registry.key_made", extra={"entry": name, "tenant": caller.tenant, "for": tenant})
+        made = {"entry": name, "for": section.tenant, "replaces": request.replaces}
+        _LOG.warning("registry.key_made", extra={**made, "tenant": caller.tenant, "credential": caller.credential.name})
         behind = await self._view.behind(version, DEFAULT_WAIT_S, ("router",))
         return api.CreateKeyResponse(key=key, id=name, behind=behind)
 
@@ -273,6 +275,13 @@ def _kind(name: str, place: str) -> Kind[Any]:
     return kind
 
 
+def _plain(value: Struct, place: str) -> Fields:
+    try:
+        return dict(MessageToDict(value))
+    except ValueError:
+        raise InvalidRequestError.of(f"{place}.value", "must have finite numbers") from None
+
+
 def _limit(given: int, default: int, most: int) -> int:
     if given > most:
         raise InvalidRequestError.of("limit", f"must be at most {most}, got {given}")
@@ -281,6 +290,16 @@ def _limit(given: int, default: int, most: int) -> int:
 
 def _author(caller: Caller) -> Author:
     return Author(caller.tenant, caller.credential.name)
+
+
+def _log(
+    differences: Sequence[api.RegistryDifference], revocations: Sequence[Edit], caller: Caller, version: int
+) -> None:
+    author = {"tenant": caller.tenant, "credential": caller.credential.name, "version": version}
+    for one in differences:
+        _LOG.warning("registry.changed", extra={"kind": one.kind, "entry": one.name, **author})
+    for edit in revocations:
+        _LOG.warning("registry.changed", extra={"kind": edit.kind, "entry": edit.name, **author})
 
 
 def _struct(fields: Mapping[str, Any]) -> Struct:

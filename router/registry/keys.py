@@ -99,7 +99,7 @@ def replaced_key(
         return None
     present = view.get(KEY.name, request.replaces)
     if present is None or settings.registry.holds(KEY.name, request.replaces):
-        scope.check(Edit(KEY.name, request.replaces, None), None, end_streams=False)
+        scope.check(Edit(KEY.name, request.replaces, None), None)
         raise InvalidRequestError.of("replaces", f"must be a key of the registry, got {request.replaces!r}")
     fields = json.loads(present.value or b"{}")
     over = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=overlap_s)
@@ -109,7 +109,7 @@ def replaced_key(
         if known.not_before is not None and known.not_before >= over:
             raise InvalidRequestError.of("replaces", f"{request.replaces!r} is not valid before the overlap is over")
     edit = Edit(KEY.name, present.name, json.dumps(fields, separators=(",", ":")).encode(), present.version)
-    scope.check(edit, json.loads(present.value or b"{}"), end_streams=False)
+    scope.check(edit, json.loads(present.value or b"{}"))
     return ReplacedKey({name: fields[name] for name in _RIGHTS if name in fields}, edit)
 
 

@@ -6,13 +6,16 @@ keys may use, and change its keys. They never learn the name of another tenant.
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.errors import PermissionDeniedError
 from cluster.registry.contract import Author, Change, Edit
 from router.identity import Caller, Role, may_use, require_role
+from router.identity.caller import CredentialKind
 from router.registry.kinds import ADAPTER, ALIAS, KEY, TENANT
 
 Fields = Mapping[str, Any]
@@ -84,8 +87,10 @@ class Scope:
         if self._caller.role < Role.ADMIN and kind != KEY.name:
             raise PermissionDeniedError(self._caller.tenant, "kind", kind, [KEY.name])
 
-    def check(self, edit: Edit, present: Fields | None, *, end_streams: bool) -> None:
+    def check(self, edit: Edit, present: Fields | None) -> None:
         """Check that a caller may make an edit. `present`: content of the entry, None where there is none.
+
+        A key with an id of the caller's choice could have that of another tenant's key, so only CreateKey makes keys.
 
         Raises:
             PermissionDeniedError: it is not the caller's to change.
@@ -93,22 +98,29 @@ class Scope:
         if self._caller.role >= Role.ADMIN:
             return
         self.check_kind(edit.kind)
-        there = edit.value is None or end_streams or present is not None
-        if there and (present is None or not self._holds(present)):
+        if present is None or not self._holds(present):
             # The same whether there is none, or another tenant's.
             raise PermissionDeniedError(self._caller.tenant, "key", edit.name, ["keys of its tenant and of its rights"])
         if edit.value is not None:
-            self.check_key(json.loads(edit.value))
+            after = json.loads(edit.value)
+            self._check_rights(after)
+            # What is not the caller's to give may stay as it is.
+            if _ends_ms(after) > _ends_ms(present):
+                self._check_end(after)
 
     def check_key(self, key: Fields) -> None:
-        """Check that a caller may give a key its rights.
+        """Check that a caller may give a new key its rights.
 
         Raises:
             PermissionDeniedError: they are more than the caller's own, or another tenant's.
         """
-        caller = self._caller
-        if caller.role >= Role.ADMIN:
+        if self._caller.role >= Role.ADMIN:
             return
+        self._check_rights(key)
+        self._check_end(key)
+
+    def _check_rights(self, key: Fields) -> None:
+        caller = self._caller
         if key["tenant"] != caller.tenant:
             raise PermissionDeniedError(caller.tenant, "tenant", key["tenant"], [caller.tenant])
         if _role(key) > caller.role:
@@ -121,9 +133,26 @@ class Scope:
                 wanted = "all" if given is None else ", ".join(given)
                 raise PermissionDeniedError(caller.tenant, name, wanted, sorted(own))
 
+    def _check_end(self, key: Fields) -> None:
+        credential = self._caller.credential
+        # A token lives for minutes, and its issuer decides who gets the next one.
+        if credential.kind is not CredentialKind.TOKEN and _ends_ms(key) > credential.expires_ms:
+            own = datetime.datetime.fromtimestamp(credential.expires_ms / 1000, datetime.UTC)
+            allowed = [f"up to that of its own key, {own.isoformat(timespec='seconds')}"]
+            raise PermissionDeniedError(self._caller.tenant, "expires", str(key.get("expires") or "never"), allowed)
+
     def _holds(self, key: Fields) -> bool:
-        return key.get("tenant") == self._caller.tenant and _role(key) <= self._caller.role
+        try:
+            self._check_rights(key)
+        except PermissionDeniedError:
+            return False
+        return True
 
 
 def _role(key: Fields) -> Role:
     return Role[str(key.get("role", "user")).upper()]
+
+
+def _ends_ms(key: Fields) -> float:
+    expires = key.get("expires")
+    return datetime.datetime.fromisoformat(expires).timestamp() * 1000 if expires else math.inf

@@ -19,7 +19,6 @@ from penstock.values.fields import content_of
 from penstock.wire import duration_from_wire, duration_to_wire
 from router.identity import Caller, may_use, require_model
 from router.rollout.keeper import PoolRollout, RolloutKeeper
-from router.rollout.members import members_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class RolloutApi:
 
     async def _size(self, pool: PoolRollout) -> int:
         """Return the number of replicas that the pool should have."""
-        here = sum(not one.leaving for one in members_of(await pool.observe()))
+        here = sum(not one.leaving for one in await pool.members())
         # Without an autoscaler the number is that of the settings.
         wanted = await self._target(pool.name) if pool.settings.autoscale.mode == "active" else pool.settings.replicas
         return max(wanted, here, 1)
@@ -131,7 +130,7 @@ class RolloutApi:
     async def _told(self, pool: PoolRollout, found: Rollout | None) -> api.Rollout | None:
         if found is None:
             return None
-        members = members_of(await pool.observe())
+        members = await pool.members()
         return api.Rollout(
             pool=pool.name,
             state=_STATES[found.state],

@@ -20,6 +20,7 @@ from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.contract import RolloutStore
 from cluster.rollout.decide import Seen, decide
+from cluster.rollout.judge import Member
 from cluster.rollout.record import Rollout
 from cluster.settings import PoolSettings, QueueSettings, Settings
 from router.rollout.members import members_of
@@ -37,8 +38,11 @@ class PoolRollout:
         queue_settings: QueueSettings,
         open_store: Callable[[], RolloutStore],
         open_queue: Callable[[], Queue],
+        tokenizer: Callable[[bytes], str],
     ) -> None:
+        """`tokenizer` reads the digest of a replica's tokenizer from its record."""
         self.name = name
+        self._tokenizer = tokenizer
         self.settings = settings
         self._timing = queue_settings
         self._open_store = open_store
@@ -57,7 +61,15 @@ class PoolRollout:
             self._book = RolloutBook(self.name, self._open_store())
         return self._book
 
-    async def observe(self) -> PoolView:
+    async def members(self) -> list[Member]:
+        """Return the replicas with a live lease.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        return members_of(await self._observe(), self._tokenizer)
+
+    async def _observe(self) -> PoolView:
         """Return the pool as its registry shows it.
 
         Raises:
@@ -88,11 +100,12 @@ class PoolRollout:
         found, _ = await self.book.read()
         if found is None or not found.state.active or not applies(found, self.settings):
             return
-        view = await self.observe()
+        view = await self._observe()
         if not self._settled(view):
             return
-        seen = Seen(view.time_ms, members_of(view))
-        after = await self.book.change(lambda record, _: record and decide(record, seen))
+        seen = Seen(view.time_ms, members_of(view, self._tokenizer))
+        # With a newer record the view could lack what another router has seen: the next look decides.
+        after = await self.book.change(lambda record, _: decide(found, seen) if record == found else record)
         if after is not None and after.steps != found.steps:
             self._tell(after)
 
@@ -138,12 +151,20 @@ class RolloutKeeper:
 
 
 def open_rollouts(
-    settings: Settings, open_store: Callable[[str], RolloutStore], open_queue: Callable[[str], Queue]
+    settings: Settings,
+    open_store: Callable[[str], RolloutStore],
+    open_queue: Callable[[str], Queue],
+    tokenizer: Callable[[bytes], str],
 ) -> RolloutKeeper:
-    """Return the roll-outs of all pools. Nothing connects before `start`, or the first order."""
+    """Return the roll-outs of all pools. Nothing connects before `start`, or the first order.
+
+    `tokenizer` reads the digest of a replica's tokenizer from its record.
+    """
     return RolloutKeeper(
         {
-            name: PoolRollout(name, pool, settings.queue, partial(open_store, name), partial(open_queue, name))
+            name: PoolRollout(
+                name, pool, settings.queue, partial(open_store, name), partial(open_queue, name), tokenizer
+            )
             for name, pool in settings.pools.items()
         }
     )

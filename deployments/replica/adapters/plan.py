@@ -148,9 +148,10 @@ class AdapterPlan:
             return name
         if (served := self._served.get(name)) is not None:
             return served[0]
+        # Where its files are is not for those who send requests. Operators find it with `penstock get adapters`.
         why = "is not loaded"
-        if (failure := self._failed.get(name)) is not None:
-            why += f": {failure.why}"
+        if name in self._failed:
+            why = "could not be loaded"
         elif name in self._wanted:
             why = "is still being loaded"
         raise EngineRequestError(f"adapter {name!r} {why}", elsewhere=True)

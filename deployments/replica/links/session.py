@@ -110,8 +110,9 @@ class LinkSession:
 
     def flush(self) -> None:
         """Send now what is due, also in a pause."""
-        self._paused = False
         while self._due and not self._ended:
+            # A write that fills the connection pauses anew.
+            self._paused = False
             self._flush()
 
     def _flush(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cluster.errors import InvalidRequestError
@@ -102,17 +103,23 @@ class RegistryRoutes:
         """Make an entry, or give it new content: that of the body."""
         context, caller = self._caller(request, "EditRegistry")
         edit = _edit(request, expected_version=_expected(request))
-        edit.value.SetInParent()
-        edit.value.update(await self._calls.json(request))
-        found = await self._apply(context, caller, _asked([edit], request.query))
-        return web.json_response(_result(found), headers={"ETag": f'"{found.version}"'})
+        _fill(edit, await self._calls.json(request), "")
+        asked = _asked([edit], request.query)
+        found = await self._apply(context, caller, asked)
+        # The registry's own version is another one where the edit changed nothing, or also ended streams.
+        entries = [] if asked.dry_run else (await self._listed(request, edit.name)).entries
+        headers = {"ETag": f'"{entries[0].version}"'} if entries else None
+        return web.json_response(_result(found), headers=headers)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete an entry. One of the settings comes back then."""
         context, caller = self._caller(request, "EditRegistry")
         edit = _edit(request, expected_version=_expected(request))
+        before = (await self._listed(request, edit.name)).entries
         found = await self._apply(context, caller, _asked([edit], request.query))
-        if not found.differences and not edit.end_streams:
+        # One that equals that of the settings makes no difference.
+        there = found.differences or edit.end_streams or any(one.version for one in before)
+        if not there:
             raise web.HTTPNotFound
         return web.json_response(_result(found))
 
@@ -188,10 +195,19 @@ def _read_edit(fields: Fields) -> api.RegistryEdit:
         end_streams=fields.flag("end_streams"),
     )
     if (value := fields.object("value")) is not None:
-        edit.value.SetInParent()
-        edit.value.update(value.rest())
+        _fill(edit, value.rest(), "value")
     fields.leftovers()
     return edit
+
+
+def _fill(edit: api.RegistryEdit, value: Mapping[str, Any], place: str) -> None:
+    edit.value.SetInParent()
+    try:
+        edit.value.update(value)
+        # A number beyond those of JSON can be set, and not read again.
+        MessageToDict(edit.value)
+    except (ValueError, OverflowError, RecursionError):
+        raise BodyError(place, "must be an object of texts, lists, objects and finite numbers") from None
 
 
 def _asked(edits: Sequence[api.RegistryEdit], query: Mapping[str, str]) -> api.EditRegistryRequest:
@@ -253,11 +269,12 @@ def _moment(fields: Fields, name: str, text: str) -> Timestamp:
     found = Timestamp()
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        known = moment.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         moment = None
     if moment is None or moment.tzinfo is None:
         raise fields.wrong(name, f"must be a time with its zone, such as 2027-01-31T12:00:00Z, got {shown(text)}")
-    found.FromDatetime(moment.astimezone(datetime.UTC))
+    found.FromDatetime(known)
     return found
 
 

@@ -121,6 +121,13 @@ async def test_a_deleted_name_may_be_used_again(store: RedisRegistryStore) -> No
     assert [("a", b"2")] == [(one.name, one.value) for one in look.entries]
 
 
+async def test_an_edit_that_changes_nothing_leaves_nothing(store: RedisRegistryStore) -> None:
+    """Many of them would push others out of the history."""
+    known = await put(store, a=b"1")
+    assert await put(store, known, a=b"1") == known
+    assert 1 == len(await store.history("", "", 10, None))
+
+
 async def test_what_redis_lost_comes_back_from_those_who_know_it(
     store: RedisRegistryStore, server: Server | InProcessRedis
 ) -> None:

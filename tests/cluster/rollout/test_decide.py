@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.rollout.changes import base_of
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.judge import Member
 from cluster.rollout.record import Rollout, RolloutState
+from cluster.rollout.starts import claim
+from cluster.settings import PoolSettings, VllmSettings
 from tests.cluster.rollout.fleet import NEW, OLD, Fleet, rollout
 
 
@@ -93,6 +96,50 @@ def test_new_replicas_that_die_again_and_again_end_the_roll_out() -> None:
     found = fleet.run(400)
     assert RolloutState.RETURNED is found.state
     assert "ended" in found.reason
+
+
+def test_new_replicas_that_end_together_are_one_failure() -> None:
+    """As after a restart of the whole cluster."""
+    fleet = Fleet(rollout(4))
+    fleet.run(200, lambda found: len(found.passed) == 2)
+    for place in range(4):
+        fleet.kill(place)
+    assert RolloutState.DONE is fleet.run(400).state
+    assert 1 == len(fleet.record.failures)
+    assert [NEW.number] * 4 == fleet.revisions
+
+
+def test_a_new_replica_with_another_tokenizer_ends_it() -> None:
+    """It gets no requests beside the old ones, so nobody could judge it."""
+
+    def serve(member: Member) -> Member:
+        return replace(member, tokenizer="old" if member.revision == OLD.number else "new")
+
+    fleet = Fleet(rollout(3, judge_s=2), serves=serve)
+    found = fleet.run(400)
+    assert RolloutState.RETURNED is found.state
+    assert "another tokenizer" in found.reason
+    assert 2 == fleet.fewest
+
+
+def test_a_pool_without_room_for_its_surge_changes_one_at_a_time() -> None:
+    fleet = Fleet(rollout(1, surge=1))
+    fleet._move = lambda place, move=fleet._move: move(place) if place < 1 else None  # type: ignore[method-assign]
+    assert RolloutState.DONE is fleet.run(600).state
+    assert [NEW.number] == fleet.revisions
+
+
+def test_a_start_whose_claim_was_not_answered_gets_the_same_revision_again() -> None:
+    record, first = claim(rollout(2), "demo-1", 0, 1_000)
+    assert NEW == first
+    assert NEW == claim(record, "demo-1", 0, 2_000)[1]
+    assert OLD == claim(record, "demo-2", 1, 2_000)[1]
+
+
+def test_a_release_with_other_defaults_keeps_the_revision() -> None:
+    plain, named = PoolSettings(model="m"), PoolSettings(model="m", vllm={"max_num_seqs": VllmSettings().max_num_seqs})
+    assert base_of(plain) == base_of(named)
+    assert base_of(plain) != base_of(PoolSettings(model="m", vllm={"max_num_seqs": 7}))
 
 
 def test_an_old_replica_that_dies_gets_the_new_revision_and_no_other_gives_way() -> None:

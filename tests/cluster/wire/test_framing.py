@@ -102,6 +102,25 @@ async def test_a_message_that_is_too_large_ends_the_connection_before_it_is_read
         assert "a message of 11 bytes; at most 10 may come" == str(one.failure)
 
 
+async def test_after_the_end_nothing_more_is_handled() -> None:
+    """A peer that proved nothing could have a thousand messages answered with a refusal each."""
+    async with pair() as (one, other):
+        one.hold()
+        for _ in range(100):
+            other.send(b"x")
+        await until(lambda: other.unsent == 0)
+        heard = one.on_message
+
+        def refuse(payload: bytes) -> None:
+            heard(payload)
+            one.finish()
+
+        one.on_message = refuse  # type: ignore[method-assign]
+        one.go_on()
+        await until(lambda: one.lost and other.lost)
+        assert [b"x"] == one.got
+
+
 async def test_an_error_of_the_receiver_ends_its_connection() -> None:
     async with pair() as (one, other):
         other.send(b"a bug")

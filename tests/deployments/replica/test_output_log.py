@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.models import PromptLogprobs, ResumeRecord, SequenceEnd
+from deployments.replica.attempts import AttemptTable
+from deployments.replica.links import frames
 from deployments.replica.links.frames import MAX_FRAME_TOKENS, MAX_PROMPT_LOGPROBS, fill_frame
+from deployments.replica.links.session import LinkSession
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason, PositionLogprobs, TokenLogprob
@@ -290,3 +294,36 @@ def test_any_cut_and_reattach_gives_every_token_and_character_once(
 
     assert [token for ids, _ in items for token in ids] == got_ids
     assert "".join(text for _, text in items) == got_text
+
+
+class NarrowWire:
+    """Connection that every frame fills."""
+
+    def __init__(self) -> None:
+        self.session: LinkSession | None = None
+        self.frames: list[pb.LinkResponse] = []
+
+    def write(self, frame: pb.LinkResponse) -> None:
+        self.frames.append(frame)
+        assert self.session is not None
+        self.session.pause()
+
+    def hold(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def break_off(self, failure: Exception) -> None:
+        raise failure
+
+
+async def test_last_words_leave_although_each_frame_fills_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME_TOKENS", 1)
+    wire = NarrowWire()
+    session = wire.session = LinkSession(cast(AttemptTable, None), "router-x", wire)
+    for sink in range(3):
+        log = make_log()
+        log.attach(session, sink, 0)
+        log.on_tokens([sink], "x", None)
+    session.flush()
+    assert [[0], [1], [2]] == [list(frame.token_ids) for frame in wire.frames]
+    await session.close()

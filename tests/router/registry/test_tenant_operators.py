@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 import pytest_asyncio
 from grpc_status import rpc_status
 
+from cluster.registry.contract import Edit
 from penstock.client import AsyncClient, NewKey, PermissionDeniedError, RegistryEdit, UnauthenticatedError
 from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2
 from router.identity import Caller, Role
+from router.identity.caller import Credential, CredentialKind
 from router.identity.new_key import KeyPlan, add_key
 from router.registry.scope import Scope
 from tests.router.http.test_openai import HTTP, base
@@ -242,6 +246,8 @@ async def test_it_changes_nothing_else(stack: Stack, keys: Tenants) -> None:
             RegistryEdit("key", "0" * 16, None),
             RegistryEdit("key", above.id, None),
             RegistryEdit("key", above.id, {"tenant": "acme"}),
+            RegistryEdit("key", "0" * 16, {"tenant": "acme", "sha256": "0" * 64}),
+            RegistryEdit("key", keys.other.split("_")[1], {"tenant": "acme", "sha256": "0" * 64}),
             RegistryEdit("key", "0" * 16, {"tenant": OTHER, "sha256": "0" * 64}),
             RegistryEdit("key", "0" * 16, {"tenant": "acme", "role": "operator", "sha256": "0" * 64}),
         ):
@@ -262,3 +268,31 @@ async def test_a_key_gets_no_more_than_its_maker_has(models: list[str] | None) -
         scope.check_key({"tenant": "acme", **({"models": models} if models else {})})
     assert "allowed: demo" in str(caught.value)
     scope.check_key({"tenant": "acme", "models": ["demo"]})
+
+
+SOON, LATER = "2030-01-01T00:00:00+00:00", "2031-01-01T00:00:00+00:00"
+
+
+async def test_a_key_lives_no_longer_than_its_makers() -> None:
+    ends_ms = datetime.datetime.fromisoformat(SOON).timestamp() * 1000
+    credential = Credential(CredentialKind.API_KEY, "mine", ends_ms)
+    scope = Scope(Caller("acme", Role.TENANT_OPERATOR, credential=credential))
+    scope.check_key({"tenant": "acme", "expires": SOON})
+    for wrong in ({}, {"expires": LATER}):
+        with pytest.raises(Exception, match=r"expires .* is not allowed"):
+            scope.check_key({"tenant": "acme", **wrong})
+        edit = Edit("key", "mine", json.dumps({"tenant": "acme", **wrong}).encode())
+        with pytest.raises(Exception, match=r"expires .* is not allowed"):
+            scope.check(edit, {"tenant": "acme", "expires": SOON})
+    # What an admin has given may stay, and can be taken back.
+    present = {"tenant": "acme", "role": "tenant_operator"}
+    scope.check(Edit("key", "x", json.dumps({"tenant": "acme"}).encode()), present)
+    scope.check(Edit("key", "x", None), present)
+
+
+async def test_an_operator_with_few_models_does_not_rule_over_keys_with_more() -> None:
+    scope = Scope(Caller("acme", Role.TENANT_OPERATOR, models=frozenset({"small"})))
+    scope.check(Edit("key", "x", None), {"tenant": "acme", "models": ["small"]})
+    for wider in ({}, {"models": ["small", "large"]}):
+        with pytest.raises(Exception, match="keys of its tenant and of its rights"):
+            scope.check(Edit("key", "x", None), {"tenant": "acme", **wider})

@@ -25,7 +25,8 @@ local digest = call('HGET', STATE, 'digest') or ''
 for i = 8, #ARGV, 3 do
   local id, value = ARGV[i], ARGV[i + 2]
   local _, before = found(id)
-  if value ~= '-' or before then
+  -- An edit that changes nothing leaves nothing: it would push others out of the history.
+  if value ~= (before and '+' .. before or '-') then
     version, lines = version + 1, lines + 1
     store(id, version, text(version) .. ':' .. text(now) .. ':' .. value, value == '-')
     local line = joined(

@@ -139,7 +139,7 @@ class AsyncAdminCaller(AsyncCaller):
     async def registry(
         self, kind: str = "", *, name: str = "", hashes: bool = False, timeout: float | None = None
     ) -> tuple[RegistryEntry, ...]:
-        """Return tenants, keys, adapters and aliases, in order of kind and name. For operators.
+        """Return tenants, keys, adapters and aliases, in order of kind and name. For operators; a tenant's see its own.
 
         Args:
             kind: "tenant", "key", "adapter" or "alias"; default: all.

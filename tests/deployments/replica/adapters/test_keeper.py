@@ -121,7 +121,7 @@ async def test_a_replica_that_can_not_load_says_why_and_serves_the_rest(tmp_path
             "sim.max_loras = 0 adapters are loaded already",
         )
         await wait_until_loaded(made.router, "nowhere", 10.0)
-        with pytest.raises(EngineRequestError, match=r"adapter 'nowhere' is not loaded: there is no .*nowhere"):
+        with pytest.raises(EngineRequestError, match=r"^adapter 'nowhere' could not be loaded$"):
             await made.tokens("a", "nowhere")
         assert await made.tokens("a", "poet")
         # A new replica begins to serve in spite of them.

@@ -111,7 +111,7 @@ def test_a_failure_is_told_and_tried_again_and_holds_up_nothing() -> None:
     assert isinstance(found, Load)
     plan.failed(found, "there is no /a", 10.0)
     assert plan.report({}).adapters["poet"] == AdapterReport(AdapterState.FAILED, 1, "there is no /a")
-    with pytest.raises(EngineRequestError, match="adapter 'poet' is not loaded: there is no /a"):
+    with pytest.raises(EngineRequestError, match=r"^adapter 'poet' could not be loaded$"):
         plan.key("poet")
     other = step(plan, 10.0)
     assert isinstance(other, Load)
