@@ -484,8 +484,8 @@ class CreateKeyRequest(_message.Message):
     """Role: "user", "tenant_operator", "operator" or "admin". Empty: "user"."""
     replaces: _builtins.str
     """Public id of a key of the registry that the new one replaces. The new one takes its tenant, role, models and classes
-    where they are empty here. The old one expires after the overlap, or earlier where it did anyway. Both are changed
-    together or not at all. Empty: none.
+    where they are empty here, and not the time at which it expires. The old one expires after the overlap, or earlier
+    where it did anyway. Both are changed together or not at all. Empty: none.
     """
     @_builtins.property
     def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

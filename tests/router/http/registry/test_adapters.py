@@ -83,4 +83,4 @@ async def test_a_request_finds_a_replica_that_has_its_adapter(tmp_path: Path) ->
         await stack.kill_replica(0)
         # Nobody has it now.
         async with session.post("/v1/completions", json={"model": "poet", "prompt": "Hi"}) as answer:
-            assert (answer.status, "adapter 'poet' is not loaded" in await answer.text()) == (400, True)
+            assert (answer.status, "adapter 'poet' could not be loaded" in await answer.text()) == (503, True)
