@@ -51,18 +51,29 @@ async def start_replica(settings: Settings, pool: str, unique_id: str, rank: int
         EngineStartError: the engine did not come up.
         QueueUnavailableError: Redis does not say which revision the pool has.
     """
+    # Before the revision is asked for: what is wrong here is not the revision's fault.
+    secret = _secret_of(settings)
     book = open_rollouts(settings, pool)
     place = Place(replica_name(pool, unique_id), rank)
     try:
         async with started_as(book, settings.pools[pool], place) as (revision, own):
-            replica = _make_replica(settings, pool, own, place, revision.number)
+            replica = _make_replica(settings, secret, pool, own, place, revision.number)
             await replica.start()
             return replica
     finally:
         await book.close()
 
 
-def _make_replica(settings: Settings, pool: str, own: PoolSettings, place: Place, revision: int) -> Replica:
+def _secret_of(settings: Settings) -> ClusterSecret:
+    secret_file = settings.cluster.secret_file
+    if secret_file is None:
+        raise ValueError("cluster.secret_file must be set for replicas")
+    return ClusterSecret.from_file(secret_file)
+
+
+def _make_replica(
+    settings: Settings, secret: ClusterSecret, pool: str, own: PoolSettings, place: Place, revision: int
+) -> Replica:
     plan = ReplicaPlan(
         replica_id=place.replica_id,
         pool=pool,
@@ -73,15 +84,12 @@ def _make_replica(settings: Settings, pool: str, own: PoolSettings, place: Place
         adapter_folder=settings.cluster.folder / "adapters",
         revision=revision,
     )
-    secret_file = settings.cluster.secret_file
-    if secret_file is None:
-        raise ValueError("cluster.secret_file must be set for replicas")
     limits = limits_from(settings.queue)
     return Replica(
         plan,
         build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, place.rank)),
         lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
-        ClusterSecret.from_file(secret_file),
+        secret,
         open_control=lambda: open_control(settings, pool),
         open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
     )

@@ -112,7 +112,9 @@ def test_an_example_can_be_typed(line: str) -> None:
     """What a shell does with the line (variables, files, redirections) is left out."""
     if not line:
         return
-    words = [word for word in shlex.split(line) if "=" not in word.partition("penstock")[0] or word.startswith("-")]
+    words = shlex.split(line)
+    while "=" in words[0].partition("penstock")[0]:
+        del words[0]
     if words[0] == "echo":
         words = shlex.split(words[1].removeprefix('eval "$(').removesuffix(')"'))
     end = next((at for at, word in enumerate(words) if word in ("<", ">", ">>")), len(words))

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.models import GenerationSpec
 from deployments.engines.factory import resolve_model
+from deployments.engines.vllm.compilers.check import special_tokens
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.parsing.sequence import judge_calls
 from penstock.models import OutputParsing, SamplingParams, Tool, ToolMode
@@ -40,8 +41,9 @@ def tokenizer() -> Any:
 def parsers(tokenizer: Any, name: str, compiler: Any = "llguidance") -> Parsers:
     from vllm.parser import ParserManager
 
+    special = special_tokens(compiler, tokenizer)
     kind = ParserManager.get_parser(tool_parser_name=name, enable_auto_tools=True)
-    return Parsers(kind, None, tokenizer, None, f"tool_call_parser {name!r}", compiler, False, {}, False)
+    return Parsers(kind, None, tokenizer, None, f"tool_call_parser {name!r}", compiler, False, special, False)
 
 
 def spec(*tools: Tool, mode: ToolMode = ToolMode.AUTO) -> GenerationSpec:
