@@ -59,7 +59,7 @@ async def test_nothing_is_asked_while_nothing_waits(tmp_path: Path, monkeypatch:
 
 async def test_the_parts_of_a_wait_add_up_to_it_and_say_who_was_ahead(tmp_path: Path, keys: Keys) -> None:
     async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}, sections=auth(keys)) as stack:
-        await begin(stack, keys.other, 120)
+        await begin(stack, keys.other, 400)
         await until(lambda: stack.replicas[0].table.sequences == 1)
         ahead = [await begin(stack, keys.acme, 40) for _ in range(3)]
         await waiting(stack, 3)
