@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 
-from cluster.errors import EngineRequestError, InvalidRequestError
+from cluster.errors import EngineRequestError, InvalidRequestError, PenstockError, UnavailableError
 from cluster.telemetry.tracing.context import attempt_parent
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
@@ -102,8 +102,13 @@ class Attempt:
         )
 
 
-def refused_by_engine(detail: str) -> InvalidRequestError:
-    """Turn an engine's objection into a client error: what it objects to passed our own checks."""
+def refused_by_engine(detail: str, *, elsewhere: bool = False) -> PenstockError:
+    """Turn an engine's objection into an error of the call: what it objects to passed our own checks.
+
+    `elsewhere`: another replica could do it, or this one later.
+    """
+    if elsewhere:
+        return UnavailableError(detail)
     return InvalidRequestError.of("sampling", f"refused by the engine: {EngineRequestError(detail)}")
 
 

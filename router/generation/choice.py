@@ -14,7 +14,6 @@ from cluster.errors import (
     PenstockError,
     QueueTimeoutError,
     TakenOverError,
-    UnavailableError,
 )
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
@@ -312,10 +311,8 @@ class Choice:
             if self.tokens:
                 # What is wrong is how it should go on, not what the client asked for.
                 self._fail_with_usage(refusal.detail)
-            elif refusal.elsewhere:
-                self._fail(UnavailableError(refusal.detail))
             else:
-                self._fail(refused_by_engine(refusal.detail))
+                self._fail(refused_by_engine(refusal.detail, elsewhere=refusal.elsewhere))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread()

@@ -12,7 +12,8 @@ from tests.chaos.run import run_on, running_cluster
 from tests.chaos.scenario import Scenario
 from tests.chaos.scenarios import ALL
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+# Recovery is measured, so nothing may run beside it.
+pytestmark = [pytest.mark.alone, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 SHORT = [scenario for scenario in ALL if scenario.short]
 CONTROLS = [s for s in SHORT if s.control is not None and s.uncontrolled().plan == ClusterPlan()][:1]
 
