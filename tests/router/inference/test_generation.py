@@ -48,7 +48,8 @@ async def test_a_stream_has_started_deltas_and_a_finished_with_its_receipt(stack
     parts = [attempt.queue_time, attempt.prefill_time, attempt.decode_time]
     assert all(part.ToTimedelta().total_seconds() > 0 for part in parts)
     total = end.receipt.total_time.ToTimedelta().total_seconds()
-    assert sum(part.ToTimedelta().total_seconds() for part in parts) <= total + 0.01
+    # Replica and router look at their clocks at different turns of a busy loop.
+    assert sum(part.ToTimedelta().total_seconds() for part in parts) <= total + 0.2
 
 
 async def test_generate_returns_what_the_stream_gives(stack: Stack) -> None:

@@ -228,6 +228,7 @@ async def test_an_expired_request_is_never_dispatched(tmp_path: Path, store_url:
         first.cancel()
 
 
+@pytest.mark.alone
 async def test_waiting_clients_hear_an_eta_that_comes_true(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
