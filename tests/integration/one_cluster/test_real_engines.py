@@ -134,7 +134,7 @@ def test_all_sampling_parameters_reach_the_engine(client: Client) -> None:
     )
     assert first != banned.choices[0].token_ids[0]
     seeded = Sampling(
-        temperature=1.3, top_p=0.9, top_k=50, min_p=0.01, presence_penalty=0.2, frequency_penalty=0.1,
+        temperature=2.0, top_p=0.9, top_k=50, min_p=0.01, presence_penalty=0.2, frequency_penalty=0.1,
         repetition_penalty=1.1, seed=11, min_tokens=8, max_tokens=16, logprobs=3, n=2,
     )  # fmt: skip
     one, other = (client.generate("demo", "Tell me", seeded, timeout=60) for _ in range(2))
