@@ -9,6 +9,7 @@ import pytest
 
 from penstock.client import Client, RolloutState
 from tests.support.running import ClusterThread
+from tests.support.waiting import until_sync
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -25,6 +26,12 @@ def test_serve_starts_each_replica_anew_and_no_stream_fails(engines: ClusterThre
                 ended += 1
         return ended
 
+    serve = engines.cluster.serve
+    assert serve is not None
+    # Another test of this cluster leaves one.
+    engines.run(serve.scale("toy", 2))
+    with Client(engines.target()) as client:
+        until_sync(lambda: client.get_model("toy").ready_replicas == 2, 120)
     over: list[bool] = []
     with Client(engines.target()) as admin, concurrent.futures.ThreadPoolExecutor(4) as pool:
         before = {one.replica_id for one in pool_of(admin)}
