@@ -21,12 +21,14 @@ end
 
 -- Spread GPU-seconds evenly over the hours of the last `span` ms. Charges go to the newest hour.
 function Q.spread_costs(added, span, price, charged)
+  -- Whole milliseconds, so that the parts add up to 1 exactly: `now` has few bits left for fractions.
+  span = math.max(math.floor(span + 0.5), 1)
   local newest = math.floor(Q.now / 3600000)
-  local from = Q.now - math.max(span, 1)
+  local from = Q.now - span
   local oldest = math.max(math.floor(from / 3600000), newest - HOURS_PER_ACCOUNT + 1)
   for hour = oldest, newest do
     local begins = hour == oldest and from or hour * 3600000
-    local part = (math.min(Q.now, (hour + 1) * 3600000) - begins) / math.max(span, 1)
+    local part = (math.min(Q.now, (hour + 1) * 3600000) - begins) / span
     Q.add_costs(hour, added, part, price, hour == newest and charged or 0)
   end
 end
