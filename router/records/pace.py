@@ -6,9 +6,11 @@ Low quartiles are taken, so that a time in which everything is slow does not soo
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from penstock.v1 import records_pb2 as api
 from penstock.wire import duration_from_wire, duration_to_wire
@@ -25,6 +27,8 @@ _PROMPT_LIKE = 2.0
 """Factor within which prompts are similar."""
 _LEAST_TOKENS = 8
 """Least output tokens that an attempt's mean time between tokens rests on."""
+_RENEWED_AFTER = 16
+"""A summary is renewed after a part of this size of what it rests on: with each request it would cost a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,58 @@ class _Seen:
     output_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """Summary of attempts."""
+
+    prompt_tokens: int
+    output_tokens: int
+    batches: Sequence[float]
+    """Batches of attempts with a time between tokens, ascending."""
+    itls_s: Sequence[float]
+    """Times between tokens, in the order of `batches`."""
+    computed: Sequence[int]
+    """Computed prompt tokens, ascending."""
+    prefills_s: Sequence[float]
+    """Prefill times, in the order of `computed`."""
+    least_prefill_s: float | None
+    prefill_per_token_s: float | None
+
+    @classmethod
+    def of(cls, seen: Sequence[_Seen]) -> Self:
+        """Summarize attempts, at least one."""
+        tokens = sorted((each.batch, each.itl_s) for each in seen if each.itl_s is not None)
+        prefills = sorted((each.computed, each.prefill_s) for each in seen)
+        return cls(
+            prompt_tokens=round(statistics.median(each.prompt_tokens for each in seen)),
+            output_tokens=round(statistics.median(each.output_tokens for each in seen)),
+            batches=[batch for batch, _ in tokens],
+            itls_s=[itl for _, itl in tokens],
+            computed=[computed for computed, _ in prefills],
+            prefills_s=[prefill for _, prefill in prefills],
+            least_prefill_s=_quartile(prefill for _, prefill in prefills),
+            prefill_per_token_s=_quartile(prefill / computed for computed, prefill in prefills),
+        )
+
+    def itl_s(self, batch: float) -> float | None:
+        """Return the usual time between tokens in a batch of this size; None where too few are known."""
+        least, most = (0.0, LONE) if batch <= LONE else (batch / _LIKE, batch * _LIKE)
+        return _quartile(self.itls_s[bisect_left(self.batches, least) : bisect_right(self.batches, most)])
+
+    def prefill_s(self, computed: int) -> float | None:
+        """Return the usual time of a prefill of this length; None where too few are known."""
+        least, most = computed / _PROMPT_LIKE, computed * _PROMPT_LIKE
+        return _quartile(self.prefills_s[bisect_left(self.computed, least) : bisect_right(self.computed, most)])
+
+
 class Pace:
     """Pace of one pool, as one router sees it."""
 
     def __init__(self) -> None:
         self._seen: deque[_Seen] = deque(maxlen=REMEMBERED)
+        self._usual: _Usual | None = None
+        self._learned = 0
+        """Attempts since the summary was renewed."""
 
     def learn(self, record: api.RequestRecord) -> None:
         """Learn from the attempts of a record that made all of their choice's output."""
@@ -57,12 +108,15 @@ class Pace:
             self._seen.append(
                 _Seen(batch_of(ran), computed, first_s, itl_s(ran), choice.prompt_tokens, ran.output_tokens)
             )
+            self._learned += 1
+        if self._learned and self._learned * _RENEWED_AFTER >= len(self._seen):
+            self._usual, self._learned = _Usual.of(self._seen), 0
 
     def fill(self, record: api.RequestRecord) -> None:
         """Write into a record what would have been usual for it."""
-        if self._seen:
-            record.usual_prompt_tokens = round(statistics.median(each.prompt_tokens for each in self._seen))
-            record.usual_output_tokens = round(statistics.median(each.output_tokens for each in self._seen))
+        if self._usual is not None:
+            record.usual_prompt_tokens = self._usual.prompt_tokens
+            record.usual_output_tokens = self._usual.output_tokens
         for choice in record.choices:
             for ran in choice.attempts:
                 context = choice.prompt_tokens + ran.output_tokens / 2
@@ -75,34 +129,22 @@ class Pace:
                     ran.usual_itl.CopyFrom(duration_to_wire(max(usual, lone or 0.0)))
 
     def _itl_s(self, batch: float, context: float, load: api.ReplicaLoad) -> float | None:
-        def similar(other: float) -> bool:
-            if batch <= LONE:
-                return other <= LONE
-            return batch / _LIKE <= other <= batch * _LIKE
-
-        found = self._quartile(each.itl_s for each in self._seen if similar(each.batch))
+        found = self._usual.itl_s(batch) if self._usual is not None else None
         if found is None and load.step_a:
             return load.step_a + load.step_b * batch + load.step_g * batch * context
         return found
 
     def _prefill_s(self, computed: int, load: api.ReplicaLoad) -> float | None:
-        like = [each for each in self._seen if 1 / _PROMPT_LIKE <= each.computed / computed <= _PROMPT_LIKE]
-        found = self._quartile(each.prefill_s for each in like)
+        usual = self._usual
+        found = usual.prefill_s(computed) if usual is not None else None
         if found is not None:
             return found
         if load.step_a and load.step_tokens:
             steps = -(-computed // load.step_tokens)
             return steps * load.step_a + load.step_b * computed + load.step_g * computed * steps / 2
-        per_token = self._quartile(each.prefill_s / each.computed for each in self._seen)
-        least = self._quartile(each.prefill_s for each in self._seen)
-        if per_token is None or least is None:
+        if usual is None or usual.prefill_per_token_s is None or usual.least_prefill_s is None:
             return None
-        return max(least, per_token * computed)
-
-    @staticmethod
-    def _quartile(values: Iterable[float | None]) -> float | None:
-        known: Sequence[float] = sorted(each for each in values if each is not None)
-        return known[len(known) // 4] if len(known) >= ENOUGH else None
+        return max(usual.least_prefill_s, usual.prefill_per_token_s * computed)
 
 
 class Paces:
@@ -116,6 +158,11 @@ class Paces:
         pace = self._paces.setdefault(record.pool, Pace())
         pace.fill(record)
         pace.learn(record)
+
+
+def _quartile(values: Iterable[float]) -> float | None:
+    known = sorted(values)
+    return known[len(known) // 4] if len(known) >= ENOUGH else None
 
 
 def batch_of(ran: api.AttemptRecord) -> float:
