@@ -57,6 +57,7 @@ from router.registry.build import open_registry
 from router.rollout.api import RolloutApi
 from router.rollout.keeper import RolloutKeeper, open_rollouts
 from router.rollout.members import tokenizer_of
+from router.rollout.metrics import RolloutMetrics
 from router.routing import Aliases
 from router.stores import QueueFactory
 
@@ -175,6 +176,7 @@ def build_router(
     control_api = ControlApi(settings.pools, queues.control, queues.queue)
     records_api = RecordsApi(pools, records, control_api, aliases)
     rollouts = open_rollouts(settings, queues.rollout, queues.queue, partial(tokenizer_of, secret))
+    metrics.registry.register(RolloutMetrics(rollouts.pools))
     admin = AdminServicer(
         *(pools, router_id, control_api, records_api, policies, registry.api),
         aliases=aliases,

@@ -20,6 +20,7 @@ from router.identity.attempts import Attempts
 from router.identity.metrics import IdentityMetrics
 from router.metrics import RouterMetrics
 from router.records.genai_metrics import GenAiMetrics
+from router.rollout.metrics import RolloutMetrics
 
 INTRO = """Each process serves its metrics at `/metrics` in Prometheus' format:
 see [Read metrics](../README.md#read-metrics). A histogram also has the series `_bucket`, `_sum` and `_count`.
@@ -59,6 +60,7 @@ def _router() -> CollectorRegistry:
     metrics.watch({}, lambda: 0)
     GenAiMetrics(metrics.registry, ())
     metrics.registry.register(IdentityMetrics(Attempts(0, SystemClock()), ()))
+    metrics.registry.register(RolloutMetrics({}))
     return metrics.registry
 
 

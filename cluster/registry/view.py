@@ -149,7 +149,9 @@ class RegistryView:
         for _ in range(_TRIES):
             position = await self._store.apply(edits, author, self._position)
             await self.refresh()
-            if position is not None:
+            mine = self._position
+            # A store that loses its data between the two has lost the edits too.
+            if position is not None and position.life == mine.life and position.version <= mine.version:
                 return position.version
         raise QueueUnavailableError("the registry is being restored")
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster.rollout.judge import Finding, Member, judge, late_share
-from cluster.rollout.record import Rollout, RolloutState
+from cluster.rollout.record import Rollout, RolloutState, Trouble
+
+_TROUBLES = {Finding.FAILING: Trouble.REQUESTS, Finding.LATE: Trouble.SLO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,20 @@ def go_on(rollout: Rollout, at_ms: int, who: str) -> Rollout:
     return replace(rollout, state=RolloutState.ROLLING).told(at_ms, f"continued by {who}")
 
 
-def go_back(rollout: Rollout, at_ms: int, why: str) -> Rollout:
-    """Begin to bring the old revision back."""
+def go_back(rollout: Rollout, at_ms: int, why: str, trouble: Trouble | None = None) -> Rollout:
+    """Begin to bring the old revision back. `trouble`: what is wrong, where no failure was noted."""
     if rollout.state not in (RolloutState.ROLLING, RolloutState.HELD):
         return rollout
-    back = replace(rollout, state=RolloutState.GOING_BACK, reason=why, allowed=0, passed=(), vacant_ms=None)
+    troubles = rollout.troubles if trouble is None else (*rollout.troubles, trouble)
+    found = replace(rollout, troubles=troubles, allowed=0, passed=(), vacant_ms=None)
+    back = replace(found, state=RolloutState.GOING_BACK, reason=why)
     return back.told(at_ms, f"goes back to revision {rollout.old.number}: {why}")
 
 
 def _counted(rollout: Rollout, seen: Seen) -> Rollout:
     """Compare starts and orders with who is there."""
     here = {one.replica_id: one for one in seen.members}
-    found, ended = rollout, list[str]()
+    found, ended, trouble = rollout, list[str](), Trouble.START
     for name, one in rollout.claims.items():
         member = here.get(name)
         late = seen.at_ms - one.at_ms > rollout.rules.start_timeout_s * 1000
@@ -79,9 +83,10 @@ def _counted(rollout: Rollout, seen: Seen) -> Rollout:
             if one.revision == rollout.new.number and not (one.leaving or name in rollout.retiring):
                 why = "ended" if one.seen else f"did not start within {rollout.rules.start_timeout_s:.0f} s"
                 ended.append(f"{name} of revision {one.revision} {why}")
+                trouble = Trouble.ENDED if one.seen else trouble
     if ended:
         # One failure, however many: those that end together had one cause, such as a restart of the cluster.
-        found = found.failed(seen.at_ms, "; ".join(ended))
+        found = found.failed(seen.at_ms, "; ".join(ended), trouble)
     gone = [name for name in found.retiring if name not in here]
     if gone:
         found = replace(found, retiring=tuple(name for name in found.retiring if name in here))
@@ -113,14 +118,14 @@ def _judged(rollout: Rollout, seen: Seen) -> Rollout:
     if len(found.failures) >= found.rules.attempts:
         return go_back(found, seen.at_ms, found.failures[-1])
     if (why := _foreign(olds, seen.members, new)) is not None:
-        return go_back(found, seen.at_ms, why)
+        return go_back(found, seen.at_ms, why, Trouble.TOKENIZER)
     passed = []
     for one in seen.members:
         if one.revision != new or one.replica_id in found.retiring:
             continue
         finding, why = judge(one, found.rules, found.late_before)
-        if finding is Finding.BAD:
-            return go_back(found, seen.at_ms, why)
+        if (trouble := _TROUBLES.get(finding)) is not None:
+            return go_back(found, seen.at_ms, why, trouble)
         if one.replica_id in found.passed or (finding is Finding.GOOD and one.ready):
             passed.append(one.replica_id)
             if one.replica_id not in found.passed:

@@ -43,7 +43,10 @@ class Finding(enum.Enum):
 
     OPEN = "open"
     GOOD = "good"
-    BAD = "bad"
+    FAILING = "failing"
+    """Too many of its requests fail."""
+    LATE = "late"
+    """Too many of its requests miss a latency target."""
 
 
 def judge(member: Member, rules: RolloutRules, late_before: float) -> tuple[Finding, str]:
@@ -57,11 +60,11 @@ def judge(member: Member, rules: RolloutRules, late_before: float) -> tuple[Find
     name, ended = f"{member.replica_id} of revision {member.revision}", max(1, member.ended)
     if member.failed >= FEWEST and member.failed / ended > rules.max_failed:
         limit = f"{100 * rules.max_failed:g} %"
-        return Finding.BAD, f"{member.failed} of {member.ended} requests failed on {name}, more than {limit}"
+        return Finding.FAILING, f"{member.failed} of {member.ended} requests failed on {name}, more than {limit}"
     most_late = min(1.0, rules.max_late + late_before)
     if member.late >= FEWEST and member.late / ended > most_late:
         limit = f"{100 * most_late:.3g} %"
-        return Finding.BAD, f"{member.late} of {member.ended} requests missed the SLO on {name}, more than {limit}"
+        return Finding.LATE, f"{member.late} of {member.ended} requests missed the SLO on {name}, more than {limit}"
     # Few requests that look bad, or run and have not ended, say nothing yet.
     doubt = member.failed / ended > rules.max_failed or member.late / ended > most_late
     doubt = doubt or (member.running > 0 and member.ended < FEWEST)

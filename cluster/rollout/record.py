@@ -38,6 +38,21 @@ class RolloutState(enum.StrEnum):
         return self in (RolloutState.ROLLING, RolloutState.HELD, RolloutState.GOING_BACK)
 
 
+class Trouble(enum.StrEnum):
+    """Kind of what went wrong with a new replica."""
+
+    START = "start"
+    """It did not start."""
+    ENDED = "ended"
+    """It ended without an order."""
+    REQUESTS = "requests"
+    """Too many of its requests failed."""
+    SLO = "slo"
+    """Too many of its requests missed the SLO."""
+    TOKENIZER = "tokenizer"
+    """Its tokenizer is another one than that of the pool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """Settings of a pool's engines."""
@@ -116,6 +131,8 @@ class Rollout:
     """Ids of new replicas that serve well."""
     failures: tuple[str, ...] = ()
     """Why new replicas failed."""
+    troubles: tuple[Trouble, ...] = ()
+    """Kinds of what went wrong, oldest first."""
     reason: str = ""
     """Why it goes back, or went back; empty otherwise."""
     vacant_ms: int | None = None
@@ -141,9 +158,17 @@ class Rollout:
         """Return the record with one more step."""
         return replace(self, steps=(*self.steps, StepLine(at_ms, text[:_LONGEST]))[-KEPT_STEPS:])
 
-    def failed(self, at_ms: int, why: str) -> Rollout:
+    @property
+    def changed(self) -> int:
+        """Replicas that have the new revision."""
+        if not self.state.active:
+            return self.size if self.state is RolloutState.DONE else 0
+        return sum(one.seen and one.revision == self.new.number for one in self.claims.values())
+
+    def failed(self, at_ms: int, why: str, trouble: Trouble) -> Rollout:
         """Return the record with one more failure of a new replica."""
-        return replace(self, failures=(*self.failures, why[:_LONGEST])).told(at_ms, why)
+        failures, troubles = (*self.failures, why[:_LONGEST]), (*self.troubles, trouble)
+        return replace(self, failures=failures, troubles=troubles).told(at_ms, why)
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
@@ -165,5 +190,6 @@ class Rollout:
             "claims": {name: StartClaim(**claim) for name, claim in fields["claims"].items()},
             "steps": tuple(StepLine(**step) for step in fields["steps"]),
             **{name: tuple(fields[name]) for name in ("retiring", "passed", "failures")},
+            "troubles": tuple(Trouble(each) for each in fields.get("troubles", ())),
         }
         return cls(**fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.rollout.record import Revision, Rollout, RolloutState, StartClaim
+from cluster.rollout.record import Revision, Rollout, RolloutState, StartClaim, Trouble
 
 
 def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[Rollout, Revision]:
@@ -38,7 +38,7 @@ def give_up(rollout: Rollout, replica_id: str, why: str, now_ms: int) -> Rollout
     found = replace(rollout, claims={name: one for name, one in rollout.claims.items() if name != replica_id})
     if mine.revision != rollout.new.number:
         return found.told(now_ms, f"{replica_id} of revision {mine.revision} did not start: {why}")
-    return found.failed(now_ms, f"{replica_id} of revision {mine.revision} did not start: {why}")
+    return found.failed(now_ms, f"{replica_id} of revision {mine.revision} did not start: {why}", Trouble.START)
 
 
 def _without_predecessor(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> Rollout:

@@ -53,6 +53,8 @@ class PoolRollout:
         self._seen_ms = 0
         self._settled_ms = 0
         """Pool time from which the registry is whole again."""
+        self.newest: Rollout | None = None
+        """The roll-out as last read, whether it goes on or has ended; None without one."""
 
     @property
     def book(self) -> RolloutBook:
@@ -98,7 +100,8 @@ class PoolRollout:
             QueueUnavailableError: the store does not answer; nothing was done.
         """
         found, _ = await self.book.read()
-        if found is None or not found.state.active or not applies(found, self.settings):
+        self.newest = found if applies(found, self.settings) else None
+        if found is None or self.newest is None or not found.state.active:
             return
         view = await self._observe()
         if not self._settled(view):

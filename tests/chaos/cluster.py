@@ -95,7 +95,6 @@ class ChaosCluster:
         self.proxies: dict[str, ChaosProxy] = {}
         """By link: "client>router-0", "http>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
         self.redis_port = free_port()
-        self._redis_log = folder / "redis.log"
         self._journals: dict[Path, Node] = {}
         self._dangling: list[asyncio.StreamWriter] = []
         self.notes: dict[str, float] = {}
@@ -108,6 +107,12 @@ class ChaosCluster:
         """What its engines say; see `golden.golden_of`."""
         self.unread: tuple[Any, list[Any]] = (None, [])
         """Channel and calls of clients that do not read."""
+        self.doubt = ""
+        """What the fault that was asked last for its proof found instead."""
+        self.calls: dict[str, asyncio.Task[Any]] = {}
+        """Calls of operators, and streams, that go on while something breaks."""
+        self.keys: list[Any] = []
+        """See `key_faults.KeyInUse`."""
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -165,6 +170,9 @@ class ChaosCluster:
 
     async def close(self) -> None:
         """End every process and proxy."""
+        for call in self.calls.values():
+            call.cancel()
+        await asyncio.gather(*self.calls.values(), return_exceptions=True)
         families = [process for node in self.nodes.values() for process in node.look()]
         for node in self.nodes.values():
             node.process.kill()

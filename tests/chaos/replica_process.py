@@ -22,9 +22,10 @@ from typing import TextIO
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError
 from cluster.lifecycle import stop_signals
-from cluster.models import EngineStats, GenerationSpec, SequenceEnd
+from cluster.models import EngineStats, GenerationSpec, Judgement, SequenceEnd
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.registry.redis.store import RedisRegistryStore
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.record import Revision
 from cluster.rollout.redis.store import RedisRolloutStore
@@ -37,7 +38,7 @@ from deployments.engines.factory import build_engine
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
 from deployments.revisions import Place, started_as, told_to_retire
-from penstock.models import FinishReason, PositionLogprobs
+from penstock.models import FinishReason, OutputParsing, PositionLogprobs, StructuredOutput
 
 _LOG = logging.getLogger("replica")
 HEALTH_S = 2.0
@@ -90,6 +91,18 @@ class JournalledEngine:
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
     ) -> None:
         await self._engine.abort(sequence_ids, reason, release_text=release_text)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._engine.load_adapter(name, folder)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._engine.unload_adapter(name)
+
+    async def judge(self, constraint: StructuredOutput) -> Judgement:
+        return await self._engine.judge(constraint)
+
+    async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
+        return await self._engine.judge_calls(parsing, structured)
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
         return await self._engine.set_batch_limits(sequences, tokens)
@@ -146,6 +159,7 @@ async def _run(
         queue_settings=settings.queue,
         settings=settings.replica,
         telemetry=settings.telemetry,
+        adapter_folder=settings.cluster.folder / "adapters",
         revision=revision.number,
     )
     if settings.cluster.secret_file is None:
@@ -159,6 +173,7 @@ async def _run(
             engine,
             lambda: RedisQueue(settings.redis.url, plan.pool, limits, settings.redis.timeout_s),
             secret,
+            open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
         )
         replica.announced = options.announce
         # Linked only once the proxy knows where this port is, so routers may dial a moment too early; they try again.

@@ -34,19 +34,20 @@ class RolloutEnds:
     """Nothing done: shows that a roll-out has ended, and that all replicas have the revision that it says."""
 
     router: str
-    state: str
+    states: tuple[str, ...]
     heals: bool = True
 
     async def apply(self, cluster: ChaosCluster) -> None:
         pass
 
     async def proof(self, cluster: ChaosCluster) -> str:
-        found = await _read(cluster, self.router)
-        if found is None or found.state != self.state:
+        if (found := await _read(cluster, self.router)) is None:
             return ""
         wanted = found.new_revision if found.state == "done" else found.old_revision
         here = [one.revision for one in found.replicas]
-        return f"{found.state}: {here}" if [wanted] * cluster.plan.replicas == here else ""
+        cluster.doubt = f"{found.state}: {here}; {'; '.join(step.text for step in found.steps)}"
+        whole = [wanted] * cluster.plan.replicas == here
+        return f"{found.state}: {here}" if found.state in self.states and whole else ""
 
 
 def _client(cluster: ChaosCluster, router: str) -> AsyncClient:

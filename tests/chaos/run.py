@@ -187,12 +187,14 @@ async def apply(fault: Fault, cluster: ChaosCluster, history: History) -> None:
     await fault.apply(cluster)
     if fault.heals:
         at = time.monotonic()
+    cluster.doubt = ""
     proof, deadline = "", time.monotonic() + PROOF_S
     while not proof and time.monotonic() < deadline:
         with contextlib.suppress(RedisError, OSError, psutil.Error):
             proof = await fault.proof(cluster)
         await asyncio.sleep(0.02)
-    history.faults.append(FaultRecord(describe(fault), at, proof, fault.heals))
+    doubt = f" (found: {cluster.doubt})" if cluster.doubt and not proof else ""
+    history.faults.append(FaultRecord(describe(fault) + doubt, at, proof, fault.heals))
 
 
 def describe(fault: object) -> str:

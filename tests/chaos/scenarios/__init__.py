@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.chaos.scenario import Scenario
-from tests.chaos.scenarios import clients, http, real, redis, replica, rollout, router
+from tests.chaos.scenarios import clients, http, real, redis, registry, replica, rollout, router
 
 ALL: tuple[Scenario, ...] = (
     *router.SCENARIOS,
     *replica.SCENARIOS,
     *redis.SCENARIOS,
     *rollout.SCENARIOS,
+    *registry.SCENARIOS,
     *clients.SCENARIOS,
     *http.SCENARIOS,
     *real.SCENARIOS,

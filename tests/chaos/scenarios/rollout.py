@@ -16,7 +16,9 @@ BOUNDS = Bounds(
     max_decodes=5, exact=False, min_finished=6, call_codes=frozenset({"UNAVAILABLE"}), recovery_s=None, stall_s=60.0
 )
 BEGIN = Step(Midway(6), BeginRollout("router-1", {"sim": {"max_num_seqs": 12}}))
-DONE = RolloutEnds("router-1", "done")
+DONE = RolloutEnds("router-1", ("done",))
+OVER = RolloutEnds("router-1", ("done", "returned"))
+"""Where both that died had the new revision, the roll-out goes back by itself."""
 
 SCENARIOS = (
     Scenario(
@@ -42,7 +44,7 @@ SCENARIOS = (
             BEGIN,
             Step(After(5.0), Kill("replica-0")),
             Step(After(8.0), Kill("replica-1")),
-            Step(After(45.0), DONE),
+            Step(After(60.0), OVER),
         ),
         load=LOAD,
         plan=PLAN,

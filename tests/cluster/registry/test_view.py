@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -123,3 +124,31 @@ async def test_a_view_keeps_what_it_knows_while_redis_is_away(
             task.cancel()
         assert {"acme": b"1"} == values(one)
         assert 1 == sum(record.message == "registry.away" for record in caplog.records)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_an_edit_that_redis_lost_before_it_was_read_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    redis = InProcessRedis(ManualClock())
+    async with views(redis, "a", "b", "new") as (one, other, new):
+        if not first:
+            await one.apply([Edit("tenant", "acme", b"1"), Edit("key", "k", b"1")], ME)
+            await other.refresh()
+        real, calls = one._store.apply, 0
+
+        async def lost(*arguments: Any) -> Position | None:
+            nonlocal calls
+            calls += 1
+            position = await real(*arguments)
+            if calls == 1:
+                redis.execute("DEL", *REGISTRY_KEYS)
+            return position
+
+        monkeypatch.setattr(one._store, "apply", lost)
+        await one.apply([Edit("tenant", "acme", b"2"), Edit("key", "k", None)], ME)
+        await other.refresh()
+        await new.refresh()
+        assert {"acme": b"2"} == values(one) == values(other) == values(new)
+        assert new.get("key", "k") is None
+        assert 2 == calls

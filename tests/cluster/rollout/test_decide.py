@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.rollout.changes import base_of
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.judge import Member
-from cluster.rollout.record import Rollout, RolloutState
+from cluster.rollout.record import Rollout, RolloutState, Trouble
 from cluster.rollout.starts import claim
 from cluster.settings import PoolSettings, VllmSettings
 from tests.cluster.rollout.fleet import NEW, OLD, Fleet, rollout
@@ -53,6 +53,7 @@ def test_a_new_revision_that_does_not_start_goes_back_after_its_attempts() -> No
     assert RolloutState.RETURNED is found.state
     assert "did not start: out of memory" in found.reason
     assert 2 == len(found.failures)
+    assert (Trouble.START, Trouble.START) == found.troubles
     assert [OLD.number] * 3 == fleet.revisions
     assert 2 == fleet.fewest
 
@@ -67,6 +68,7 @@ def test_a_new_revision_that_serves_badly_goes_back(bad: str) -> None:
     found = fleet.run(400)
     assert RolloutState.RETURNED is found.state
     assert {"failed": "failed on", "late": "missed the SLO"}[bad] in found.reason
+    assert ({"failed": Trouble.REQUESTS, "late": Trouble.SLO}[bad],) == found.troubles
     assert [OLD.number] * 3 == fleet.revisions
     assert 1 == fleet.most_new
 
@@ -85,6 +87,7 @@ def test_a_start_that_was_killed_is_tried_again() -> None:
     fleet.kill(next(iter(fleet.starting)))
     assert RolloutState.DONE is fleet.run(400).state
     assert 1 == len(fleet.record.failures)
+    assert (Trouble.START,) == fleet.record.troubles
     assert 2 == fleet.fewest
 
 
@@ -94,6 +97,7 @@ def test_new_replicas_that_die_again_and_again_end_the_roll_out() -> None:
         fleet.run(90, lambda _: NEW.number in fleet.revisions)
         fleet.kill(fleet.revisions.index(NEW.number))
     found = fleet.run(400)
+    assert (Trouble.ENDED, Trouble.ENDED) == found.troubles
     assert RolloutState.RETURNED is found.state
     assert "ended" in found.reason
 
@@ -119,6 +123,7 @@ def test_a_new_replica_with_another_tokenizer_ends_it() -> None:
     found = fleet.run(400)
     assert RolloutState.RETURNED is found.state
     assert "another tokenizer" in found.reason
+    assert (Trouble.TOKENIZER,) == found.troubles
     assert 2 == fleet.fewest
 
 

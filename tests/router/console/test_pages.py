@@ -6,7 +6,8 @@ import pytest
 from playwright.async_api import Browser
 
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from penstock.client import AsyncClient, ClassSlo, GenerateOptions, OperatingPoint, RequestClass
+from cluster.rollout.redis.store import rollout_key
+from penstock.client import AsyncClient, ClassSlo, GenerateOptions, OperatingPoint, RequestClass, RolloutAction
 from penstock.values.jobs import JobItem
 from penstock.values.status.line import LineEntry
 from tests.router.admin.test_operating_point import Platform
@@ -40,6 +41,30 @@ async def is_tile(tab: Tab, name: str, value: str) -> bool:
 async def has_rate(tab: Tab) -> bool:
     text = await tab.tile("demo", "Output tokens per second")
     return text[0].isdigit() and text != "0"
+
+
+async def test_the_overview_shows_a_roll_out_its_steps_and_its_judgement(console: Console, tab: Tab) -> None:
+    """The console's own replicas are not started again, so it has no end here."""
+    group = 'section[aria-label="tools"] [aria-label="Roll-out"]'
+    async with console.client() as client:
+        assert await client.rollout("tools") is None
+        await tab.open("overview")
+        assert 0 == await tab.page.locator(group).count()
+        begun = await client.start_rollout("tools", {"sim": {"max_num_seqs": 8}})
+        await tab.see(f"Roll-out from revision {begun.old_revision} to {begun.new_revision} rolling", group)
+        await tab.see("sim.max_num_seqs = 8", group)
+        await tab.see("begun by anonymous", group)
+        rows = await tab.rows("Judgement")
+        assert sorted(each.replica_id for each in begun.replicas) == sorted(row[0] for row in rows)
+        assert {"serves", "finishes its requests"} >= {row[2] for row in rows}
+        await client.change_rollout("tools", RolloutAction.GO_BACK)
+        await tab.see("Back because: asked for by anonymous", group)
+        await tab.see(f"to {begun.new_revision} going back", group)
+    for router in console.stack.routers:
+        # Other tests have a pool without one.
+        book = router._parts.rollouts.pools["tools"].book
+        book._known = type(book._known)(0, None, 0)
+    console.stack.store.execute("DEL", rollout_key("tools"))
 
 
 async def test_the_map_shows_each_replica_with_its_batch(console: Console, tab: Tab) -> None:

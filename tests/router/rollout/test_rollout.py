@@ -60,6 +60,12 @@ def client(stack: Stack, router: int = 0) -> AsyncClient:
     return AsyncClient(f"127.0.0.1:{stack.routers[router].port}")
 
 
+def gauge(stack: Stack, name: str, **labels: str) -> float | None:
+    """Return a metric of a router's roll-outs."""
+    registry = stack.routers[1]._metrics.registry
+    return registry.get_sample_value(f"penstock_rollout_{name}", {"pool": "demo", **labels})
+
+
 async def over(admin: AsyncClient, state: RolloutState) -> Rollout:
     """Wait for the end of the roll-out."""
     found: Rollout | None = None
@@ -94,6 +100,10 @@ async def test_all_replicas_change_under_load_and_no_request_fails(fresh: Stack,
         assert [] == load.failures
         assert load.ended >= 6
         assert [found.new_revision] * 3 == fleet.revisions
+        await until(lambda: 1.0 == gauge(fresh, "state", state="done"))
+        assert (3.0, 3.0, 0.0) == (
+            gauge(fresh, "replicas"), gauge(fresh, "replicas_changed"), gauge(fresh, "failures", reason="start"),
+        )  # fmt: skip
         assert changes == found.new_changes
         assert 3 == fleet.most
 
@@ -111,6 +121,8 @@ async def test_a_revision_that_does_not_start_goes_back(fresh: Stack) -> None:
             found = await over(admin, RolloutState.RETURNED)
         assert [] == load.failures
         assert "out of memory" in found.reason
+        await until(lambda: 1.0 == gauge(fresh, "state", state="returned"))
+        assert (0.0, 2.0) == (gauge(fresh, "replicas_changed"), gauge(fresh, "failures", reason="start"))
         assert [0] * 3 == fleet.revisions
         assert 3 == fleet.most
 

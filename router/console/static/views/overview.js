@@ -1,4 +1,4 @@
-// The cluster in one look: goodput against SLO, the line, replicas, tokens per second, cost per hour.
+// The cluster in one look: goodput against SLO, the line, replicas, tokens per second, cost per hour, and a roll-out that goes on.
 
 import { line, meter } from "../charts.js";
 import { counts, goodput, itlPromise, readStatus, troubles } from "../cluster.js";
@@ -6,20 +6,26 @@ import { h } from "../dom.js";
 import { count, counted, money, nearly, percent, seconds, short } from "../format.js";
 import { samples, tokenRate } from "../history.js";
 import { heading, section, tile } from "../parts.js";
+import { readRollouts, rollout } from "./rollout.js";
 
 export const overview = {
   name: "overview",
   title: "Overview",
   role: "operator",
   every: 1000,
-  load: readStatus,
-  draw: (status) => [
+  load,
+  draw: ({ status, rollouts }) => [
     heading("Overview", `${counted(status.pools.length, "pool")}, as ${status.router_id} sees them.`),
-    ...(status.pools.length ? status.pools.map(pool) : [h("p", { class: "empty" }, "This key may see no pool.")]),
+    ...(status.pools.length ? status.pools.map((one) => pool(one, rollouts[one.name])) : [h("p", { class: "empty" }, "This key may see no pool.")]),
   ],
 };
 
-function pool(one) {
+async function load() {
+  const status = await readStatus();
+  return { status, rollouts: await readRollouts(status.pools.map((one) => one.name)) };
+}
+
+function pool(one, change) {
   const past = samples(one.name);
   const over = (name) => past.map((each) => [each.at, each[name]]);
   const minutes = past.length > 1 ? `in the last ${seconds(Math.round((past[past.length - 1].at - past[0].at) / 1000) || 1)}` : "";
@@ -34,6 +40,7 @@ function pool(one) {
   return section(
     one.name,
     worries.length ? h("ul", { class: "worries" }, worries.map((each) => h("li", {}, each))) : null,
+    rollout(change),
     h(
       "div",
       { class: "tiles" },
