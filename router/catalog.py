@@ -74,6 +74,20 @@ class Catalog:
             raise ModelNotFoundError(model, self.names(caller))
         return pool
 
+    def check_open(self, pool: Pool, caller: Caller) -> None:
+        """Check that a pool takes new requests.
+
+        Raises:
+            ModelNotFoundError: it is being removed.
+        """
+        if pool.closing:
+            raise ModelNotFoundError(pool.name, self.names(caller), removed=True)
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of a pool that has gone. A later one of this name may have another model."""
+        self._models.pop(name, None)
+        self._tokenizers.pop(name, None)
+
     def pools(self, model: str) -> Sequence[Pool]:
         """Return the pools that a caller of a model may get to, the one with the largest weight first."""
         if model in self._pools or self._aliases is None:

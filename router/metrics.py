@@ -100,8 +100,12 @@ class RouterMetrics:
     def watch(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
         """Read the pools at every scrape, and count the choices that end in them."""
         self.registry.register(_Live(pools, streams))
-        for name, pool in pools.items():
-            pool.on_settled = partial(self.settled, name)
+        for pool in pools.values():
+            self.count(pool)
+
+    def count(self, pool: Pool) -> None:
+        """Count the choices that end in a pool."""
+        pool.on_settled = partial(self.settled, pool.name)
 
     def call(self, method: str, code: str, reason: str | None) -> None:
         """Count a call that ended."""

@@ -21,11 +21,11 @@ from typing import Any
 from grpc_health.v1 import health, health_pb2
 
 from cluster.addresses import host_port
-from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
+from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import TaskOwner, still_runs
 from cluster.queue.contract import Bell
 from cluster.registry.view import RegistryView
-from cluster.settings import RouterSettings, Settings
+from cluster.settings import PoolSettings, RouterSettings, Settings
 from cluster.telemetry import MetricsServer, PushPlan
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
@@ -35,6 +35,7 @@ from router.admin.records import RecordsApi
 from router.admin.servicer import AdminServicer
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
+from router.dispatch.pool_set import PoolSet
 from router.embeddings.admit import PoolingAdmission
 from router.embeddings.servicer import EmbeddingServicer
 from router.grpc_server import CallServer
@@ -50,6 +51,7 @@ from router.inference.open import open_inference
 from router.inference.servicer import InferenceServicer
 from router.jobs import JobParts, JobStores, open_jobs
 from router.metrics import RouterMetrics
+from router.pool_keeper import PoolKeeper, PoolUsers
 from router.records.genai_metrics import push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
@@ -69,8 +71,6 @@ ISSUERS_S = 5.0
 """Longest wait for the keys of issuers at start, so that the first tokens are not refused."""
 PARTING_S = 1.0
 """How long calls may take to end after they were left to other routers."""
-LEARN_RETRY_S = 0.5
-"""Pause between attempts to get a pool's tokenizer."""
 LIVE_S = 5.0
 """An event loop that does not run for this long answers /livez with no."""
 
@@ -90,6 +90,7 @@ class RouterParts:
     """What a router starts and stops."""
 
     pools: Mapping[str, Pool]
+    pool_keeper: PoolKeeper
     bell: Bell
     authenticator: Authenticator
     metrics: RouterMetrics
@@ -137,9 +138,15 @@ def build_router(
     authenticator = Authenticator(settings, metrics.reloaded, metrics.registry)
     tls = TlsFiles.of_router(own.tls, metrics.reloaded) if own.tls is not None else None
     dialer = LinkDialer(settings.replica.tls)
-    pools = {
-        name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
-    }
+    # A copy, in which pools come and go; others read it.
+    running = dict(settings.pools)
+    settings = settings.model_copy(update={"pools": running})
+
+    def open_pool(name: str, pool: PoolSettings) -> Pool:
+        own_pool = settings.model_copy(update={"pools": {name: pool}})
+        return Pool(name, router_id, own_pool, partial(queues.queue, name), secret, dialer)
+
+    pools = PoolSet({name: open_pool(name, pool) for name, pool in running.items()})
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
     aliases = Aliases(settings, registry.view)
     catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases, registry.adapters)
@@ -173,10 +180,11 @@ def build_router(
         endpoints=ENDPOINTS,
         revocations=registry.revocations,
     )
-    control_api = ControlApi(settings.pools, queues.control, queues.queue)
+    control_api = ControlApi(running, queues.control, queues.queue)
     records_api = RecordsApi(pools, records, control_api, aliases)
     rollouts = open_rollouts(settings, queues.rollout, queues.queue, partial(tokenizer_of, secret))
     metrics.registry.register(RolloutMetrics(rollouts.pools))
+    users = PoolUsers(catalog, metrics, jobs, rollouts)
     admin = AdminServicer(
         *(pools, router_id, control_api, records_api, policies, registry.api),
         aliases=aliases,
@@ -195,6 +203,7 @@ def build_router(
     secret.watch(metrics.reloaded)
     parts = RouterParts(
         pools=pools,
+        pool_keeper=PoolKeeper(pools, running, registry.view, open_pool, users),
         bell=queues.bell(router_id),
         authenticator=authenticator,
         metrics=metrics,
@@ -270,12 +279,11 @@ class Router:
             # Their tokens are refused until the keys come; everything else is served.
             _LOG.warning("router.issuers_away", extra={"issuers": away})
         self._metrics_server = self._open_metrics()
+        await parts.pool_keeper.start()
         await self._meet_replicas()
         await self._open_port()
         if parts.http is not None:
             await parts.http.start()
-        for pool in self.pools.values():
-            self._owner.spawn(self._learn(pool), "learn")
         parts.jobs.feeder.start()
         parts.records.start()
         parts.rollouts.start()
@@ -318,16 +326,6 @@ class Router:
             raise BootstrapError("router", f"port {address} can't be bound") from error
         await self._server.start()
 
-    async def _learn(self, pool: Pool) -> None:
-        # Load it now. With the first request it could come with a thousand others.
-        await pool.replicas.first_seen.wait()
-        while True:
-            try:
-                await self._parts.catalog.model(pool)
-                return
-            except UnavailableError:
-                await asyncio.sleep(LEARN_RETRY_S)
-
     async def _pass_rings(self) -> None:
         while True:
             try:
@@ -344,6 +342,7 @@ class Router:
         """Drain and end. When it returns the port is closed and this router has nothing left in any pool."""
         parts, seconds = self._parts, self._settings.drain_s if drain_s is None else drain_s
         self._serving = False
+        await parts.pool_keeper.close()
         await parts.health.enter_graceful_shutdown()
         self._inference.drain()
         self._jobs.drain()

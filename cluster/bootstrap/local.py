@@ -64,7 +64,7 @@ class LocalCluster:
         self.any_http_port = False  # whether the HTTP API may have another port where that of the settings is in use
         self.state_dir = settings.cluster.folder.resolve()
         self.run_dir = self.state_dir / "run"
-        self.settings = settings
+        self.settings, self.pools = settings, dict(settings.pools)
         self.redis: EmbeddedRedis | None = None
         self.ray_host: ChildProcess | None = None
         self.serve: ServeApi | None = None
@@ -338,7 +338,7 @@ class LocalCluster:
     async def _wait_linked(self) -> None:
         # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
         self._progress("links", "connecting routers and replicas")
-        wanted = {name: pool.replicas for name, pool in self.settings.pools.items()}
+        wanted = {name: pool.replicas for name, pool in self.pools.items()}
         until = time.monotonic() + ROUTER_TIMEOUT_S
         for index, router in enumerate(self.routers):
             while missing := await asyncio.to_thread(unlinked, router.metrics_port, self.settings.router.host, wanted):

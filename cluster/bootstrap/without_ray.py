@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.models import check_model
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import Progress, wait_file
 from cluster.bootstrap.supervisor import LOOK_S, keep_routers, look_at_kept, restart
+from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import side_by_side
-from cluster.settings import EngineKind, Settings
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
+from cluster.registry.launcher import PoolLauncher
+from cluster.registry.redis.store import RedisRegistryStore
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.redis.store import RedisRolloutStore
+from cluster.settings import EngineKind, PoolSettings, Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +58,8 @@ class _ReplicaPlace:
     pool: str
     rank: int
     process: ChildProcess | None = None
+    kept: bool = True
+    """Whether an ended process is replaced; False while the first start is tried, and once the place goes."""
 
     @property
     def name(self) -> str:
@@ -70,9 +81,10 @@ class RaylessCluster(LocalCluster):
 
     def __init__(self, settings: Settings, progress: Progress, *, same_port: bool = True) -> None:
         super().__init__(settings, progress, same_port=same_port)
-        self._places = [
-            _ReplicaPlace(name, rank) for name, pool in settings.pools.items() for rank in range(pool.replicas)
-        ]
+        self._places: list[_ReplicaPlace] = []
+        self._launcher: PoolLauncher | None = None
+        self._replicas_path = self.run_dir / "replicas.json"
+        """Settings for replicas: with the pools that run."""
 
     @property
     def replicas(self) -> list[ChildProcess]:
@@ -83,25 +95,105 @@ class RaylessCluster(LocalCluster):
         """Start nothing: replicas are started by `_deploy`."""
 
     async def _deploy(self, settings_file: Path) -> None:
-        for name, pool in self.settings.pools.items():
+        self._launcher = self._open_launcher()
+        try:
+            self.pools = await self._launcher.begin()
+        except QueueUnavailableError as error:
+            raise BootstrapError("redis", str(error)) from error
+        self._write_replica_settings()
+        for name, pool in self.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
-        await side_by_side(*(self._start_pool(name, settings_file) for name in self.settings.pools))
+            self._places += [_ReplicaPlace(name, rank) for rank in range(pool.replicas)]
+        await side_by_side(*map(self._start_pool, self.pools))
 
-    async def _start_pool(self, name: str, settings_file: Path) -> None:
-        await side_by_side(*(self._start_replica(each, settings_file) for each in self._places if each.pool == name))
+    def _open_launcher(self) -> PoolLauncher:
+        url, timeout_s = self.settings.redis.url, self.settings.redis.timeout_s
+        limits = limits_from(self.settings.queue)
+
+        async def forget(pool: str) -> None:
+            # The record of its roll-out would be in force again in a later pool of this name with these settings.
+            book = RolloutBook(pool, RedisRolloutStore(url, pool, timeout_s))
+            try:
+                await book.change(lambda found, _: found and replace(found, base=""))
+            finally:
+                await book.close()
+
+        store = RedisRegistryStore(url, timeout_s)
+        return PoolLauncher(
+            self.settings.pools, store, self, lambda pool: RedisQueue(url, pool, limits, timeout_s), forget
+        )
+
+    def _write_replica_settings(self) -> None:
+        # Replicas have no use for aliases and tenants, and these may name pools that do not run.
+        only = {"pools": self.pools, "aliases": {}, "tenants": {}}
+        path = self._replicas_path
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        # Redis' URL may contain a password.
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.settings.model_copy(update=only).model_dump_json())
+        partial.replace(path)
+
+    async def _start_pool(self, name: str) -> None:
+        await side_by_side(*(self._start_replica(each) for each in self._places if each.pool == name))
         self._progress(f"pool {name}", "ready")
 
-    async def _start_replica(self, place: _ReplicaPlace, settings_file: Path) -> None:
+    # --- pools that come and go ---------------------------------------------------------------------------------------
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        """Start replicas that the pool lacks, and end those beyond its number. Return when that is done.
+
+        Raises:
+            SettingsError: its model's folder is missing.
+            BootstrapError: one did not start. Others may have.
+        """
+        check_model(name, settings)
+        self.pools = {**self.pools, name: settings}
+        self._write_replica_settings()
+        ranks = {place.rank for place in self._places if place.pool == name}
+        self._places += [
+            _ReplicaPlace(name, rank, kept=False) for rank in range(settings.replicas) if rank not in ranks
+        ]
+        await self._end_places([each for each in self._places if each.pool == name and each.rank >= settings.replicas])
+        new = (self._start_new(place) for place in self._places if place.pool == name and not place.kept)
+        for error in await asyncio.gather(*new, return_exceptions=True):
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _start_new(self, place: _ReplicaPlace) -> None:
+        await self._start_replica(place)
+        place.kept = True
+
+    async def end_pool(self, name: str) -> None:
+        """End all replicas of a pool; return when they are gone."""
+        self.pools = {each: pool for each, pool in self.pools.items() if each != name}
+        self._write_replica_settings()
+        await self._end_places([place for place in self._places if place.pool == name])
+
+    async def _end_places(self, places: list[_ReplicaPlace]) -> None:
+        for place in places:
+            place.kept = False
+        drain = self.settings.replica.drain_s + 10
+        # Again where one was about to be replaced.
+        while running := [each.process for each in places if each.process is not None and not each.empty]:
+            await asyncio.gather(*(process.stop(drain) for process in running))
+        self._places = [place for place in self._places if place not in places]
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    async def _start_replica(self, place: _ReplicaPlace) -> None:
         ready_file = self.run_dir / f"replica-{place.name}.json"
         ready_file.unlink(missing_ok=True)
         command = [
-            *(sys.executable, "-m", "deployments.process", "--settings-json", str(settings_file)),
+            *(sys.executable, "-m", "deployments.process", "--settings-json", str(self._replicas_path)),
             *("--pool", place.pool, "--rank", str(place.rank), "--ready-file", str(ready_file)),
         ]
         log_file = self.run_dir / f"replica-{place.name}.log"
         process = place.process = await ChildProcess.start(f"replica {place.name}", command, log_file)
         try:
-            await wait_file(ready_file, process, START_TIMEOUT_S + self.settings.pools[place.pool].sim.start_s)
+            pool = self.pools.get(place.pool) if place in self._places else None
+            # Nothing waits for a place that has gone.
+            await wait_file(ready_file, process, START_TIMEOUT_S + pool.sim.start_s if pool is not None else 0.0)
         except BaseException:
             await process.stop(1.0)
             place.process = None
@@ -115,29 +207,36 @@ class RaylessCluster(LocalCluster):
                 place.process.check()
 
     async def watch(self) -> None:
-        """Keep routers and replicas up until Redis ends, which raises BootstrapError."""
+        """Keep routers and replicas up, and follow the pools of the registry, until Redis ends, which raises
+        BootstrapError.
+        """
+        assert self._launcher is not None  # noqa: S101 - set by _deploy
         await side_by_side(
-            look_at_kept(self, LOOK_S), keep_routers(self, BackOff(), LOOK_S), self._keep_replicas(BackOff(), LOOK_S)
+            look_at_kept(self, LOOK_S),
+            keep_routers(self, BackOff(), LOOK_S),
+            self._keep_replicas(BackOff(), LOOK_S),
+            self._launcher.run(),
         )
 
     async def _keep_replicas(self, back_off: BackOff, look_s: float) -> None:
         while True:
             await asyncio.sleep(look_s)
-            if any(place.gave_way for place in self._places):
+            kept = [place for place in self._places if place.kept]
+            if any(place.gave_way for place in kept):
                 await restart("replica", self._restart_replicas, self, 0.0)
-            elif any(place.empty for place in self._places):
+            elif any(place.empty for place in kept):
                 wait_s = back_off.wait_s(asyncio.get_running_loop().time())
                 await restart("replica", self._restart_replicas, self, wait_s)
                 await asyncio.sleep(wait_s)
 
     async def _restart_replicas(self) -> None:
-        for place in self._places:
+        kept = [place for place in self._places if place.kept]
+        for place in kept:
             if place.empty and not place.gave_way:
                 ended = place.process.obituary() if place.process is not None else {}
                 _LOG.error("replica.ended", extra={"replica": place.name, **ended})
-        empty = [place for place in self._places if place.empty]
         # One that can't start keeps no other one down.
-        starts = (self._start_replica(place, self._settings_path) for place in empty)
+        starts = (self._start_replica(place) for place in kept if place.empty)
         for found in await asyncio.gather(*starts, return_exceptions=True):
             if isinstance(found, BaseException):
                 raise found
@@ -145,7 +244,10 @@ class RaylessCluster(LocalCluster):
     async def stop(self) -> None:
         """Stop all components, newest first; at the return no process of the cluster is left. May be called twice."""
         redis, self.redis = self.redis, None
+        launcher, self._launcher = self._launcher, None
         try:
+            if launcher is not None:
+                await launcher.close()
             await super().stop()
             running, drain = self.replicas, self.settings.replica.drain_s + 10
             if running:
@@ -154,5 +256,6 @@ class RaylessCluster(LocalCluster):
                 self._progress("replicas", "stopped")
         finally:
             self.redis = redis
+        self._replicas_path.unlink(missing_ok=True)
         # Redis goes last: routers and replicas leave their leases in it.
         await super().stop()

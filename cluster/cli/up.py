@@ -99,13 +99,14 @@ async def _open_page(cluster: LocalCluster, options: argparse.Namespace) -> Loca
 
 
 def _show(cluster: LocalCluster, console: Console, page: LocalConsole | None = None) -> None:
-    pools, target = ", ".join(cluster.settings.pools), cluster.target
+    pools, target = ", ".join(cluster.pools), cluster.target
     console.print(
         f"\nserving [bold]{escape(pools)}[/] on [bold]{escape(target)}[/]; Ctrl-C stops",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
+    running = cluster.settings.model_copy(update={"pools": cluster.pools})
+    console.print(escape(f"try: {_try(running, target)}"), highlight=False, soft_wrap=True)
     for url in _http(cluster)[:1]:
         console.print(escape(f"OpenAI's SDKs: OPENAI_BASE_URL={url}"), highlight=False, soft_wrap=True)
     if page is not None:
@@ -138,7 +139,7 @@ def _write_ready(path: Path, cluster: LocalCluster, page: LocalConsole | None) -
     fields = {
         "target": _dialled(cluster.target),
         "http": _http(cluster)[0],
-        "pools": list(cluster.settings.pools),
+        "pools": list(cluster.pools),
         "metrics_ports": [each.metrics_port for each in cluster.routers],
         "pid": os.getpid(),
         **({"console": page.url} if page is not None else {}),

@@ -87,10 +87,12 @@ class ModelNotFoundError(RequestError):
     reason = "MODEL_NOT_FOUND"
     remedy = "Use a name that the error lists. `ListModels` lists them too."
 
-    def __init__(self, model: str, known: Sequence[str]) -> None:
+    def __init__(self, model: str, known: Sequence[str], *, removed: bool = False) -> None:
+        """`removed`: whether it is being removed, and only serves what it has."""
         self.model = model
         self.known = tuple(known)
-        super().__init__(f"model {model!r} is not served here; known models: {', '.join(known) or 'none'}")
+        why = "is being removed and takes no new requests" if removed else "is not served here"
+        super().__init__(f"model {model!r} {why}; known models: {', '.join(known) or 'none'}")
 
 
 class RequestNotFoundError(RequestError):

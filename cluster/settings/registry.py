@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cluster.settings.section import Section
 
-FixedName = Annotated[str, Field(pattern=r"^(tenant|key|adapter|alias)(/[A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")]
+FixedName = Annotated[str, Field(pattern=r"^(tenant|key|adapter|alias|pool)(/[A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")]
 
 
 class RegistrySettings(Section):

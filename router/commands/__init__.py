@@ -29,7 +29,7 @@ COMMANDS = (
         Command(name, text, f"router.commands.registry.{name}", Purpose.LOOK_AFTER, Extra.ROUTER)
         for name, text in (
             ("get", "show tenants, keys, adapters and aliases"),
-            ("apply", "bring tenants, keys, adapters and aliases to a file"),
+            ("apply", "bring pools, tenants, keys, adapters and aliases to a file"),
             ("delete", "delete a tenant, key, adapter or alias"),
             ("history", "show who changed tenants, keys, adapters and aliases"),
         )

@@ -64,6 +64,8 @@ class Pool:
         queue_settings, router_settings = settings.queue, settings.router
         self.name = name
         self.settings = settings.pools[name]
+        self.closing = False
+        """Whether the pool is being removed: it takes no new requests."""
         self.queue_settings = queue_settings
         self.prices = Prices.of(self.settings)
         self.admission = AdmissionControl(self.settings, late_last=queue_settings.late_last)

@@ -123,6 +123,7 @@ class PoolingAdmission:
         checked = replace(checked, model=pool.name, lora_adapter=adapter)
         try:
             check_ready(pool, way)
+            self._catalog.check_open(pool, caller)
             model = self._catalog.require(pool)
             check_task(checked, model)
             encoded = await self._encode(checked, pool, model, caller.tenant)

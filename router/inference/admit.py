@@ -139,6 +139,8 @@ class Admission:
         check_generates(self._catalog.known(pool))
         try:
             check_ready(pool, way)
+            if pool.closing and resume is None and not await self._has_begun(checked, caller, pool):
+                self._catalog.check_open(pool, caller)
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
@@ -186,6 +188,10 @@ class Admission:
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)
         return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
+
+    async def _has_begun(self, checked: CheckedRequest, caller: Caller, pool: Pool) -> bool:
+        key = checked.idempotency_key
+        return bool(key) and await pool.keys.find(caller.tenant, key, "", checked.digest) is not None
 
     async def _resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | bytes:
         found = await self._resumed.resume(admitted, resume)

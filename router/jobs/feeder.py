@@ -56,6 +56,8 @@ class JobFeeder:
         self._owner = TaskOwner("jobs")
         self._runs: dict[str, set[JobRun]] = {pool: set() for pool in stores}
         self._draining = asyncio.Event()
+        self._looked_at: set[str] = set()
+        """Pools whose jobs are looked for."""
         self._nudges = {pool: asyncio.Event() for pool in stores}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -67,12 +69,31 @@ class JobFeeder:
 
     def work(self, pool: str) -> tuple[JobWork, ...]:
         """Return what is left of the pool's jobs that this router feeds. Safe to call from another thread."""
-        return tuple(run.work() for run in self._runs[pool].copy())
+        return tuple(run.work() for run in self._runs.get(pool, set()).copy())
 
     def start(self) -> None:
         """Start to look for jobs."""
         for pool, store in self._stores.items():
-            self._owner.spawn(self._look(pool, store), f"look.{pool}")
+            if pool not in self._looked_at:
+                self.join(pool, store)
+
+    def join(self, pool: str, store: JobStore) -> None:
+        """Look for the jobs of another pool from now on."""
+        self._looked_at.add(pool)
+        self._runs.setdefault(pool, set())
+        self._nudges[pool] = asyncio.Event()
+        self._owner.spawn(self._look(pool, store), f"look.{pool}")
+
+    def leave(self, pool: str) -> None:
+        """Claim no more jobs of a pool. Those that run are given back when their items in flight have ended."""
+        self._looked_at.discard(pool)
+        for run in self._runs[pool]:
+            run.stop()
+        self._nudges[pool].set()
+
+    def feeds(self, pool: str) -> bool:
+        """Return whether a job of the pool runs here."""
+        return bool(self._runs.get(pool))
 
     def nudge(self, pool: str) -> None:
         """Look for a job of this pool now, because one was submitted here."""
@@ -97,7 +118,7 @@ class JobFeeder:
     async def _look(self, pool: str, store: JobStore) -> None:
         nudge = self._nudges[pool]
         takeover_from = 0.0
-        while not self._draining.is_set():
+        while not self._stops(pool, nudge):
             try:
                 await store.sweep()
                 await self._claim(pool, store, takeover=self._monotonic() >= takeover_from)
@@ -113,13 +134,17 @@ class JobFeeder:
                 continue
             nudge.clear()
 
+    def _stops(self, pool: str, nudge: asyncio.Event) -> bool:
+        # A pool that left and came again has another event.
+        return self._draining.is_set() or pool not in self._looked_at or self._nudges[pool] is not nudge
+
     async def _claim(self, pool: str, store: JobStore, *, takeover: bool) -> None:
-        runs = self._runs[pool]
-        while len(runs) < self._settings.jobs_per_router and not self._draining.is_set():
+        runs, nudge = self._runs[pool], self._nudges[pool]
+        while len(runs) < self._settings.jobs_per_router and not self._stops(pool, nudge):
             claim = await store.claim(self._router_id, takeover=takeover)
             if claim is None:
                 return
-            if self._draining.is_set():
+            if self._stops(pool, nudge):
                 await store.release(claim)
                 return
             _LOG.info("job.claimed", extra={"job": claim.record.job_id, "results": claim.record.results})

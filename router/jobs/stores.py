@@ -29,7 +29,8 @@ class JobStores:
         self, served: Iterable[str], open_store: Callable[[str], JobStore], register: JobPools, sweep_s: float = SWEEP_S
     ) -> None:
         """`open_store` takes a pool's name."""
-        self.served: Mapping[str, JobStore] = {name: open_store(name) for name in served}
+        self._served = {name: open_store(name) for name in served}
+        self.served: Mapping[str, JobStore] = self._served
         self._open_store = open_store
         self._register = register
         self._sweep_s = sweep_s
@@ -64,6 +65,18 @@ class JobStores:
         await self._meet()
         return (*self.served.values(), *self._retired.values())
 
+    async def join(self, name: str) -> JobStore:
+        """Serve a pool from now on. Return its store."""
+        self._served[name] = store = self._retired.pop(name, None) or self._open_store(name)
+        with suppress(QueueUnavailableError):
+            # The next turn of the sweep tries again.
+            await self._register.add([name])
+        return store
+
+    def leave(self, name: str) -> None:
+        """Serve a pool no more. Its jobs can be read, and are run where a pool of this name comes again."""
+        self._retired[name] = self._served.pop(name)
+
     async def close(self) -> None:
         """Close all stores. May be called twice."""
         await self._owner.close()
@@ -85,7 +98,7 @@ class JobStores:
             except QueueUnavailableError:
                 # The feeder logs it. The next turn tries again.
                 pass
-            await asyncio.gather(*(self._sweep(name, store) for name, store in self._retired.items()))
+            await asyncio.gather(*(self._sweep(name, store) for name, store in list(self._retired.items())))
             await asyncio.sleep(self._sweep_s)
 
     async def _sweep(self, name: str, store: JobStore) -> None:

@@ -24,7 +24,8 @@ from router.identity import Caller, Role, require_role
 from router.identity.key import hash_key, key_id, mint_key
 from router.registry.adapters import AdapterCalls
 from router.registry.keys import REVOCATION, replaced_key, revocation_of
-from router.registry.kinds import KEY, KINDS, Kind, WrongEntryError
+from router.registry.kinds import KEY, KINDS, POOL, Kind, WrongEntryError
+from router.registry.pools import PoolCalls
 from router.registry.scope import Scope
 from router.registry.targets import torn_targets
 
@@ -49,6 +50,7 @@ class RegistryApi:
         self._settings = settings
         self._view = view
         self._adapters = AdapterCalls(view)
+        self._pools = PoolCalls(settings, view)
 
     # --- list ---------------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,7 @@ class RegistryApi:
             # What is in force is known without Redis.
             if scope.sees_all:
                 await self._adapters.fill(reply.entries)
+                await self._pools.fill(reply.entries)
         return reply
 
     def _entries(
@@ -128,6 +131,8 @@ class RegistryApi:
         edits = self._read(request.edits, scope)
         if torn := list(torn_targets(edits, self._settings, self._view, force=request.force)):
             raise InvalidRequestError(torn)
+        if wrong := await self._pools.problems(edits):
+            raise InvalidRequestError(wrong)
         differences = [difference for edit in edits if (difference := self._difference(edit)) is not None]
         if request.dry_run:
             return api.EditRegistryResponse(differences=differences, version=self._view.version)
@@ -187,6 +192,8 @@ class RegistryApi:
             kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
             value = {**kept, **_whole_numbers(_plain(one.value, place))}
             section = kind.read(one.name, value, self._settings, place)
+            if kind is POOL:
+                section = self._pools.based(one.name, section)
             edit = Edit(kind.name, one.name, kind.write(section), expected)
         scope.check(edit, before)
         return edit

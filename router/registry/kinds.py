@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from cluster.registry import pools
+from cluster.registry.pools import PoolEntry
 from cluster.settings import AliasSettings, EngineKind, Settings, TenantSettings
 from cluster.settings.adapters import AdapterSettings
 from cluster.settings.load import list_errors
@@ -53,6 +55,8 @@ class Kind(Generic[Content]):
     """Field of the group that has the entry's name; empty where the name stands outside."""
     hidden: tuple[str, ...] = ()
     """Fields that are not shown, and that an edit without them leaves as they are."""
+    defaults: bool = True
+    """Whether fields that were given as their defaults are kept."""
     names: re.Pattern[str] = _NAME
     """Names that entries may have."""
     declared: Callable[[Settings], Mapping[str, Section]] = _nothing
@@ -95,7 +99,9 @@ class Kind(Generic[Content]):
 
     def fields(self, section: Section) -> dict[str, Any]:
         """Return the fields of an entry that were given."""
-        fields = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        fields = section.model_dump(
+            mode="json", exclude_unset=True, exclude_none=True, exclude_defaults=not self.defaults
+        )
         fields.pop(self.name_field, None)
         return fields
 
@@ -131,6 +137,15 @@ TENANT = Kind(
 ADAPTER = Kind("adapter", "adapters", AdapterSettings, problems=_adapter_problems)
 KEY = Kind("key", "keys", KeyEntry, name_field="id", hidden=("sha256",), names=_KEY_ID)
 
+POOL = Kind(
+    pools.KIND,
+    "pools",
+    PoolEntry,
+    hidden=("base",),
+    # A pool has a hundred, and the settings that a process passes on have them all.
+    defaults=False,
+    declared=lambda settings: {name: PoolEntry(settings=pool) for name, pool in settings.pools.items()},
+)
 ALIAS = Kind(
     "alias",
     "aliases",
@@ -139,5 +154,5 @@ ALIAS = Kind(
     problems=lambda settings, name, alias: alias.problems(name, settings.pools),
 )
 
-KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY, ADAPTER, ALIAS)}
+KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in (TENANT, KEY, ADAPTER, ALIAS, POOL)}
 """All kinds by name."""

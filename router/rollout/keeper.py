@@ -137,14 +137,33 @@ class PoolRollout:
 class RolloutKeeper:
     """The roll-outs of all pools."""
 
-    def __init__(self, pools: Mapping[str, PoolRollout]) -> None:
-        self.pools = pools
+    def __init__(
+        self, pools: Mapping[str, PoolSettings], open_rollout: Callable[[str, PoolSettings], PoolRollout]
+    ) -> None:
+        self._open = open_rollout
+        self._pools = {name: open_rollout(name, pool) for name, pool in pools.items()}
+        self.pools: Mapping[str, PoolRollout] = self._pools
+        self._watches: dict[str, asyncio.Task[None]] = {}
         self._owner = TaskOwner("rollouts")
 
     def start(self) -> None:
         """Begin to look at the records."""
-        for name, pool in self.pools.items():
-            self._owner.spawn(pool.watch(), name)
+        for name in self.pools.keys() - self._watches.keys():
+            pool = self.pools[name]
+            self._watches[name] = self._owner.spawn(pool.watch(), name)
+
+    def join(self, name: str, settings: PoolSettings) -> None:
+        """Look at the record of another pool, too."""
+        self._pools[name] = pool = self._open(name, settings)
+        self._watches[name] = self._owner.spawn(pool.watch(), name)
+
+    async def leave(self, name: str) -> None:
+        """Look at the record of a pool no more."""
+        pool, watch = self._pools.pop(name), self._watches.pop(name, None)
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait([watch])
+        await pool.close()
 
     async def close(self) -> None:
         """End, and close the connections."""
@@ -163,11 +182,9 @@ def open_rollouts(
 
     `tokenizer` reads the digest of a replica's tokenizer from its record.
     """
-    return RolloutKeeper(
-        {
-            name: PoolRollout(
-                name, pool, settings.queue, partial(open_store, name), partial(open_queue, name), tokenizer
-            )
-            for name, pool in settings.pools.items()
-        }
-    )
+
+    def open_rollout(name: str, pool: PoolSettings) -> PoolRollout:
+        stores = partial(open_store, name), partial(open_queue, name)
+        return PoolRollout(name, pool, settings.queue, *stores, tokenizer)
+
+    return RolloutKeeper(settings.pools, open_rollout)

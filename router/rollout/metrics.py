@@ -36,7 +36,8 @@ class RolloutMetrics(Collector):
             "What went wrong with new replicas in the pool's newest roll-out, by reason.",
             labels=["pool", "reason"],
         )
-        for name, pool in self._pools.items():
+        # Pools come and go while a scrape reads.
+        for name, pool in list(self._pools.items()):
             if (newest := pool.newest) is None:
                 continue
             for each in RolloutState:

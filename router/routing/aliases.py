@@ -26,7 +26,8 @@ class Aliases:
     def __init__(self, settings: Settings, view: RegistryView | None = None) -> None:
         """Without `view` there are those of the settings only."""
         self._fixed = settings.registry
-        self._pools = frozenset(settings.pools)
+        # A view: pools come and go.
+        self._pools = settings.pools.keys()
         self._declared = settings.aliases
         self._registered: dict[str, AliasSettings] = {}
         if view is not None:

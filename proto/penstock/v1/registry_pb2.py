@@ -27,7 +27,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/registry.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x01\n\rRegistryEntry\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05value\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x15\n\rchanged_at_ms\x18\x05 \x01(\x03\x12\r\n\x05\x66ixed\x18\x06 \x01(\x08\x12-\n\x08replicas\x18\x07 \x03(\x0b\x32\x1b.penstock.v1.ReplicaAdapter\"}\n\x0eReplicaAdapter\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0c\n\x04uses\x18\x07 \x01(\r\"\x9b\x01\n\x0cRegistryEdit\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05value\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x65nd_streams\x18\x05 \x01(\x08\x42\x13\n\x11_expected_version\"\x81\x01\n\x12RegistryDifference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12&\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x88\x01\n\x13\x45\x64itRegistryRequest\x12(\n\x05\x65\x64its\x18\x01 \x03(\x0b\x32\x19.penstock.v1.RegistryEdit\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\"\x9c\x01\n\x14\x45\x64itRegistryResponse\x12\x34\n\x0b\x64ifferences\x18\x01 \x03(\x0b\x32\x1f.penstock.v1.RegistryDifference\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x03(\t\x12-\n\x08\x61\x64\x61pters\x18\x04 \x03(\x0b\x32\x1b.penstock.v1.ReplicaAdapter\"_\n\x13ListRegistryRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06hashes\x18\x05 \x01(\x08\"b\n\x14ListRegistryResponse\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.RegistryEntry\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"W\n\x1aListRegistryChangesRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\x04\"\xb9\x01\n\x0eRegistryChange\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x12\n\ncredential\x18\x04 \x01(\t\x12\x33\n\ndifference\x18\x05 \x01(\x0b\x32\x1f.penstock.v1.RegistryDifference\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0e\n\x06intact\x18\x08 \x01(\x08\"K\n\x1bListRegistryChangesResponse\x12,\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.RegistryChange\"\xec\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x0f\n\x07\x63lasses\x18\x04 \x03(\t\x12.\n\nnot_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65xpires\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08replaces\x18\x07 \x01(\t\x12*\n\x07overlap\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"<\n\x11\x43reateKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65hind\x18\x03 \x03(\tBP\n\x0f\x64\x65v.penstock.v1B\rRegistryProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/registry.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd5\x01\n\rRegistryEntry\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05value\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x15\n\rchanged_at_ms\x18\x05 \x01(\x03\x12\r\n\x05\x66ixed\x18\x06 \x01(\x08\x12-\n\x08replicas\x18\x07 \x03(\x0b\x32\x1b.penstock.v1.ReplicaAdapter\x12\r\n\x05state\x18\x08 \x01(\t\x12\x0b\n\x03why\x18\t \x01(\t\"}\n\x0eReplicaAdapter\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0c\n\x04uses\x18\x07 \x01(\r\"\x9b\x01\n\x0cRegistryEdit\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05value\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x65nd_streams\x18\x05 \x01(\x08\x42\x13\n\x11_expected_version\"\x81\x01\n\x12RegistryDifference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12&\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x88\x01\n\x13\x45\x64itRegistryRequest\x12(\n\x05\x65\x64its\x18\x01 \x03(\x0b\x32\x19.penstock.v1.RegistryEdit\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\"\x9c\x01\n\x14\x45\x64itRegistryResponse\x12\x34\n\x0b\x64ifferences\x18\x01 \x03(\x0b\x32\x1f.penstock.v1.RegistryDifference\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06\x62\x65hind\x18\x03 \x03(\t\x12-\n\x08\x61\x64\x61pters\x18\x04 \x03(\x0b\x32\x1b.penstock.v1.ReplicaAdapter\"_\n\x13ListRegistryRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06hashes\x18\x05 \x01(\x08\"b\n\x14ListRegistryResponse\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.RegistryEntry\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"W\n\x1aListRegistryChangesRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\x04\"\xb9\x01\n\x0eRegistryChange\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x12\n\ncredential\x18\x04 \x01(\t\x12\x33\n\ndifference\x18\x05 \x01(\x0b\x32\x1f.penstock.v1.RegistryDifference\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x0e\n\x06intact\x18\x08 \x01(\x08\"K\n\x1bListRegistryChangesResponse\x12,\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.RegistryChange\"\xec\x01\n\x10\x43reateKeyRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x0f\n\x07\x63lasses\x18\x04 \x03(\t\x12.\n\nnot_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x65xpires\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08replaces\x18\x07 \x01(\t\x12*\n\x07overlap\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"<\n\x11\x43reateKeyResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65hind\x18\x03 \x03(\tBP\n\x0f\x64\x65v.penstock.v1B\rRegistryProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,29 +36,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.penstock.v1B\rRegistryProtoP\001Z&penstock.dev/go/penstock/v1;penstockv1\242\002\003PSK'
   _globals['_REGISTRYENTRY']._serialized_start=139
-  _globals['_REGISTRYENTRY']._serialized_end=324
-  _globals['_REPLICAADAPTER']._serialized_start=326
-  _globals['_REPLICAADAPTER']._serialized_end=451
-  _globals['_REGISTRYEDIT']._serialized_start=454
-  _globals['_REGISTRYEDIT']._serialized_end=609
-  _globals['_REGISTRYDIFFERENCE']._serialized_start=612
-  _globals['_REGISTRYDIFFERENCE']._serialized_end=741
-  _globals['_EDITREGISTRYREQUEST']._serialized_start=744
-  _globals['_EDITREGISTRYREQUEST']._serialized_end=880
-  _globals['_EDITREGISTRYRESPONSE']._serialized_start=883
-  _globals['_EDITREGISTRYRESPONSE']._serialized_end=1039
-  _globals['_LISTREGISTRYREQUEST']._serialized_start=1041
-  _globals['_LISTREGISTRYREQUEST']._serialized_end=1136
-  _globals['_LISTREGISTRYRESPONSE']._serialized_start=1138
-  _globals['_LISTREGISTRYRESPONSE']._serialized_end=1236
-  _globals['_LISTREGISTRYCHANGESREQUEST']._serialized_start=1238
-  _globals['_LISTREGISTRYCHANGESREQUEST']._serialized_end=1325
-  _globals['_REGISTRYCHANGE']._serialized_start=1328
-  _globals['_REGISTRYCHANGE']._serialized_end=1513
-  _globals['_LISTREGISTRYCHANGESRESPONSE']._serialized_start=1515
-  _globals['_LISTREGISTRYCHANGESRESPONSE']._serialized_end=1590
-  _globals['_CREATEKEYREQUEST']._serialized_start=1593
-  _globals['_CREATEKEYREQUEST']._serialized_end=1829
-  _globals['_CREATEKEYRESPONSE']._serialized_start=1831
-  _globals['_CREATEKEYRESPONSE']._serialized_end=1891
+  _globals['_REGISTRYENTRY']._serialized_end=352
+  _globals['_REPLICAADAPTER']._serialized_start=354
+  _globals['_REPLICAADAPTER']._serialized_end=479
+  _globals['_REGISTRYEDIT']._serialized_start=482
+  _globals['_REGISTRYEDIT']._serialized_end=637
+  _globals['_REGISTRYDIFFERENCE']._serialized_start=640
+  _globals['_REGISTRYDIFFERENCE']._serialized_end=769
+  _globals['_EDITREGISTRYREQUEST']._serialized_start=772
+  _globals['_EDITREGISTRYREQUEST']._serialized_end=908
+  _globals['_EDITREGISTRYRESPONSE']._serialized_start=911
+  _globals['_EDITREGISTRYRESPONSE']._serialized_end=1067
+  _globals['_LISTREGISTRYREQUEST']._serialized_start=1069
+  _globals['_LISTREGISTRYREQUEST']._serialized_end=1164
+  _globals['_LISTREGISTRYRESPONSE']._serialized_start=1166
+  _globals['_LISTREGISTRYRESPONSE']._serialized_end=1264
+  _globals['_LISTREGISTRYCHANGESREQUEST']._serialized_start=1266
+  _globals['_LISTREGISTRYCHANGESREQUEST']._serialized_end=1353
+  _globals['_REGISTRYCHANGE']._serialized_start=1356
+  _globals['_REGISTRYCHANGE']._serialized_end=1541
+  _globals['_LISTREGISTRYCHANGESRESPONSE']._serialized_start=1543
+  _globals['_LISTREGISTRYCHANGESRESPONSE']._serialized_end=1618
+  _globals['_CREATEKEYREQUEST']._serialized_start=1621
+  _globals['_CREATEKEYREQUEST']._serialized_end=1857
+  _globals['_CREATEKEYRESPONSE']._serialized_start=1859
+  _globals['_CREATEKEYRESPONSE']._serialized_end=1919
 # @@protoc_insertion_point(module_scope)

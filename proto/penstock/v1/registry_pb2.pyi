@@ -34,8 +34,10 @@ class RegistryEntry(_message.Message):
     CHANGED_AT_MS_FIELD_NUMBER: _builtins.int
     FIXED_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Kind: "tenant", "key", "adapter" or "alias"."""
+    """Kind: "tenant", "key", "adapter", "alias" or "pool"."""
     name: _builtins.str
     """Name, unique in its kind. Of a key: its public id."""
     version: _builtins.int
@@ -44,6 +46,12 @@ class RegistryEntry(_message.Message):
     """Time of that change, milliseconds since the Unix epoch. 0: the entry is of the settings."""
     fixed: _builtins.bool
     """Whether the settings forbid to change it (`registry.fixed`)."""
+    state: _builtins.str
+    """Of a pool that was added, changed or removed: "starting", "serving", "failed", "draining" or "gone". Empty where the
+    process that starts replicas does not say it.
+    """
+    why: _builtins.str
+    """Reason why a pool's replicas do not start. They are tried again."""
     @_builtins.property
     def value(self) -> _struct_pb2.Struct:
         """Content. Its fields are those of the settings of this kind: `tenants.NAME`, an entry of the keys file, and so on."""
@@ -62,10 +70,12 @@ class RegistryEntry(_message.Message):
         changed_at_ms: _builtins.int = ...,
         fixed: _builtins.bool = ...,
         replicas: _abc.Iterable[Global___ReplicaAdapter] | None = ...,
+        state: _builtins.str = ...,
+        why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_at_ms", b"changed_at_ms", "fixed", b"fixed", "kind", b"kind", "name", b"name", "replicas", b"replicas", "value", b"value", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_at_ms", b"changed_at_ms", "fixed", b"fixed", "kind", b"kind", "name", b"name", "replicas", b"replicas", "state", b"state", "value", b"value", "version", b"version", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,7 +19,7 @@ from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen, standard_input
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
-from router.commands.registry.tables import TABLES, edits_of, kind_of, read_tables, shown, to_toml
+from router.commands.registry.tables import TABLES, edits_of, kind_of, read_file, shown, to_toml
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -82,16 +82,24 @@ def _print_entries(entries: tuple[RegistryEntry, ...]) -> None:
 
 
 def _short(value: Any) -> str:
+    if isinstance(pool := value.get("settings"), dict):
+        value = {name: pool[name] for name in ("model", "engine", "replicas") if name in pool}
     return ", ".join(f"{name} = {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
 
 
 def add_apply_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        f"Bring the registry of a running cluster to a TOML file with the tables {_KINDS}. Shows the difference first, "
-        "and asks before it changes anything."
+        f"Bring a running cluster to a TOML file with the tables {_KINDS}. Shows the difference first, and asks before "
+        "it changes anything. A file of settings, such as `penstock up --settings` takes, can be given too: its pools, "
+        "aliases and tenants are applied."
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="TOML file, such as `penstock get --toml` prints")
-    parser.add_argument("--prune", action="store_true", help="delete entries of its tables that it does not have")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="file of settings, or such as `penstock get --toml` prints"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="delete entries of its tables, pools included, that it does not have"
+    )
+    parser.add_argument("--detach", action="store_true", help="do not wait until pools have changed")
     parser.add_argument("--dry-run", action="store_true", help="only show the difference")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     _add_wait(parser)
@@ -102,15 +110,24 @@ def add_apply_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_apply(options: argparse.Namespace) -> int:
     """Show what a file changes, ask, and change it."""
-    entries = read_tables(options.file)
+    file = read_file(options.file)
     with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
         present = client.registry(timeout=10.0)
-        edits = edits_of(entries, present, prune=options.prune)
-        if not edits:
-            screen().print("nothing to change")
-        elif len(edits) > MOST_EDITS:
+        edits = edits_of(file.entries, present, prune=options.prune)
+        if len(edits) > MOST_EDITS:
             raise SettingsError(f"{options.file}: changes {len(edits)} entries; at most {MOST_EDITS} go together")
-        else:
+        if file.others:
+            messages().print(
+                f"[dim]not compared, they need a restart: {escape(', '.join(file.others))}[/]", highlight=False
+            )
+        if file.pools is not None:
+            from router.commands.registry.pools import change_pools
+
+            # New pools come before what names them.
+            outcome.status = change_pools(options, client, file.pools, present, quiet=bool(edits))
+        elif not edits:
+            screen().print("nothing to change")
+        if edits and not outcome.status:
             outcome.status = _change(options, client, edits)
     return outcome.status
 
@@ -158,7 +175,7 @@ def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit])
         screen().print(f"x what key {name} has begun ends", highlight=False)
     if options.dry_run or not (differences or ends):
         return 0
-    if not options.yes and not _agreed(max(1, len(differences))):
+    if not options.yes and not agreed(max(1, len(differences))):
         return 1
     with messages().status("waiting until every router and replica knows it"):
         force = getattr(options, "force", False)
@@ -176,7 +193,12 @@ def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit])
     return 1 if any(each.state == "failed" for each in missing) else 0
 
 
-def _agreed(count: int) -> bool:
+def agreed(count: int) -> bool:
+    """Ask whether so many entries are to change.
+
+    Raises:
+        SettingsError: there is nobody to ask.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         raise SettingsError("there is nobody to ask; give --yes to change it")
     messages().print(f"Change {counted(count, 'entry', 'entries')}? [y/N] ", end="", markup=False)

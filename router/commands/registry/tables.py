@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,16 @@ from rich.text import Text
 from cluster.errors import SettingsError, plain_reason
 
 if TYPE_CHECKING:
+    from cluster.settings import PoolSettings
     from penstock.client import RegistryDifference, RegistryEdit, RegistryEntry
 
-TABLES: Mapping[str, str] = {"tenants": "tenant", "keys": "key", "adapters": "adapter", "aliases": "alias"}
+TABLES: Mapping[str, str] = {
+    "tenants": "tenant",
+    "keys": "key",
+    "adapters": "adapter",
+    "aliases": "alias",
+    "pools": "pool",
+}
 """Name of a table to the kind of its entries."""
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}
 
@@ -32,18 +40,62 @@ def kind_of(word: str) -> str:
     return kind
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Content of a file."""
+
+    entries: Mapping[tuple[str, str], dict[str, Any]]
+    """Entries by kind and name, but for pools."""
+    pools: Mapping[str, PoolSettings] | None
+    """Pools by name; None where the file names none."""
+    others: tuple[str, ...] = ()
+    """Other tables of a settings file, in order."""
+
+
+def read_file(path: Path) -> Tables:
+    """Return the content of a file of entries, or of a file of settings, which has pools.
+
+    Raises:
+        SettingsError: the file can't be read, is not TOML, has other tables and no pools, or has pools and is no file
+            of settings.
+    """
+    tables = _read(path)
+    if "pools" not in tables:
+        return Tables(_entries(path, tables), None)
+    from pydantic import ValidationError
+
+    from cluster.settings import Settings
+    from cluster.settings.load import SECRETS, describe_errors
+
+    only_here = {"keys", "adapters"}
+    try:
+        settings = Settings.model_validate({name: one for name, one in tables.items() if name not in only_here})
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {describe_errors(error, SECRETS, Settings)}") from error
+    own = {name: one for name, one in tables.items() if name in TABLES and name != "pools"}
+    others = tuple(name for name in tables if name not in TABLES)
+    return Tables(_entries(path, own), settings.pools, others)
+
+
 def read_tables(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the entries of a file by kind and name.
 
     Raises:
         SettingsError: the file can't be read, is not TOML, or has other tables.
     """
+    return _entries(path, _read(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {plain_reason(error)}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _entries(path: Path, tables: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for table, content in tables.items():
         if table not in TABLES or not isinstance(content, dict):
@@ -95,7 +147,13 @@ def to_toml(entries: Iterable[RegistryEntry]) -> str:
 
     tables: dict[str, dict[str, Any]] = {}
     for entry in entries:
-        tables.setdefault(_TABLE_OF.get(entry.kind, entry.kind), {})[entry.name] = dict(entry.value)
+        content = dict(entry.value)
+        if entry.kind == "pool":
+            if content.get("removed"):
+                continue
+            # As in a file of settings.
+            content = content["settings"]
+        tables.setdefault(_TABLE_OF.get(entry.kind, entry.kind), {})[entry.name] = content
     return tomli_w.dumps(tables)
 
 

@@ -41,7 +41,7 @@ class RegistryEntry:
     """Entry of the registry, or of the settings."""
 
     kind: str
-    """"tenant", "key", "adapter" or "alias"."""
+    """"tenant", "key", "adapter", "alias" or "pool"."""
     name: str
     value: Content
     version: int
@@ -52,12 +52,19 @@ class RegistryEntry:
     """Whether the settings forbid to change it."""
     replicas: tuple[ReplicaAdapter, ...] = ()
     """Of an adapter: its state on each replica of its pool."""
+    state: str = ""
+    """Of a pool that was added, changed or removed: "starting", "serving", "failed", "draining" or "gone"; empty where
+    the process that starts replicas does not say it."""
+    why: str = ""
+    """Reason why a pool's replicas do not start."""
 
     @classmethod
     def from_proto(cls, entry: registry_pb2.RegistryEntry) -> RegistryEntry:
         changed_at = _moment(entry.changed_at_ms) if entry.changed_at_ms else None
         replicas = tuple(map(ReplicaAdapter.from_proto, entry.replicas))
-        return cls(entry.kind, entry.name, content_of(entry.value), entry.version, changed_at, entry.fixed, replicas)
+        content = content_of(entry.value)
+        states = replicas, entry.state, entry.why
+        return cls(entry.kind, entry.name, content, entry.version, changed_at, entry.fixed, *states)
 
 
 @dataclass(frozen=True, slots=True)

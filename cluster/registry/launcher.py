@@ -1,0 +1,182 @@
+"""The process that starts and ends replicas follows the pools of the registry.
+
+A pool that is removed ends in this order: every router knows that it takes no new requests, its line and its streams
+are over, its replicas go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import NoReturn, Protocol
+
+from cluster.errors import QueueUnavailableError, RegistryConflictError, SetupError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.contract import Queue
+from cluster.registry.contract import Author, Edit, RegistryStore, Watcher
+from cluster.registry.pools import KIND, LAUNCHER, LauncherReport, PoolReport, PoolState, in_force, outdated
+from cluster.registry.view import LOOK_S, RegistryView
+from cluster.settings import PoolSettings
+
+_LOG = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""Pause before a pool's start is tried again."""
+
+
+class Platform(Protocol):
+    """Starts and ends the replicas of pools."""
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        """Start replicas that the pool lacks, and end those beyond its number. Return when that is done.
+
+        Raises:
+            SetupError: one did not start. Others may have.
+        """
+        ...
+
+    async def end_pool(self, name: str) -> None:
+        """End all replicas of a pool; return when they are gone."""
+        ...
+
+
+class PoolLauncher:
+    """Launcher of the pools of the registry."""
+
+    def __init__(
+        self,
+        declared: Mapping[str, PoolSettings],
+        store: RegistryStore,
+        platform: Platform,
+        open_queue: Callable[[str], Queue],
+        forget: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Prepare a launcher.
+
+        Args:
+            declared: pools that the cluster is started with.
+            store: the registry.
+            platform: starts and ends replicas.
+            open_queue: opens the queue of a pool.
+            forget: forgets what a pool leaves behind that a later one of its name must not get.
+        """
+        self._declared = declared
+        self._view = RegistryView(store, Watcher(f"launcher-{secrets.token_hex(4)}", LAUNCHER))
+        self._platform = platform
+        self._open_queue = open_queue
+        self._forget = forget
+        self._owner = TaskOwner("launcher")
+        self._here: dict[str, PoolSettings] = {}
+        """Pools that have replicas, or are to have them."""
+        self._work: dict[str, asyncio.Task[None]] = {}
+        """What goes on for a pool: its start, or its end."""
+        self._reports: dict[str, PoolReport] = {}
+
+    async def begin(self) -> dict[str, PoolSettings]:
+        """Return the pools that the cluster should start with. Entries give way to settings that have changed since.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer.
+        """
+        await self._view.refresh()
+        if old := outdated(self._declared, self._view.entries(KIND)):
+            edits = [Edit(KIND, entry.name, None, entry.version) for entry in old]
+            with suppress(RegistryConflictError):
+                await self._view.apply(edits, Author("", "start of the cluster"))
+            _LOG.warning("pools.settings_changed", extra={"pools": [entry.name for entry in old]})
+        self._here = in_force(self._declared, self._view.entries(KIND))
+        return dict(self._here)
+
+    async def run(self) -> NoReturn:
+        """Follow the registry; runs until it is cancelled."""
+        self._tell()
+        away = False
+        while True:
+            try:
+                await self._view.refresh()
+                await self._look()
+                away = False
+            except QueueUnavailableError as error:
+                if not away:
+                    _LOG.warning("launcher.store_away", extra={"error": str(error)})
+                away = True
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        wanted = in_force(self._declared, self._view.entries(KIND))
+        for name in [name for name in self._here if name not in wanted]:
+            settings = self._here.pop(name)
+            await self._instead(name, self._end(name, settings))
+        for name, settings in wanted.items():
+            # An end is not broken off: the pool starts again after it.
+            ends = name in self._reports and self._reports[name].state is PoolState.DRAINING
+            if self._here.get(name) != settings and not ends:
+                self._here[name] = settings
+                await self._instead(name, self._fit(name, settings))
+
+    async def _instead(self, name: str, work: Awaitable[None]) -> None:
+        """Do something for a pool in place of what goes on for it."""
+        if (task := self._work.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._work[name] = self._owner.spawn(_awaited(work), name)
+
+    async def _fit(self, name: str, settings: PoolSettings) -> None:
+        _LOG.warning("pool.fits", extra={"pool": name, "replicas": settings.replicas})
+        self._tell(name, PoolState.STARTING)
+        while True:
+            try:
+                await self._platform.fit_pool(name, settings)
+                break
+            except (SetupError, OSError) as error:
+                _LOG.error("pool.start_failed", extra={"pool": name, "error": str(error)})
+                self._tell(name, PoolState.FAILED, str(error))
+            await asyncio.sleep(RETRY_S)
+        self._tell(name, PoolState.SERVING)
+
+    async def _end(self, name: str, settings: PoolSettings) -> None:
+        _LOG.warning("pool.ends", extra={"pool": name})
+        self._tell(name, PoolState.DRAINING)
+        await self._drained(name, settings.rollout.drain_s)
+        await self._platform.end_pool(name)
+        with suppress(QueueUnavailableError):
+            await self._forget(name)
+        _LOG.warning("pool.ended", extra={"pool": name})
+        self._tell(name, PoolState.GONE)
+
+    async def _drained(self, name: str, seconds: float) -> None:
+        """Wait until nothing waits or runs in a pool that takes no new requests, at most for some seconds."""
+        queue, until, empty = self._open_queue(name), time.monotonic() + seconds, 0
+        entry = self._view.get(KIND, name)
+        version = entry.version if entry is not None else self._view.version
+        try:
+            # Empty twice: a request that was let in before its router knew may be on its way into the line.
+            while empty < 2 and time.monotonic() < until:
+                await asyncio.sleep(LOOK_S)
+                try:
+                    if await self._view.behind(version, 0.0, ("router",)):
+                        continue
+                    seen = await queue.observe()
+                except QueueUnavailableError:
+                    continue
+                empty = 0 if seen.running or any(seen.waiting) else empty + 1
+        finally:
+            await queue.close()
+
+    def _tell(self, name: str = "", state: PoolState = PoolState.SERVING, why: str = "") -> None:
+        if name:
+            self._reports[name] = PoolReport(state, why)
+        self._view.report(LauncherReport(ray=False, changes=True, pools=self._reports).pack())
+
+    async def close(self) -> None:
+        """Follow the registry no more. What the platform has stays."""
+        await self._owner.close()
+        await self._view.close()
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
