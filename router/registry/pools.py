@@ -116,7 +116,7 @@ def _of_new(
         yield "name", f"{name!r} is an alias; a pool needs a name of its own"
     if not launcher.ray:
         # Without Ray nothing gives replicas their accelerators, and no autoscaler runs.
-        needs = f"this cluster runs without Ray, which that needs: {_RESTART}"
+        needs = f"this cluster runs without Ray, and that needs it: {_RESTART}"
         if settings.engine is not EngineKind.SIM:
             yield "value.settings.engine", f"must be 'sim', got {settings.engine.value!r}; {needs}"
         if settings.autoscale.mode != "off":

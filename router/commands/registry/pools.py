@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cluster.errors import SettingsError
 from cluster.plural import counted
-from cluster.settings import PoolSettings
+from cluster.settings import EngineKind, PoolSettings
 from cluster.terminal.console import messages, screen, standard_input
 from router.commands.registry.pool_difference import Means, PoolChange, RunningPool, pool_changes
 from router.commands.rollout import follow, show
@@ -109,7 +109,8 @@ def drawn(change: PoolChange) -> Text:
         return text.append(f"- pool {change.name}\n", style="bold red")
     if change.before is None:
         text.append(f"+ pool {change.name}\n", style="bold green")
-        for name, value in _words(change.after.model_dump(mode="json", exclude_unset=True)):
+        unused = {"vllm"} if change.after.engine is EngineKind.SIM else {"sim"}
+        for name, value in _words(change.after.model_dump(mode="json", exclude_unset=True, exclude=unused)):
             text.append(f"    + {name} = {value}\n", style="green")
         return text
     text.append(f"~ pool {change.name}\n", style="bold yellow")

@@ -77,15 +77,6 @@ def read_file(path: Path) -> Tables:
     return Tables(_entries(path, own), settings.pools, others)
 
 
-def read_tables(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the entries of a file by kind and name.
-
-    Raises:
-        SettingsError: the file can't be read, is not TOML, or has other tables.
-    """
-    return _entries(path, _read(path))
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

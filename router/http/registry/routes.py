@@ -28,7 +28,7 @@ from router.registry.keys import MOST_OVERLAP_S
 
 _PATH = "/v1/registry"
 _ONE = f"{_PATH}/{{kind}}/{{name}}"
-_PLURALS = {"tenants": "tenant", "keys": "key", "adapters": "adapter", "aliases": "alias"}
+_PLURALS = {"tenants": "tenant", "keys": "key", "adapters": "adapter", "aliases": "alias", "pools": "pool"}
 _VERSION = re.compile(r'(?:W/)?"([0-9]{1,19})"')
 _PLACE = re.compile(r"^edits\[0\]\.(?:value\.)?")
 _MOMENTS = ("not_before", "expires")

@@ -14,7 +14,9 @@ import openai
 import psutil
 import pytest
 
+from cluster.cli.main import main
 from penstock import Delta, Finished, JobItem, JobState
+from penstock.client import NotFoundError
 from penstock.testing import COMMAND_VARIABLE, ClusterStartError, SimulatedCluster, running_cluster
 from penstock.testing.cluster import find_command
 from tests.support.waiting import until_sync
@@ -117,6 +119,30 @@ def test_it_needs_no_ray(cluster: SimulatedCluster) -> None:
 def _is_up_of(process: psutil.Process, cluster: SimulatedCluster) -> bool:
     words = process.info["cmdline"] or []
     return process.ppid() == os.getpid() and "up" in words and "--until-eof" in words and bool(cluster.target)
+
+
+def test_pools_are_added_changed_and_removed_while_it_runs(
+    cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PENSTOCK_API_KEY")
+    file = tmp_path / "cluster.toml"
+
+    def apply(text: str) -> str:
+        file.write_text(text)
+        assert 0 == main(["apply", str(file), "--prune", "--yes", "--target", cluster.target])
+        return capsys.readouterr().out
+
+    said = apply('[pools.demo]\nengine = "sim"\nreplicas = 3\n[pools.more]\nengine = "sim"\n')
+    assert "replicas: 2 -> 3  (at once)" in said
+    assert "+ pool more" in said
+    assert 8 == len(cluster.client.generate("more", "x", max_tokens=8, ignore_eos=True).choices[0].token_ids)
+    ready = {pool.name: len(pool.replicas) for pool in cluster.client.cluster_status().pools}
+    assert {"demo": 3, "more": 1} == ready
+    assert "- pool more" in apply('[pools.demo]\nengine = "sim"\nreplicas = 2\n')
+    with pytest.raises(NotFoundError, match="'more'"):
+        cluster.client.generate("more", "x")
+    (up,) = [each for each in psutil.process_iter(["cmdline"]) if _is_up_of(each, cluster)]
+    assert 2 == sum("deployments.process" in each.cmdline() for each in up.children())
 
 
 # --- its life ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from penstock.client import (
     RegistryEdit,
     UnauthenticatedError,
 )
-from router.commands.registry.tables import read_tables
+from router.commands.registry.tables import read_file
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.waiting import until
@@ -358,7 +358,8 @@ async def test_a_backup_brings_keys_back(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[pools.demo]\n", "pools: must be one of the tables tenants, keys, adapters, aliases"),
+        ("[router]\n", "router: must be one of the tables tenants, keys, adapters, aliases, pools"),
+        ("[pools.demo]\ncolour = 1\n", "pools.demo.colour: unknown setting"),
         ("tenants = 3\n", "tenants: must be one of the tables"),
         ("[tenants]\nacme = 3\n", "tenants.acme: must be a table, got 3"),
         ("[tenants\n", "is not valid TOML"),
@@ -368,7 +369,7 @@ async def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str,
     file = tmp_path / "cluster.toml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=problem):
-        read_tables(file)
+        read_file(file)
 
 
 async def test_an_adapter_is_loaded_everywhere_and_used_and_goes(stack: Stack, keys: Keys, tmp_path: Path) -> None:

@@ -1,0 +1,220 @@
+"""Pools that come and go over two running routers, with the launcher and replicas of simulated engines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from cluster.registry.launcher import PoolLauncher
+from cluster.settings import PoolSettings
+from loadtest.benchmarks.rollouts.places import Places
+from penstock.client import (
+    AsyncClient,
+    GenerateOptions,
+    InvalidArgumentError,
+    JobItem,
+    JobState,
+    NotFoundError,
+    RegistryEdit,
+)
+from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
+from tests.support.traffic import traffic
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Machine:
+    """A platform in this process."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self.places: dict[str, Places] = {}
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        stack = self._stack
+        alone = stack.settings.model_copy(update={"pools": {name: settings}})
+        opened = (lambda: stack.queue(name)), (lambda: stack.rollout(name))
+        self.places[name] = Places(alone, name, settings.replicas, *opened, secret=stack.secret)
+        await self.places[name].full.wait()
+
+    async def end_pool(self, name: str) -> None:
+        if (places := self.places.pop(name, None)) is not None:
+            await places.close()
+
+
+@contextlib.asynccontextmanager
+async def launching(stack: Stack) -> AsyncIterator[Machine]:
+    async def forget(_pool: str) -> None:
+        pass
+
+    machine = Machine(stack)
+    launcher = PoolLauncher(stack.settings.pools, stack.registry(), machine, stack.queue, forget)
+    await launcher.begin()
+    running = asyncio.create_task(launcher.run())
+    try:
+        yield machine
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await launcher.close()
+        for name in list(machine.places):
+            await machine.end_pool(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with (
+        running_stack(
+            tmp_path_factory.mktemp("stack"), routers=2, pools={"demo": sim_pool()}, jobs={"in_flight": 2}
+        ) as running,
+        launching(running),
+    ):
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def admin(stack: Stack) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:
+        await until(lambda: launcher_seen(client))
+        yield client
+
+
+async def launcher_seen(client: AsyncClient) -> bool:
+    try:
+        await client.edit_registry([added("probe")], dry_run=True)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def added(name: str, **sim: Any) -> RegistryEdit:
+    return RegistryEdit("pool", name, {"settings": sim_pool(**sim)})
+
+
+def removed(name: str) -> RegistryEdit:
+    return RegistryEdit("pool", name, {"removed": True})
+
+
+async def serves(stack: Stack, name: str) -> None:
+    """Wait until every router has a link to a replica of a pool."""
+    for router in stack.routers:
+        await until(lambda router=router: name in router.pools and bool(router.pools[name].replicas.connected()), 20)
+
+
+async def gone(stack: Stack, name: str) -> None:
+    await until(lambda: all(name not in router.pools for router in stack.routers), 20)
+
+
+async def test_a_pool_is_added_and_removed_under_load_and_no_request_is_lost(stack: Stack, admin: AsyncClient) -> None:
+    async with traffic(stack, clients=4, pause_s=0.01) as load:
+        assert () == (await admin.edit_registry([added("more", base_ms=20.0, max_num_seqs=1)], wait=10)).behind
+        await serves(stack, "more")
+        # One runs at each router's call, and the others wait in line.
+        calls = [
+            stack.inference(number % 2).StreamGenerate(
+                stream_request(f"number {number}", model="more", max_tokens=20, ignore_eos=True)
+            )
+            for number in range(4)
+        ]
+        ends = [asyncio.create_task(collect(call)) for call in calls]
+        await until(lambda: sum(router.pools["more"].active for router in stack.routers) == 4)
+        assert () == (await admin.edit_registry([removed("more")], wait=10)).behind
+        for number in range(2):
+            with pytest.raises(grpc.aio.AioRpcError, match="'more' is being removed and takes no new requests") as told:
+                await collect(stack.inference(number).StreamGenerate(stream_request("late", model="more")))
+            assert grpc.StatusCode.NOT_FOUND is told.value.code()
+        for events in await asyncio.gather(*ends):
+            assert 20 == sum(len(event.delta.token_ids) for event in events if event.HasField("delta"))
+        await gone(stack, "more")
+    assert [] == load.failures
+    with pytest.raises(NotFoundError, match="'more' is not served here; known models: demo"):
+        await admin.generate("more", "x")
+    (entry,) = await admin.registry("pool", name="more")
+    assert "gone" == entry.state
+
+
+async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: AsyncClient) -> None:
+    await admin.edit_registry([added("brief", base_ms=30.0)], wait=10)
+    await serves(stack, "brief")
+    sampling, keyed = {"max_tokens": 30, "ignore_eos": True}, GenerateOptions(idempotency_key="k1")
+    first = asyncio.create_task(admin.generate("brief", "x", sampling, keyed))
+    await until(lambda: stack.routers[0].pools["brief"].active == 1)
+    await admin.edit_registry([removed("brief")], wait=10)
+    async with AsyncClient(f"127.0.0.1:{stack.routers[1].port}") as other:
+        again = await other.generate("brief", "x", sampling, keyed)
+    assert 30 == again.usage.output_tokens
+    assert (await first).text == again.text
+    await gone(stack, "brief")
+
+
+async def test_a_job_waits_for_its_pool_to_come_back(stack: Stack, admin: AsyncClient) -> None:
+    await admin.edit_registry([added("night", base_ms=20.0, max_num_seqs=2)], wait=10)
+    await serves(stack, "night")
+    items = [JobItem(str(number), f"prompt {number}", {"max_tokens": 8, "ignore_eos": True}) for number in range(80)]
+    job = await admin.submit_job("night", items)
+
+    async def begun() -> bool:
+        return (await admin.get_job(job.job_id)).succeeded_items > 0
+
+    await until(begun, 20)
+    await admin.edit_registry([removed("night")], wait=10)
+    await gone(stack, "night")
+    left = await admin.get_job(job.job_id)
+    assert left.succeeded_items < 80
+    assert 0 == left.failed_items
+    await admin.edit_registry([added("night", base_ms=1.0)], wait=10)
+
+    async def ended() -> bool:
+        return (await admin.get_job(job.job_id)).state is JobState.SUCCEEDED
+
+    await until(ended, 30)
+    assert (80, 0) == ((found := await admin.get_job(job.job_id)).succeeded_items, found.failed_items)
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (removed("demo"), "must leave at least one pool"),
+        (removed("other"), "must be one of .*demo.*, got 'other'"),
+        (RegistryEdit("pool", "demo", None), "removed = true removes a pool"),
+        (RegistryEdit("pool", "demo", {"settings": sim_pool(base_ms=9.0)}), r"settings.sim: can't change here"),
+        (RegistryEdit("pool", "more", {"settings": {"engine": "vllm"}}), r"settings.engine: must be 'sim', got 'vllm'"),
+        (RegistryEdit("pool", "more", {"settings": {"engine": "sim", "colour": 1}}), "colour: unknown setting"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(stack: Stack, admin: AsyncClient, edit: RegistryEdit, text: str) -> None:
+    del stack
+    if "at least one" in text:
+        others = [one.name for one in await admin.registry("pool") if not one.value.get("removed")]
+        edits = [removed(name) for name in others]
+    else:
+        edits = [edit]
+    with pytest.raises(InvalidArgumentError, match=text):
+        await admin.edit_registry(edits)
+
+
+async def test_a_pool_that_an_alias_names_stays(stack: Stack, admin: AsyncClient) -> None:
+    del stack
+    alias = RegistryEdit("alias", "fast", {"targets": [{"model": "demo"}]})
+    await admin.edit_registry([alias, added("spare")], wait=10)
+    with pytest.raises(InvalidArgumentError, match="alias 'fast' sends requests to the pool 'demo'"):
+        await admin.edit_registry([removed("demo")])
+    with pytest.raises(InvalidArgumentError, match="'fast' is an alias"):
+        await admin.edit_registry([added("fast")])
+
+
+async def test_without_a_process_that_starts_replicas_pools_stay_as_they_are(tmp_path: Path) -> None:
+    async with (
+        running_stack(tmp_path, replicas=0) as alone,
+        AsyncClient(f"127.0.0.1:{alone.routers[0].port}") as client,
+    ):
+        with pytest.raises(InvalidArgumentError, match="change `pools` in the chart's values"):
+            await client.edit_registry([added("more")])
