@@ -116,6 +116,16 @@ class Change:
     """Whether the digest fits the line and, where it was read too, the line before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Part of the history."""
+
+    changes: Sequence[Change]
+    """Changes, newest first."""
+    before: int
+    """Number of the oldest line that was looked at. Older ones may follow; 0 where none is kept."""
+
+
 class RegistryStore(Protocol):
     """Store of the registry. Every method may raise QueueUnavailableError."""
 
@@ -151,8 +161,8 @@ class RegistryStore(Protocol):
         """Return the watchers that looked within the last minute."""
         ...
 
-    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
-        """Return changes, newest first.
+    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Past:
+        """Return changes. There may be fewer than the limit although older ones follow: a look has bounds.
 
         Args:
             kind: empty for all.

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
-from cluster.registry.contract import Author, Change, Edit, Entry, Look, Position, RegistryStore, Sighting, Watcher
+from cluster.registry.contract import Author, Edit, Entry, Look, Past, Position, RegistryStore, Sighting, Watcher
 
 _LOG = logging.getLogger(__name__)
 
@@ -173,8 +173,8 @@ class RegistryView:
                 return late
             await asyncio.sleep(min(LOOK_S / 2, max(0.0, until - time.monotonic())))
 
-    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
-        """Return changes, newest first. The arguments are those of the store."""
+    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Past:
+        """Return changes. The arguments are those of the store."""
         return await self._store.history(kind, name, limit, before)
 
     async def close(self) -> None:

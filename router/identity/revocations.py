@@ -90,6 +90,10 @@ class Revocations:
             work.revoke()
         return len(found)
 
+    def forget(self, credential: str) -> None:
+        """Forget a key's revocation. No work that it would end is left."""
+        self._at_ms.pop(credential, None)
+
 
 def revoked() -> bool:
     """Return whether the call whose task runs ends because its key was revoked."""

@@ -23,7 +23,7 @@ from penstock.wire import duration_from_wire
 from router.identity import Caller, Role, require_role
 from router.identity.key import hash_key, key_id, mint_key
 from router.registry.adapters import AdapterCalls
-from router.registry.keys import REVOCATION, replaced_key, revocation_of
+from router.registry.keys import REVOCATION, outlived, replaced_key, revocation_of
 from router.registry.kinds import KEY, KINDS, POOL, Kind, WrongEntryError
 from router.registry.pools import PoolCalls
 from router.registry.scope import Scope
@@ -35,7 +35,7 @@ MOST_EDITS = 1_000
 MOST_ENTRIES, DEFAULT_ENTRIES = 10_000, 1_000
 MOST_CHANGES, DEFAULT_CHANGES = 1_000, 50
 MOST_PAGES = 20
-"""Most pages of the history that are read for a tenant's own operator, who may see few of the changes."""
+"""Most pages of the history that one call reads: few of the changes may be of the kind, or the caller's to see."""
 MOST_OWN_KEYS = 1_000
 """Keys of a tenant beyond which its own operators make no more: every router has all keys in memory."""
 MOST_WAIT_S, DEFAULT_WAIT_S = 60.0, 5.0
@@ -138,9 +138,14 @@ class RegistryApi:
             return api.EditRegistryResponse(differences=differences, version=self._view.version)
         if not request.force:
             await self._adapters.check_unused(edits, wait_s)
+            await self._view.refresh()
+            # Somebody may have put an alias meanwhile.
+            if torn := list(torn_targets(edits, self._settings, self._view, force=False)):
+                raise InvalidRequestError(torn)
         began = time.monotonic()
         revocations = [revocation_of(one.name) for one in request.edits if one.end_streams]
-        version = await self._view.apply([*edits, *revocations], _author(caller))
+        old = outlived(self._view, self._settings, revocations) if revocations else []
+        version = await self._view.apply([*edits, *revocations, *old], _author(caller))
         # At once: ending a key's work may end this very call.
         _log(differences, revocations, caller, version)
         behind = await self._view.behind(version, wait_s)
@@ -266,13 +271,16 @@ class RegistryApi:
         limit = _limit(request.limit, DEFAULT_CHANGES, MOST_CHANGES)
         scope, before, found = Scope(caller), request.before or None, list[api.RegistryChange]()
         for _ in range(MOST_PAGES):
-            page = limit if scope.sees_all else MOST_CHANGES
-            lines = await self._view.history(request.kind, request.name, page, before)
-            found += [_change(line, author) for line in lines if (author := scope.of_change(line)) is not None]
-            if len(found) >= limit or len(lines) < page:
+            most = limit if scope.sees_all else MOST_CHANGES
+            past = await self._view.history(request.kind, request.name, most, before)
+            found += [_change(line, author) for line in past.changes if (author := scope.of_change(line)) is not None]
+            before = past.before
+            if len(found) >= limit or not before:
                 break
-            before = lines[-1].number
-        return api.ListRegistryChangesResponse(changes=found[:limit])
+        if len(found) > limit:
+            found = found[:limit]
+            before = found[-1].number
+        return api.ListRegistryChangesResponse(changes=found, before=before or 0)
 
 
 def _kind(name: str, place: str) -> Kind[Any]:
@@ -340,7 +348,7 @@ def _change(change: Change, author: Author) -> api.RegistryChange:
         before, after = (None if one is None else json.loads(one) for one in (change.before, change.after))
         difference = _difference(kind, change.name, before, after)
     elif change.kind == REVOCATION:
-        difference.after.update({"end_streams": True})
+        (difference.before if change.after is None else difference.after).update({"end_streams": True})
     return api.RegistryChange(
         number=change.number,
         at_ms=change.at_ms,

@@ -6,7 +6,8 @@ import datetime
 import json
 import logging
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ _LOG = logging.getLogger(__name__)
 
 DEFAULT_OVERLAP_S, MOST_OVERLAP_S = 3_600.0, 366 * 86_400.0
 """Seconds for which a key that was replaced stays valid."""
+_MARGIN_S = 86_400.0
+"""Seconds for uploads of jobs, and for clocks that differ."""
+_MOST_OUTLIVED = 100
+"""Revocations that one call deletes."""
 _RIGHTS = ("tenant", "role", "models", "classes")
 REVOCATION = "revocation"
 """Kind of the entries that end what a key has begun. Their names are those of keys."""
@@ -119,11 +124,26 @@ def revocation_of(name: str) -> Edit:
     return Edit(REVOCATION, name, secrets.token_hex(8).encode())
 
 
+def outlived(view: RegistryView, settings: Settings, now: Sequence[Edit]) -> list[Edit]:
+    """Return edits that delete the oldest revocations of which no work can be left. `now`: those of the same call.
+
+    A job ends, and a response is forgotten, some time after it began.
+    """
+    longest_s = max(settings.jobs.run_within_s, settings.router.http.responses_ttl_s) + _MARGIN_S
+    before_ms = (time.time() - longest_s) * 1000
+    again = {edit.name for edit in now}
+    old = [one for one in view.entries(REVOCATION).values() if one.at_ms < before_ms and one.name not in again]
+    some = sorted(old, key=lambda one: one.version)[:_MOST_OUTLIVED]
+    return [Edit(REVOCATION, one.name, None, one.version) for one in some]
+
+
 def follow_revocations(view: RegistryView, revocations: Revocations) -> None:
     """End the work of keys as the registry says."""
 
     def hear(entry: RegistryEntry) -> None:
-        if entry.value is not None and (ended := revocations.revoke(entry.name, entry.at_ms)):
+        if entry.value is None:
+            revocations.forget(entry.name)
+        elif ended := revocations.revoke(entry.name, entry.at_ms):
             _LOG.warning("registry.key_revoked", extra={"entry": entry.name, "ended": ended})
 
     view.listen(REVOCATION, hear)

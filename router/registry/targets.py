@@ -18,12 +18,13 @@ def torn_targets(
     edits: Sequence[Edit], settings: Settings, view: RegistryView, *, force: bool
 ) -> Iterator[FieldViolation]:
     """Yield the edits of aliases that name adapters which are not there, and of adapters that an alias still names.
+    Deleting an alias may bring back one of the settings, which then counts as put.
 
     Args:
         edits: all edits of a call, each checked by itself.
         settings: the cluster's.
         view: the registry before the edits.
-        force: whether adapters may go although aliases name them.
+        force: whether adapters may go although aliases name them, and aliases of the settings come back without theirs.
     """
     after = {
         kind: dict(view.entries(kind)) | {edit.name: _entry(edit) for edit in edits if edit.kind == kind}
@@ -37,6 +38,15 @@ def torn_targets(
                     names = ", ".join(sorted(known)[:_SHOWN]) or "which has none"
                     problem = f"must be an adapter of pool {pool!r}: {names}; got {adapter!r}"
                     yield FieldViolation(f"edits[{place}].value.{field}", problem)
+        elif edit.kind == ALIAS.name and not force and view.get(ALIAS.name, edit.name) is not None:
+            back = settings.aliases.get(edit.name)
+            for _field, pool, adapter in _named(back) if back is not None else ():
+                if adapter not in adapters.get(pool, set()):
+                    problem = (
+                        f"the alias {edit.name!r} of the settings comes back, which sends requests to {adapter!r}, no "
+                        f"adapter of pool {pool!r} now; put that first, or force it"
+                    )
+                    yield FieldViolation(f"edits[{place}].name", problem)
         elif edit.kind == KIND and not force:
             for alias in _users(edit.name, adapters, settings, after[ALIAS.name]):
                 problem = f"alias {alias!r} sends requests to the adapter {edit.name!r}; change that first, or force it"

@@ -13,7 +13,7 @@ from cluster.errors import RegistryConflictError
 from cluster.redis.connections import RedisTarget
 from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import PLAIN, pack
-from cluster.registry.contract import Author, Change, Edit, Entry, Look, Position, Sighting, Watcher
+from cluster.registry.contract import Author, Change, Edit, Entry, Look, Past, Position, Sighting, Watcher
 from cluster.registry.redis.keys import REGISTRY_KEYS
 from cluster.registry.redis.scripts import load_registry_scripts
 
@@ -96,9 +96,11 @@ class RedisRegistryStore:
         newest = max((at for at, _ in seen), default=0)
         return [Sighting(each.watcher, each.version, newest - at) for at, each in seen if newest - at <= WATCHED_MS]
 
-    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Sequence[Change]:
+    async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Past:
         reply = await self._run("history", kind, name, limit, "" if before is None else before)
-        return [_change(bytes(reply[i]), _text(reply[i + 1])) for i in range(0, len(reply), 2)]
+        oldest, *lines = reply
+        changes = [_change(bytes(lines[i]), _text(lines[i + 1])) for i in range(0, len(lines), 2)]
+        return Past(changes, int(oldest))
 
     async def close(self) -> None:
         await self._pipeline.close()

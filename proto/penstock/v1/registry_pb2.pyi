@@ -457,18 +457,22 @@ class ListRegistryChangesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGES_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    before: _builtins.int
+    """`before` of a request that goes on from here. 0: there are no older changes."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegistryChange]:
-        """Changes, newest first."""
+        """Changes, newest first. There may be fewer than the limit although older ones follow."""
 
     def __init__(
         self,
         *,
         changes: _abc.Iterable[Global___RegistryChange] | None = ...,
+        before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "changes", b"changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

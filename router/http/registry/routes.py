@@ -95,7 +95,9 @@ class RegistryRoutes:
             before=_count(query, "before"),
         )
         found = await self._admin.ListRegistryChanges(asked, context, caller)
-        return web.json_response({"object": "list", "data": [_change(each) for each in found.changes]})
+        page = {"object": "list", "data": [_change(each) for each in found.changes], "has_more": bool(found.before)}
+        # What the next call gives as `before`.
+        return web.json_response(page | ({"before": found.before} if found.before else {}))
 
     # --- change -------------------------------------------------------------------------------------------------------
 

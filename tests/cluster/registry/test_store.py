@@ -125,7 +125,7 @@ async def test_an_edit_that_changes_nothing_leaves_nothing(store: RedisRegistryS
     """Many of them would push others out of the history."""
     known = await put(store, a=b"1")
     assert await put(store, known, a=b"1") == known
-    assert 1 == len(await store.history("", "", 10, None))
+    assert 1 == len((await store.history("", "", 10, None)).changes)
 
 
 async def test_what_redis_lost_comes_back_from_those_who_know_it(
@@ -196,14 +196,31 @@ async def test_the_history_names_author_and_both_values(store: RedisRegistryStor
     known = await put(store, known, a=b"2")
     await put(store, known, a=None)
 
-    changes = await store.history("", "", 10)
+    past = await store.history("", "", 10)
+    changes = past.changes
     assert [4, 3, 2, 1] == [one.number for one in changes]
     assert [(b"2", None), (b"1", b"2"), (None, b"9"), (None, b"1")] == [(one.before, one.after) for one in changes]
     assert [ME, ME, Author("acme"), ME] == [one.author for one in changes]
     assert 5_000 == changes[0].at_ms - changes[-1].at_ms
     assert all(one.intact for one in changes)
-    assert [2] == [one.number for one in await store.history("key", "", 10)]
-    assert [3, 1] == [one.number for one in await store.history("tenant", "a", 2, before=4)]
+    assert 0 == past.before
+    assert [2] == [one.number for one in (await store.history("key", "", 10)).changes]
+    assert [3, 1] == [one.number for one in (await store.history("tenant", "a", 2, before=4)).changes]
+    some = await store.history("", "", 3)
+    assert ([4, 3, 2], 2) == ([one.number for one in some.changes], some.before)
+    assert [1] == [one.number for one in (await store.history("", "", 3, some.before)).changes]
+
+
+async def test_a_look_at_a_long_history_says_where_to_go_on(store: RedisRegistryStore) -> None:
+    known: Position | None = await put(store, a=b"1")
+    for number in range(17):
+        edits = [Edit("key", f"k{each}", b"%d" % number) for each in range(1_000)]
+        known = await store.apply(edits, ME, known or Position())
+    past = await store.history("tenant", "", 10)
+    assert 0 == len(past.changes)
+    assert 1 < past.before < 1_000
+    past = await store.history("tenant", "", 10, past.before)
+    assert ([1], 0) == ([one.number for one in past.changes], past.before)
 
 
 async def test_a_line_that_was_changed_shows(store: RedisRegistryStore, server: Server | InProcessRedis) -> None:
@@ -216,7 +233,7 @@ async def test_a_line_that_was_changed_shows(store: RedisRegistryStore, server: 
         line: bytes = client.lindex(REGISTRY_KEYS[4], 1)
         client.lset(REGISTRY_KEYS[4], 1, line.replace(b"two", b"TWO"))
 
-    assert [True, False, True] == [one.intact for one in await store.history("", "", 10)]
+    assert [True, False, True] == [one.intact for one in (await store.history("", "", 10)).changes]
 
 
 async def test_watchers_are_known_with_what_they_reported(store: RedisRegistryStore, clock: ManualClock) -> None:

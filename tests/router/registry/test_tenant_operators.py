@@ -21,6 +21,7 @@ from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2
 from router.identity import Caller, Role
 from router.identity.caller import Credential, CredentialKind
 from router.identity.new_key import KeyPlan, add_key
+from router.registry import api as module
 from router.registry.scope import Scope
 from tests.router.http.test_openai import HTTP, base
 from tests.router.identity.test_calls import every_call
@@ -193,7 +194,7 @@ async def test_no_route_over_http_names_another_tenant(stack: Stack, keys: Tenan
             assert [secret for secret in keys.secrets if secret in text] == [], path
 
 
-async def test_its_own_things_are_seen(stack: Stack, keys: Tenants) -> None:
+async def test_its_own_things_are_seen(stack: Stack, keys: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(stack, keys.mine) as mine:
         assert (await mine.whoami()).role == "tenant_operator"
         (pool,) = (await mine.cluster_status()).pools
@@ -207,6 +208,13 @@ async def test_its_own_things_are_seen(stack: Stack, keys: Tenants) -> None:
         # Who made it is another tenant.
         assert (change.difference.name, change.tenant, change.credential) == ("acme", "", "")
         assert {each.tenant for each in await mine.requests()} <= {"acme"}
+        # It sees few of the changes, so one call may see none, and say where to go on.
+        monkeypatch.setattr(module, "MOST_CHANGES", 2)
+        monkeypatch.setattr(module, "MOST_PAGES", 1)
+        assert (change,) == await mine.registry_changes("", name="acme", limit=2)
+        numbers = [each.number for each in await mine.registry_changes(limit=2)]
+        assert numbers == sorted(numbers, reverse=True)
+        assert change.number in numbers
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------

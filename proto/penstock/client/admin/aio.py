@@ -190,9 +190,14 @@ class AsyncAdminCaller(AsyncCaller):
             name: default: all.
             limit: 1 to 1000.
             before: number of a change; only older ones are returned. 0: from the newest on.
-            timeout: seconds; default: the client's.
+            timeout: seconds for each page; default: the client's.
         """
-        return await self._run(calls.registry_changes(kind, name, limit, before), timeout)
+        found: list[RegistryChange] = []
+        while True:
+            changes, before = await self._run(calls.registry_changes(kind, name, limit - len(found), before), timeout)
+            found += changes
+            if not before or len(found) >= limit:
+                return tuple(found)
 
     async def create_key(
         self,

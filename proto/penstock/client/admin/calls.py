@@ -102,12 +102,14 @@ def edit_registry(
     return UnaryCall(lambda stubs: stubs.admin.EditRegistry, request, RegistryResult.from_proto)
 
 
-def registry_changes(kind: str, name: str, limit: int, before: int) -> UnaryCall[tuple[RegistryChange, ...]]:
+def registry_changes(
+    kind: str, name: str, limit: int, before: int
+) -> UnaryCall[tuple[tuple[RegistryChange, ...], int]]:
     request = build(registry_pb2.ListRegistryChangesRequest, kind=kind, name=name, limit=limit, before=before)
     return UnaryCall(
         lambda stubs: stubs.admin.ListRegistryChanges,
         request,
-        lambda reply: tuple(map(RegistryChange.from_proto, reply.changes)),
+        lambda reply: (tuple(map(RegistryChange.from_proto, reply.changes)), reply.before),
     )
 
 

@@ -190,9 +190,14 @@ class AdminCaller(Caller):
             name: default: all.
             limit: 1 to 1000.
             before: number of a change; only older ones are returned. 0: from the newest on.
-            timeout: seconds; default: the client's.
+            timeout: seconds for each page; default: the client's.
         """
-        return self._run(calls.registry_changes(kind, name, limit, before), timeout)
+        found: list[RegistryChange] = []
+        while True:
+            changes, before = self._run(calls.registry_changes(kind, name, limit - len(found), before), timeout)
+            found += changes
+            if not before or len(found) >= limit:
+                return tuple(found)
 
     def create_key(
         self,
