@@ -37,6 +37,7 @@ class RolloutMetrics(Collector):
             labels=["pool", "reason"],
         )
         # Pools come and go while a scrape reads.
+        # Another thread may add a pool meanwhile.
         for name, pool in list(self._pools.items()):
             if (newest := pool.newest) is None:
                 continue
