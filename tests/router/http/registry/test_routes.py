@@ -101,8 +101,8 @@ async def test_of_two_who_change_the_same_version_one_is_told(stack: Stack, keys
     [
         ("PUT", "/tenant/a", {"wight": 2}, "wight: unknown setting"),
         ("PUT", "/tenant/pinned", {"weight": 2}, "name: tenant 'pinned' is fixed by the setting registry.fixed"),
-        ("PUT", "/thing/a", {}, "kind: must be one of adapter, alias, key, tenant, got 'thing'"),
-        ("GET", "/things", None, "kind: must be one of adapter, alias, key, tenant, got 'things'"),
+        ("PUT", "/thing/a", {}, "kind: must be one of adapter, alias, key, pool, tenant, got 'thing'"),
+        ("GET", "/things", None, "kind: must be one of adapter, alias, key, pool, tenant, got 'things'"),
         ("PUT", "/tenant/a?wait=soon", {}, 'wait: must be seconds, such as 5 or 0.5, got "soon"'),
         ("PUT", "/tenant/a?wait=61", {}, "wait: must be 0 s to 60 s, got 61 s"),
         ("GET", "?limit=10001", None, "limit: must be at most 10000, got 10001"),
