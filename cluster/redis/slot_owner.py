@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from cluster.redis.url import ClusterUrl
 
 _PARTS = 4
-"""Number of servers that can be asked within the time for one call."""
+"""Most servers that can be asked within the time for one call; fewer ones share all of it."""
 
 Address: TypeAlias = tuple[str, int]
 
@@ -28,8 +28,7 @@ class SlotOwner:
 
     def __init__(self, url: ClusterUrl, key: str, timeout_s: float, options: dict[str, Any]) -> None:
         self.slot = key_slot(key.encode())
-        self.patience_s = timeout_s / _PARTS
-        """Seconds for connecting to one server and its answer."""
+        self._timeout_s = timeout_s
         self._seeds = url.servers
         self._known: tuple[Address, ...] = ()
         self._hint: tuple[Address, ...] = ()
@@ -40,6 +39,10 @@ class SlotOwner:
     def make_connection(self) -> OwnerConnection:
         """Return a connection that is not connected yet."""
         return self._kind(self, **self._options)
+
+    def patience_s(self, servers: int) -> float:
+        """Return the seconds for connecting to one of so many servers and its answer."""
+        return self._timeout_s / min(_PARTS, servers)
 
     def hint(self, host: str, port: int) -> None:
         """Ask this server first at the next connect."""
@@ -82,9 +85,10 @@ class OwnerConnection(Connection):
         if self.is_connected:
             return
         why: BaseException | None = None
-        for address in self._slots.candidates():
+        candidates = self._slots.candidates()
+        for address in candidates:
             try:
-                async with asyncio.timeout(self._slots.patience_s):
+                async with asyncio.timeout(self._slots.patience_s(len(candidates))):
                     await self._follow(address)
                     return
             except (exceptions.RedisError, OSError, TimeoutError) as error:

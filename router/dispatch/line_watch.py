@@ -137,7 +137,8 @@ class LineWatch:
                 continue
             wait.note_holders(glance.shares)
             if wait.ahead is None and choice.state is ChoiceState.WAITING:
-                wait.ahead = [(each.request_class, each.tenant, each.waiting) for each in glance.ahead(described)]
+                ahead = glance.ahead(described)
+                wait.ahead = ahead and [(each.request_class, each.tenant, each.waiting) for each in ahead]
 
     def _describe(self, choice: Choice, line: Line | None, rank: int) -> Waiting:
         entry = choice.entry
@@ -151,6 +152,7 @@ class LineWatch:
             own_ahead=rank if place is None else place.own_ahead,
             passed=entry.request_id in self._passing,
             held=choice.state is ChoiceState.HELD,
+            unplaced=place is None,
         )
 
     def _pool_now(self) -> PoolNow:

@@ -33,6 +33,8 @@ class Waiting:
     """Whether an entry that prefers a replica was granted there before it, although it came later."""
     held: bool = False
     """Whether an engine died under it, and others that did so run alone before it."""
+    unplaced: bool = False
+    """Whether the line has no place of it: most often it came after the line was read, which then counts too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Glance:
             waiting.request_class.value,
             waiting.passed,
             waiting.held,
+            waiting.unplaced,
             waiting.own_ahead.bit_length(),
             waiting.kv_tokens.bit_length(),
         )
@@ -83,9 +86,11 @@ class Glance:
             found = self._known[like] = reason_of(waiting, self._line, self._pool), window
         return found
 
-    def ahead(self, waiting: Waiting) -> tuple[Ahead, ...]:
-        """Return the largest groups of entries that come before a choice."""
-        return ahead_of(waiting, self._line, self._pool)[:_MOST] if self._line is not None else ()
+    def ahead(self, waiting: Waiting) -> tuple[Ahead, ...] | None:
+        """Return the largest groups of entries that come before a choice; None where the line is too old to tell."""
+        if self._line is None or (waiting.unplaced and _own_line(waiting, self._line) is None):
+            return None
+        return ahead_of(waiting, self._line, self._pool)[:_MOST]
 
 
 def reason_of(waiting: Waiting, line: Line | None, pool: PoolNow) -> WaitReason:
@@ -118,19 +123,15 @@ def reason_of(waiting: Waiting, line: Line | None, pool: PoolNow) -> WaitReason:
 def ahead_of(waiting: Waiting, line: Line, pool: PoolNow) -> tuple[Ahead, ...]:
     """Return the entries that are expected to be granted before a choice, most first."""
     mine = waiting.request_class
-    own = next((each for each in line.lines if (each.request_class, each.tenant) == (mine, waiting.tenant)), None)
-    found = []
+    own = _own_line(waiting, line)
+    counts = dict[tuple[RequestClass, str], int]()
     for each in line.lines:
         if each.request_class is not mine:
-            count = _of_other_class(each, mine, line, pool)
-        elif own is None:
-            continue
-        elif each is own:
-            count = min(waiting.own_ahead, each.waiting - 1)
-        else:
-            count = _of_other_tenant(each, own, waiting)
-        if count > 0:
-            found.append(Ahead(each.request_class, each.tenant, count))
+            counts[each.request_class, each.tenant] = _of_other_class(each, mine, line, pool)
+        elif own is not None and each is not own:
+            counts[mine, each.tenant] = _of_other_tenant(each, own, waiting)
+    counts[mine, waiting.tenant] = _of_own_tenant(own, waiting)
+    found = [Ahead(request_class, tenant, count) for (request_class, tenant), count in counts.items() if count > 0]
     return tuple(sorted(found, key=lambda group: -group.waiting))
 
 
@@ -153,6 +154,17 @@ def full_window(waiting: Waiting, pool: PoolNow) -> str:
     if freest.kv_tokens + waiting.kv_tokens > freest.windows.kv_tokens:
         return "kv"
     return "" if _has_room(freest, waiting) else "prefill"
+
+
+def _own_line(waiting: Waiting, line: Line) -> TenantLine | None:
+    own = waiting.request_class, waiting.tenant
+    return next((each for each in line.lines if (each.request_class, each.tenant) == own), None)
+
+
+def _of_own_tenant(own: TenantLine | None, waiting: Waiting) -> int:
+    if waiting.unplaced:
+        return waiting.own_ahead
+    return min(waiting.own_ahead, own.waiting - 1) if own is not None else 0
 
 
 def _of_other_class(each: TenantLine, mine: RequestClass, line: Line, pool: PoolNow) -> int:

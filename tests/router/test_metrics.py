@@ -24,7 +24,7 @@ from router.generation.choice import Choice
 from router.handlers import service_handler
 from router.metrics import MAX_TENANTS, OTHER_TENANTS, RouterMetrics
 from tests.router.inference.test_preemption import QUICK, of_class
-from tests.support.stack import Stack, collect, request, running_stack, stream_request
+from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 
 CLASS = {"class": "standard"}
@@ -199,21 +199,21 @@ async def test_who_gives_way_and_leaves_in_line_counts_once(stack: Stack) -> Non
 async def test_who_takes_a_stream_over_counts_it_and_its_first_router_does_not(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
         first = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
-        started = (await first.read()).started
-        have = (await first.read()).delta
-        await until(lambda: stack.replicas[0].table.sequences == 1)
+        begun = await first_tokens(first, 1)
         again = stream_request(max_tokens=300, ignore_eos=True)
-        again.resume.resume_token = started.resume_token
-        again.resume.received_tokens.append(have.offset + len(have.token_ids))
+        again.resume.resume_token = next(event.started.resume_token for event in begun if event.HasField("started"))
+        again.resume.received_tokens.append(len(ids_of(begun)))
         end = (await collect(stack.inference(1).StreamGenerate(again)))[-1].finished
         counts = [router._metrics.registry for router in stack.routers]
         output = {"pool": "demo", "kind": "output"}
-        first_tokens = {"pool": "demo", **CLASS}
+        labels = {"pool": "demo", **CLASS}
 
         assert 300 == end.usage.output_tokens
+        # A client has its end a moment before the router counts it.
+        await until(lambda: counts[1].get_sample_value("penstock_router_tokens_total", output) is not None)
         assert [None, 300] == [each.get_sample_value("penstock_router_tokens_total", output) for each in counts]
-        await until(lambda: counts[0].get_sample_value("penstock_router_ttft_seconds_count", first_tokens) == 1)
-        assert counts[1].get_sample_value("penstock_router_ttft_seconds_count", first_tokens) is None
+        await until(lambda: counts[0].get_sample_value("penstock_router_ttft_seconds_count", labels) == 1)
+        assert counts[1].get_sample_value("penstock_router_ttft_seconds_count", labels) is None
 
 
 async def test_an_item_of_a_job_counts_as_its_class(stack: Stack) -> None:

@@ -48,14 +48,17 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.server import Router, build_router
 from router.stores import QueueFactory
+from tests.support.speed import patience
 from tests.support.waiting import until
 
 SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
 MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "demo")
 """Simulated engines take its tokenizer."""
-FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": 1.0, "attach_grace_s": 2.0}
-"""So that tests do not wait for production's seconds."""
-FAST_JOBS = {"poll_s": 0.05, "lease_s": 1.0}
+FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": round(patience(), 1), "attach_grace_s": round(2.0 * patience(), 1)}
+"""So that tests do not wait for production's seconds. A loop that stands still for a lease counts as dead, and on a slow
+machine it stands still for longer: there everything would begin again, and again.
+"""
+FAST_JOBS = {"poll_s": 0.05, "lease_s": round(patience(), 1)}
 """As above."""
 
 
@@ -311,6 +314,11 @@ async def first_tokens(call: Any, count: int) -> list[api.StreamGenerateResponse
         assert event is not grpc.aio.EOF
         events.append(event)
     return events
+
+
+def request_id_of(events: list[api.StreamGenerateResponse]) -> str:
+    """Return the id of a stream's request. Its first event may be `started`, or `queued` where there was no room."""
+    return next(filter(None, (event.started.request_id or event.queued.request_id for event in events)))
 
 
 def text_of(events: list[api.StreamGenerateResponse], index: int = 0) -> str:

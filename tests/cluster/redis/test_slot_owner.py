@@ -75,6 +75,11 @@ def test_whom_a_server_names_is_asked_first_and_once() -> None:
     assert [SEED] == slots.candidates()
 
 
+def test_few_servers_share_all_of_the_time_for_a_call() -> None:
+    """Where only one is known, nobody else gets what it is not given."""
+    assert [2.0, 1.0, 0.5, 0.5] == [owner().patience_s(servers) for servers in (1, 2, 4, 9)]
+
+
 async def up(queue: RedisQueue) -> None:
     await queue.heartbeat_replica(ReplicaBeat("r1", b"", ReplicaState.READY, MANY, ()))
     await queue.heartbeat_router(RouterBeat("A", ("r1",)))

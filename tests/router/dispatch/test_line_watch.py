@@ -59,12 +59,16 @@ async def test_nothing_is_asked_while_nothing_waits(tmp_path: Path, monkeypatch:
 
 async def test_the_parts_of_a_wait_add_up_to_it_and_say_who_was_ahead(tmp_path: Path, keys: Keys) -> None:
     async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 5.0}, sections=auth(keys)) as stack:
-        await begin(stack, keys.other, 400)
+        first = await begin(stack, keys.other, 20_000)
         await until(lambda: stack.replicas[0].table.sequences == 1)
         ahead = [await begin(stack, keys.acme, 40) for _ in range(3)]
         await waiting(stack, 3)
         last = await begin(stack, keys.acme, 2)
         await waiting(stack, 4)
+        # Nothing moves before the watch has looked at all of them.
+        choices = stack.routers[0].pools["demo"].choices
+        await until(lambda: all(choice.wait.ahead is not None for choice in choices.values() if choice.state.waits))
+        first.cancel()
         await asyncio.gather(*ahead)
         request_id = (await last)[-1].finished.request_id
 

@@ -11,7 +11,7 @@ from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaRecord
 from cluster.queue.line import Line, TenantLine
 from penstock.models import ReplicaState, RequestClass
-from router.dispatch.reasons import Ahead, PoolNow, Waiting, ahead_of, full_window, reason_of
+from router.dispatch.reasons import Ahead, Glance, PoolNow, Waiting, ahead_of, full_window, reason_of
 from router.generation.wait import WaitReason
 
 URGENT, S, B = RequestClass.INTERACTIVE, RequestClass.STANDARD, RequestClass.BATCH
@@ -72,6 +72,17 @@ def test_tenants_take_turns_by_service_and_weight() -> None:
     mine = replace(MINE, own_ahead=3)
     seen = line(entries("a", 50), entries("b", 50, weight=2.0), entries("mine", 9))
     assert (Ahead(S, "b", 6), Ahead(S, "a", 3), Ahead(S, "mine", 3)) == ahead_of(mine, seen, POOL)
+
+
+def test_a_line_that_is_older_than_a_choice_hides_no_one_of_its_own_tenant() -> None:
+    """The router knows those that wait here, and the line may have been read before any of them came."""
+    mine = replace(MINE, own_ahead=3, unplaced=True)
+    for seen in (line(entries("mine", 2)), line(entries("mine", 3)), line()):
+        assert (Ahead(S, "mine", 3),) == ahead_of(mine, seen, POOL)
+        assert WaitReason.OWN_TENANT is reason_of(mine, seen, POOL)
+    # Who else is ahead takes what its tenant was served.
+    assert Glance(line(entries("a", 3)), POOL).ahead(mine) is None
+    assert (Ahead(S, "a", 3), Ahead(S, "mine", 3)) == Glance(line(entries("a", 3), ALONE), POOL).ahead(mine)
 
 
 def test_the_full_window_is_that_of_the_replica_with_most_room() -> None:

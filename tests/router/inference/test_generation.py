@@ -13,7 +13,17 @@ from google.protobuf.duration_pb2 import Duration
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request, text_of
+from tests.support.stack import (
+    Stack,
+    collect,
+    first_tokens,
+    ids_of,
+    request,
+    request_id_of,
+    running_stack,
+    stream_request,
+    text_of,
+)
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -216,11 +226,11 @@ async def test_a_router_that_streams_much_merges_where_that_is_left_open(tmp_pat
 
 async def test_a_cancelled_stream_frees_its_slot_and_ends_with_finished(stack: Stack) -> None:
     call = stack.inference().StreamGenerate(stream_request(max_tokens=5_000, ignore_eos=True))
-    events = [await call.read(), await call.read()]
-    reply = await stack.inference().Cancel(api.CancelRequest(request_id=events[0].started.request_id))
+    events = await first_tokens(call, 1)
+    reply = await stack.inference().Cancel(api.CancelRequest(request_id=request_id_of(events)))
     events.extend(await collect(call))
 
-    assert events[0].started.request_id == reply.request_id
+    assert request_id_of(events) == reply.request_id
     assert types.FINISH_REASON_CANCELLED == events[-1].finished.choices[0].finish_reason
     assert len(ids_of(events)) == events[-1].finished.choices[0].output_tokens
     await until(lambda: slots(stack) == 0)

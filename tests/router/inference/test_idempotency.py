@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2
 from router.inference import admit as opening
-from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
+from tests.support.stack import Stack, collect, ids_of, request_id_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 
 
@@ -377,7 +377,7 @@ async def test_a_lost_client_finds_its_generation_within_the_grace(stack: Stack)
     events = await collect(stack.inference(1).StreamGenerate(keyed()))
 
     assert ids_of(events)[:10] == ids_of(begun)[:10]
-    assert events[-1].finished.request_id == begun[0].started.request_id
+    assert events[-1].finished.request_id == request_id_of(begun)
     assert len(events[-1].finished.receipt.attempts) == 1
 
 
@@ -392,7 +392,7 @@ async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_pa
         # Its output is gone, and another run may say something else.
         late = keyed(tokens=20_000)
         late.resume.received_tokens.append(len(ids_of(begun)))
-        for token in (b"", begun[0].started.resume_token):
+        for token in (b"", token_of(begun)):
             late.resume.resume_token = token
             with pytest.raises(grpc.aio.AioRpcError, match="ABORTED") as gone:
                 await collect(stack.inference().StreamGenerate(late))
@@ -400,8 +400,7 @@ async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_pa
             assert "0.3 s (queue.attach_grace_s)" in str(gone.value.details())
         # The key is free again.
         again = stack.inference().StreamGenerate(keyed(tokens=20_000))
-        started = await again.read()
-        assert started.started.request_id != begun[0].started.request_id
+        assert request_id_of([await again.read()]) != request_id_of(begun)
         again.cancel()
 
 
@@ -412,8 +411,7 @@ async def test_a_cancelled_request_leaves_no_result(stack: Stack) -> None:
     await collect(first)
 
     again = stack.inference(1).StreamGenerate(keyed(tokens=5000))
-    started = await again.read()
-    assert started.started.request_id != begun[0].started.request_id
+    assert request_id_of([await again.read()]) != request_id_of(begun)
     again.cancel()
 
 

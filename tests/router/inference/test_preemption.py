@@ -10,7 +10,17 @@ import pytest
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request, text_of
+from tests.support.stack import (
+    Stack,
+    collect,
+    first_tokens,
+    ids_of,
+    request,
+    request_id_of,
+    running_stack,
+    stream_request,
+    text_of,
+)
 
 QUICK = {"preempt_after_s": 0.1, "preempt_quantum_s": 0.2}
 SIM = {"base_ms": 5.0, "max_num_seqs": 1}
@@ -75,13 +85,12 @@ async def test_sampled_output_says_that_it_is_another_draw(tmp_path: Path, store
 async def test_a_cancelled_request_does_not_come_back(tmp_path: Path, store_url: str) -> None:
     async with running_stack(tmp_path, redis_url=store_url, sim=SIM, queue=QUICK) as stack:
         batch = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 5000))
-        started = (await batch.read()).started
-        await first_tokens(batch, 60)
+        begun = await first_tokens(batch, 60)
         chat = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_INTERACTIVE, 2000))
         while not (await chat.read()).HasField("delta"):
             pass
         # The batch request waits for its second slot.
-        await stack.inference().Cancel(api.CancelRequest(request_id=started.request_id))
+        await stack.inference().Cancel(api.CancelRequest(request_id=request_id_of(begun)))
         events = await collect(batch)
 
         assert events[-1].finished.choices[0].finish_reason == types.FINISH_REASON_CANCELLED

@@ -50,7 +50,7 @@ async def test_no_stream_notices_the_death_of_a_router(tmp_path: Path, store_url
     """Running and waiting ones, with and without a key, also unary ones; sampled output goes on as well, because it is
     the same attempt.
     """
-    sim, queue = {"base_ms": 3.0, "max_num_seqs": 8}, {"attach_grace_s": 20.0}
+    sim, queue = {"base_ms": 3.0, "max_num_seqs": 8}, {"attach_grace_s": 60.0}
     async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue) as stack:
         sampling = Sampling(temperature=temperature, seed=7, max_tokens=300, ignore_eos=True)
         async with AsyncClient(targets(stack)) as client:
@@ -78,8 +78,9 @@ async def test_no_stream_notices_the_death_of_a_router(tmp_path: Path, store_url
 
 async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_path: Path, store_url: str) -> None:
     """Drained for a moment only: what runs is not run again, what waits keeps its place."""
-    sim = {"base_ms": 5.0, "max_num_seqs": 6}
-    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim) as stack:
+    # A busy machine takes long to stop a router, and nobody reads meanwhile.
+    sim, queue = {"base_ms": 5.0, "max_num_seqs": 6}, {"attach_grace_s": 60.0}
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue) as stack:
         first = stack.routers.pop(0)
         ports = [f"127.0.0.1:{first.port}", *targets(stack)]
         async with AsyncClient(ports[1:]) as other:

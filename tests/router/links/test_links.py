@@ -31,7 +31,18 @@ from router.links.safeguards import LinkSafeguards
 from router.links.stream import open_stream
 from router.server import Router
 from tests.support.flaky import Relay
-from tests.support.stack import SECRET, Stack, collect, ids_of, request, running_stack, stream_request, text_of
+from tests.support.stack import (
+    SECRET,
+    Stack,
+    collect,
+    first_tokens,
+    ids_of,
+    request,
+    request_id_of,
+    running_stack,
+    stream_request,
+    text_of,
+)
 from tests.support.waiting import until
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
@@ -161,8 +172,7 @@ async def test_a_cancel_survives_a_broken_link(tmp_path: Path, cut: str) -> None
         relay = await RelayedReplica().install(stack)
         await stack.add_router()
         call = stack.inference().StreamGenerate(stream_request(max_tokens=4_000, ignore_eos=True))
-        request_id = (await call.read()).started.request_id
-        await call.read()
+        request_id = request_id_of(await first_tokens(call, 1))
         if cut == "before":
             relay.cut()
             await until(lambda: stack.replicas[0].table.parked == 1)
