@@ -138,7 +138,8 @@ class LineWatch:
             wait.note_holders(glance.shares)
             if wait.ahead is None and choice.state is ChoiceState.WAITING:
                 ahead = glance.ahead(described)
-                wait.ahead = ahead and [(each.request_class, each.tenant, each.waiting) for each in ahead]
+                if ahead is not None:
+                    wait.ahead = [(each.request_class, each.tenant, each.waiting) for each in ahead]
 
     def _describe(self, choice: Choice, line: Line | None, rank: int) -> Waiting:
         entry = choice.entry

@@ -138,7 +138,8 @@ async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(
 
     assert all(isinstance(result, QueueUnavailableError) for result in results)
     assert all(result.retry_after_s > 0 for result in results)
-    assert took < 2
+    # 0.3 s each, and what a busy machine adds; the server itself would never answer.
+    assert took < 10
     assert (await queue.submit("A", entry("q3"))).grant
     await queue.close()
 

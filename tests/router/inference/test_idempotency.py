@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2
 from router.inference import admit as opening
+from tests.support.speed import patience
 from tests.support.stack import Stack, collect, ids_of, request_id_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 
@@ -243,7 +244,7 @@ async def test_a_token_joins_the_request_that_has_its_key_now(stack: Stack) -> N
     for call in busy:
         call.cancel()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(10 * patience()):
         assert len(ids_of(await collect(third))) == 50
     with pytest.raises(grpc.aio.AioRpcError) as taken:
         await drain(second)

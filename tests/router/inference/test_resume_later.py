@@ -13,6 +13,7 @@ import pytest
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.server import Router
+from tests.support.speed import patience
 from tests.support.stack import Stack, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 
@@ -101,13 +102,16 @@ async def test_log_probabilities_stay_with_their_tokens(tmp_path: Path) -> None:
 
 async def test_a_call_that_takes_over_brings_its_own_deadline(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
-        wanted = stream_request(max_tokens=400, ignore_eos=True)
+        # The first deadline is long enough for 20 tokens on a busy machine, and too short for all of them.
+        deadline_s = 2.0 * patience()
+        tokens = round(deadline_s / 0.005) + 200
+        wanted = stream_request(max_tokens=tokens, ignore_eos=True)
         wanted.generate.idempotency_key = "k"
-        first = stack.inference(0).StreamGenerate(wanted, timeout=1.0)
+        first = stack.inference(0).StreamGenerate(wanted, timeout=deadline_s)
         await read(first, 20)
         first.cancel()
         events = await rest(stack.inference(1).StreamGenerate(wanted, timeout=60))
-        assert 400 == len(ids_of(events))
+        assert tokens == len(ids_of(events))
         assert [types.FINISH_REASON_LENGTH] == [end.finish_reason for end in events[-1].finished.choices]
 
         wanted.generate.idempotency_key = "other"
@@ -179,7 +183,7 @@ async def test_a_client_without_output_comes_back_to_an_attempt_that_is_over(tmp
         first.cancel()
         await until(lambda: not stack.replicas[0].table._attempts)
         wanted.resume.resume_token = started.started.resume_token
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(10 * patience()):
             events = await rest(stack.inference(router).StreamGenerate(wanted))
 
         assert 20 == len(ids_of(events))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -60,10 +61,12 @@ def seconds(parts: Any) -> dict[str, float]:
 
 
 async def test_a_request_is_explained_at_any_router_as_its_receipt_says(stack: Stack, keys: Keys) -> None:
+    began = time.monotonic()
     answer = await stack.inference(0).Generate(
         request(max_tokens=20, ignore_eos=True), metadata=bearer(keys.acme), timeout=30
     )
     found = await explained(stack, keys.acme, answer.request_id, router=1)
+    whole_s = time.monotonic() - began
     [call] = found.calls
     [choice] = call.choices
     [attempt] = choice.attempts
@@ -79,7 +82,8 @@ async def test_a_request_is_explained_at_any_router_as_its_receipt_says(stack: S
     assert attempt.load_at_grant.batch_limit == 2
     ttft_s = duration_from_wire(receipt.time_to_first_token)
     assert duration_from_wire(attempt.first_token_at) == pytest.approx(ttft_s, abs=0.001)
-    assert duration_from_wire(call.total_time) == pytest.approx(duration_from_wire(receipt.total_time), abs=0.05)
+    # A call is over a moment after its receipt was written, on a busy machine a long one.
+    assert duration_from_wire(receipt.total_time) <= duration_from_wire(call.total_time) <= whole_s
     parts = seconds(found.parts)
     assert sum(parts.values()) == pytest.approx(duration_from_wire(call.total_time), abs=0.005)
     assert parts["prefill"] == pytest.approx(duration_from_wire(receipt.attempts[0].prefill_time), abs=0.001)

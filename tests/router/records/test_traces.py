@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,10 @@ def seconds(span: Span) -> float:
 
 
 async def test_a_request_has_one_trace_below_its_callers_span(stack: Stack, collector: Collector) -> None:
+    began = time.monotonic()
     answer = await stack.inference().Generate(request(max_tokens=20, ignore_eos=True), metadata=SAMPLED, timeout=30)
     root = await root_of(collector, answer.request_id)
+    whole_s = time.monotonic() - began
     receipt = answer.receipt
     [attempt] = [span for span in collector.children(root) if span.name == "attempt"]
     by_name = {span.name: span for span in (*collector.children(root), *collector.children(attempt))}
@@ -77,12 +80,17 @@ async def test_a_request_has_one_trace_below_its_callers_span(stack: Stack, coll
     assert root.trace_state == "vendor=1"
     assert root.kind == Span.SPAN_KIND_SERVER
     assert {"admission", "queue", "attempt", "prefill", "decode", "llm_request"} <= by_name.keys()
-    assert seconds(root) == pytest.approx(duration_from_wire(receipt.total_time), abs=0.05)
+    # A call is over a moment after its receipt was written, on a busy machine a long one.
+    assert duration_from_wire(receipt.total_time) - 0.001 <= seconds(root) <= whole_s + 0.001
     assert seconds(by_name["admission"]) == pytest.approx(duration_from_wire(receipt.admission_time), abs=0.001)
     ran = receipt.attempts[0]
     assert seconds(by_name["queue"]) == pytest.approx(duration_from_wire(ran.queue_time), abs=0.001)
     assert seconds(by_name["prefill"]) == pytest.approx(duration_from_wire(ran.prefill_time), abs=0.001)
-    assert seconds(by_name["decode"]) == pytest.approx(duration_from_wire(ran.decode_time), abs=0.05)
+    # The router's view, which is later than the replica's by what a busy machine takes to tell it.
+    decode = by_name["decode"]
+    assert by_name["prefill"].end_time_unix_nano == decode.start_time_unix_nano
+    assert decode.end_time_unix_nano == attempt.end_time_unix_nano
+    assert 0 < seconds(decode) <= seconds(root)
     engine = attributes(by_name["llm_request"])
     assert engine["gen_ai.latency.time_in_model_decode"] == pytest.approx(duration_from_wire(ran.decode_time))
     assert engine["gen_ai.usage.completion_tokens"] == 20

@@ -31,6 +31,7 @@ from penstock.v1 import jobs_pb2
 from router.registry.keys import revocation_of
 from tests.router.http.test_openai import ASK, HTTP
 from tests.support.keys import Keys, bearer
+from tests.support.speed import patience
 from tests.support.stack import Stack, request, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -159,7 +160,7 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
         begun = {name: asyncio.ensure_future(call) for name, call in calls.items()}
         await until(lambda: stack.replicas[0].table.sequences >= 8)
         await revoke(stack, keys, made.id)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(5 * patience()):
             ends = dict(zip(begun, await asyncio.gather(*begun.values()), strict=True))
     told = f"the API key {made.id} was revoked, and what it had begun ended with it"
     assert {name: told in end for name, end in ends.items()} == dict.fromkeys(ends, True)
@@ -267,7 +268,7 @@ async def test_jobs_and_responses_in_the_background_end_with_the_reason(stack: S
     kept = await job(stack, second.key, items=1)
     await until(lambda: stack.replicas[0].table.sequences >= 3)
     await revoke(stack, keys, made.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(10 * patience()):
         found = await ended_response(stack, second.key, response)
         assert found["status"] == "failed"
         assert "was revoked" in found["error"]["message"]
@@ -405,7 +406,7 @@ async def test_what_a_dead_router_left_behind_ends_where_it_is_taken_up(tmp_path
         await store.apply([Edit("key", made.id, None), revocation_of(made.id)], Author("root"), Position())
         await store.close()
         await stack.add_router()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(15 * patience()):
             found = await ended_response(stack, second.key, response)
             assert "was revoked" in found["error"]["message"]
             assert await ended_job(stack, second.key, job_id) == ("JOB_STATE_CANCELLED", {"KEY_REVOKED"})
