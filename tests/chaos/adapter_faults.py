@@ -90,10 +90,11 @@ class AdaptersWhole:
         if not all(cluster.calls[name].done() for name in self.names):
             cluster.doubt = "a call has not ended"
             return ""
+        cluster.doubt = ""
         there = {name: await _there(cluster, name) for name in self.names}
         acknowledged = [name for name in self.names if cluster.calls[name].result() == ACKNOWLEDGED]
         ends = ends_of([cluster.calls[name] for name in self.names])
-        cluster.doubt = f"{there}, copies {_copies(cluster)}; calls: {ends}"
+        cluster.doubt += f"; copies {_copies(cluster)}; calls: {ends}"
         if None in there.values() or not all(there[name] for name in acknowledged):
             return ""
         everywhere = sum(map(bool, there.values()))
@@ -117,6 +118,7 @@ async def _there(cluster: ChaosCluster, name: str) -> bool | None:
         elif not listed and not usable and not entries:
             found.add(False)
         else:
+            cluster.doubt += f"{name} at {router}: listed {listed}, usable {usable}, {states}; "
             return None
     return found.pop() if len(found) == 1 else None
 
