@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1.7
 # Ray's head and workers with vLLM on NVIDIA GPUs. Build from the repository's root:
 #   docker build -f k8s/images/replica-cuda.Dockerfile -t penstock-replica-cuda .
-# PyTorch's wheels bring CUDA's libraries. The image needs the driver's interface and compilers for kernels.
+# PyTorch's wheels bring CUDA's libraries. The base brings nvcc, with which kernels are compiled at the start of an engine.
 
-ARG CUDA_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04@sha256:133c78a0575303be34164d0b90137a042172bdf60696af01a3c424ab402d86e2
+ARG CUDA_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04@sha256:7d2f6a8c2071d911524f95061a0db363e24d27aa51ec831fcccf9e76eb72bc92
 
 FROM ${CUDA_IMAGE} AS base
 RUN apt-get update \
@@ -12,7 +12,7 @@ RUN apt-get update \
 
 FROM base AS environment
 WORKDIR /source
-RUN python3.12 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir "build==1.3.0" "hatchling==1.27.0" "uv==0.9.9"
+RUN python3.12 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir "build==1.3.0" "hatchling==1.27.0" "uv==0.13.9"
 COPY pyproject.toml README.md LICENSE ./
 COPY cluster cluster
 COPY deployments deployments
@@ -23,7 +23,7 @@ COPY proto proto
 RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels proto \
     && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
     && python3.12 -m venv /opt/penstock \
-    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --torch-backend=cu128 /wheels/penstock_client-*.whl \
+    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --torch-backend=cu130 /wheels/penstock_client-*.whl \
          "$(ls /wheels/penstock_llm-*.whl)[gpu]" \
     && /opt/penstock/bin/python -c "import deployments.app"
 
@@ -33,7 +33,7 @@ LABEL org.opencontainers.image.source=https://github.com/penstock/penstock \
 RUN groupadd --gid 10001 penstock \
     && useradd --uid 10001 --gid 10001 --home-dir /home/penstock --create-home --shell /bin/bash penstock
 COPY --from=environment /opt/penstock /opt/penstock
-ENV PATH=/opt/penstock/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+ENV CUDA_HOME=/usr/local/cuda PATH=/opt/penstock/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /home/penstock

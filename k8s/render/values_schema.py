@@ -16,6 +16,9 @@ QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\
 MEMORY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^([0-9]+(\\.[0-9]+)?(k|[MGT]|[KMGT]i)?)?$"}
 DURATION: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$"}
 FREE: dict[str, Any] = {"type": "object"}
+PULL_SECRET: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]
+}
 SELECTED_BY = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/component",
@@ -27,6 +30,9 @@ SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
 LIMITS: dict[str, dict[str, Any]] = {
     # Pods would get these instead of the labels that policies, budgets and Services select by.
     "commonLabels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
+    "pods.labels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
+    "pods.securityContext": {"type": ["object", "null"]},
+    "pods.containerSecurityContext": {"type": ["object", "null"]},
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -79,6 +85,10 @@ LIMITS: dict[str, dict[str, Any]] = {
     "externalRedis.sentinel.hosts": HOSTS,
     "externalRedis.cluster.hosts": HOSTS,
     "externalRedis.ports": {"type": "array", "items": PORT, "minItems": 1},
+    "networkPolicy.dnsPorts": {"type": "array", "items": PORT, "minItems": 1},
+    "networkPolicy.modelSourcePorts": {"type": "array", "items": PORT, "minItems": 1},
+    "imagePullSecrets": {"type": "array", "items": PULL_SECRET},
+    "pools.*.workers.accelerator": {"type": "string", "pattern": "^([a-z0-9.-]+/[A-Za-z0-9._-]+)?$"},
     "networkPolicy.apiServer.ports": {"type": "array", "items": PORT, "minItems": 1},
     "monitoring.interval": DURATION,
     "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
@@ -111,7 +121,9 @@ FREE_MAPS = frozenset({
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
     "monitoring.labels", "monitoring.dashboards.labels",
 })  # fmt: skip
-FREE_NAMES = frozenset({"resources", "nodeSelector", "affinity", "podAnnotations", "annotations"})
+FREE_NAMES = frozenset({
+    "resources", "nodeSelector", "affinity", "podAnnotations", "annotations", "dnsConfig", "pod", "digests",
+})  # fmt: skip
 _KEY = re.compile(r"^( *)([A-Za-z0-9_.-]+):(?: |$)")
 
 
@@ -124,9 +136,21 @@ def values_schema(text: str) -> dict[str, Any]:
     name = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"}
     # A pool of the defaults can be removed with null.
     pools |= {"propertyNames": name, "additionalProperties": {"oneOf": [pool, {"type": "null"}]}, "minProperties": 1}
+    fields = schema["properties"]["pods"]["properties"]
+    _same_pods(schema, {name: field for name, field in fields.items() if name != "fixedUser"})
+    _same_pods(pool, schema["properties"]["router"]["properties"]["pod"]["properties"])
     pool["required"] = ["settings", "device", "workers"]
     pool["properties"]["workers"]["required"] = ["min", "max", "resources"]
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the Penstock chart", **schema}
+
+
+def _same_pods(schema: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Give every `pod` the fields of `pods`."""
+    for name, inner in schema.get("properties", {}).items():
+        if name == "pod":
+            inner |= {"properties": fields, "additionalProperties": False}
+        elif isinstance(inner, dict):
+            _same_pods(inner, fields)
 
 
 def comments_of(text: str) -> dict[tuple[str, ...], str]:

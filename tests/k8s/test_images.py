@@ -91,6 +91,28 @@ def test_the_workflow_builds_every_image_and_names_real_files() -> None:
     assert not re.findall(r"uses: (?!\./)\S+@(?!v\d)\S+", text)
 
 
+def test_the_cuda_image_has_the_cuda_of_its_pytorch_and_a_compiler() -> None:
+    """PyTorch 2.13 has wheels of CUDA 13.0 alone, and vLLM compiles kernels when an engine starts."""
+    lines = instructions(ROOT / "k8s" / "images" / "replica-cuda.Dockerfile")
+    (base,) = [line for line in lines if line.startswith("ARG CUDA_IMAGE=")]
+    (backend,) = re.findall(r"--torch-backend=cu(\d\d)(\d)", " ".join(lines))
+    assert re.search(rf"cuda:{'.'.join(backend)}\.\d+-devel-", base)
+    last = " ".join(lines)
+    assert "CUDA_HOME=/usr/local/cuda " in last
+    assert ":/usr/local/cuda/bin:" in last
+
+
+def test_images_are_pushed_under_the_tag_and_with_the_digests_that_the_chart_asks_for() -> None:
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    steps = jobs["build"]["steps"]
+    (push,) = [step for step in steps if step.get("id") == "push"]
+    assert push["with"]["tags"].endswith(":${{ env.VERSION }}")
+    assert any('VERSION=${GITHUB_REF_NAME#v}"' in step.get("run", "") for step in steps)
+    publish = next(step["run"] for step in jobs["chart"]["steps"] if "helm package" in step.get("run", ""))
+    # As `helm template` looks them up: by repository and tag.
+    assert '.images.digests[\\"$REGISTRY/$name:${GITHUB_REF_NAME#v}\\"]' in publish
+
+
 def test_the_charts_repositories_are_those_that_the_workflow_pushes() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
     images = {container["image"] for pod in pods(render()) for container in pod.containers()}

@@ -138,6 +138,60 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         lambda o: reserve(o, lambda c: c["applications"][0]["deployments"][0].update(graceful_shutdown_timeout_s=20)),
     ),
     (
+        "graces_add_up",
+        "defaults",
+        # Ray's own 30 s.
+        lambda o: worker(o)["containers"][0]["env"].remove(
+            next(e for e in worker(o)["containers"][0]["env"] if e["name"].startswith("RAY_GRACEFUL"))
+        ),
+    ),
+    ("operators_write_back_nothing", "defaults", lambda o: cluster(o)["workerGroupSpecs"][0].pop("scaleStrategy")),
+    (
+        "operators_write_back_nothing",
+        "gpu-tp",
+        lambda o: worker(o)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": 4}),
+    ),
+    (
+        "operators_write_back_nothing",
+        "defaults",
+        lambda o: cluster(o)["autoscalerOptions"]["resources"]["limits"].update(cpu="0.5"),
+    ),
+    ("operators_write_back_nothing", "defaults", lambda o: worker(o)["containers"].append({"name": "side"})),
+    ("operators_write_back_nothing", "defaults", lambda o: worker(o).update(tolerations=[])),
+    (
+        "operators_write_back_nothing",
+        "defaults",
+        lambda o: worker(o)["volumes"].append({"name": "x", "emptyDir": {"sizeLimit": "1024Mi"}}),
+    ),
+    (
+        "secrets_belong_to_no_revision",
+        "everything",
+        lambda o: one(o, "Secret", "-first-key")["metadata"]["annotations"].pop("helm.sh/hook"),
+    ),
+    (
+        "secrets_belong_to_no_revision",
+        "everything",
+        lambda o: one(o, "Secret", "-keys")["metadata"]["annotations"].update(
+            {"helm.sh/hook-delete-policy": "hook-failed"}
+        ),
+    ),
+    (
+        "node_drains_end",
+        "gpu-tp",
+        lambda o: one(o, "PodDisruptionBudget", "-small")["spec"].update(minAvailable=2),
+    ),
+    (
+        "node_drains_end",
+        "defaults",
+        lambda o: one(o, "PodDisruptionBudget", "-router")["spec"].update(maxUnavailable=0),
+    ),
+    ("node_drains_end", "gpu-pp", lambda o: worker(o)["containers"][0].pop("readinessProbe")),
+    (
+        "spreads_count_only_nodes_that_pods_may_use",
+        "defaults",
+        lambda o: router(o)["topologySpreadConstraints"][0].pop("nodeTaintsPolicy"),
+    ),
+    (
         "accelerators_agree",
         "gpu-tp",
         lambda o: worker(o)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": 2}),

@@ -14,7 +14,7 @@
 
 {{/* Labels that never change between versions, for selectors. Call with (list $ "component"). */}}
 {{- define "penstock.selector" -}}
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
@@ -47,20 +47,30 @@ app.kubernetes.io/part-of: penstock
 {{- $ := index . 0 -}}
 {{- $name := index . 1 -}}
 {{- $image := index $.Values.images $name -}}
-{{- if and $.Values.images.requireDigest (not $image.digest) -}}
+{{- $repository := $image.repository -}}
+{{- with ($.Values.global).imageRegistry -}}
+{{- /* A first part with a dot, a port, or localhost is a registry. */ -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") -}}
+{{- end -}}
+{{- $tagged := printf "%s:%s" $repository (default $.Chart.AppVersion $image.tag) -}}
+{{- $digest := default (get $.Values.images.digests $tagged) $image.digest -}}
+{{- if and $.Values.images.requireDigest (not $digest) -}}
 {{- fail (printf "images.%s.digest must be set, because images.requireDigest is on" $name) -}}
 {{- end -}}
-{{- if $image.digest -}}
-{{ $image.repository }}@{{ $image.digest }}
+{{- if $digest -}}
+{{ $repository }}@{{ $digest }}
 {{- else -}}
-{{ $image.repository }}:{{ default $.Chart.AppVersion $image.tag }}
+{{ $tagged }}
 {{- end -}}
 {{- end }}
 
+{{/* Pull secrets of the chart and of `global`, as names or as objects with a name. */}}
 {{- define "penstock.pullSecrets" -}}
-{{- range .Values.imagePullSecrets }}
-- name: {{ . }}
-{{- end }}
+{{- $names := list -}}
+{{- range concat (($.Values.global).imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
+{{- $names = append $names (dict "name" (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .)) -}}
+{{- end -}}
+{{- uniq $names | toJson -}}
 {{- end }}
 
 {{/* A pool's name as a part of the names of objects. */}}

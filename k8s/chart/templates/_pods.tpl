@@ -24,6 +24,10 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "penstock.serveGrace" -}}
 {{- add .Values.replica.drainSeconds 20 -}}
 {{- end }}
+{{/* Seconds for which Ray lets a stopped node finish its work. Its own 30 s would cut streams before Serve's grace ends. */}}
+{{- define "penstock.rayGrace" -}}
+{{- add (include "penstock.serveGrace" .) 10 -}}
+{{- end }}
 {{- define "penstock.workerGrace" -}}
 {{- add (include "penstock.serveGrace" .) 40 -}}
 {{- end }}
@@ -36,23 +40,23 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- if .Values.redis.enabled -}}
 - name: QUEUE_REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ include "penstock.redisSecret" . }}, key: {{ .Values.redis.key }}}}
+  valueFrom: {secretKeyRef: {name: {{ include "penstock.redisSecret" . | quote }}, key: {{ .Values.redis.key | quote }}}}
 - name: PENSTOCK_REDIS__URL
   value: redis://:$(QUEUE_REDIS_PASSWORD)@{{ include "penstock.fullname" . }}-redis:6379/0
 {{- else if and (eq $redis.mode "url") (not $redis.url) -}}
 - name: PENSTOCK_REDIS__URL
-  valueFrom: {secretKeyRef: {name: {{ required "externalRedis.existingSecret must be set, or externalRedis.url" $redis.existingSecret }}, key: {{ $redis.urlKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ required "externalRedis.existingSecret must be set, or externalRedis.url" $redis.existingSecret | quote }}, key: {{ $redis.urlKey | quote }}}}
 {{- else -}}
 {{- $secret := $redis.existingSecret -}}
 {{- $login := "" -}}
 {{- if and $secret $redis.usernameKey }}
 - name: QUEUE_REDIS_USERNAME
-  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.usernameKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: {{ $redis.usernameKey | quote }}}}
 {{- $login = "$(QUEUE_REDIS_USERNAME)" }}
 {{- end }}
 {{- if and $secret $redis.passwordKey }}
 - name: QUEUE_REDIS_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.passwordKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: {{ $redis.passwordKey | quote }}}}
 {{- $login = printf "%s:$(QUEUE_REDIS_PASSWORD)" $login }}
 {{- end }}
 {{- $login = ternary (printf "%s@" $login) "" (ne $login "") }}
@@ -64,7 +68,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $options := "" }}
 {{- if and $secret $redis.sentinelPasswordKey }}
 - name: QUEUE_SENTINEL_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.sentinelPasswordKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ $secret | quote }}, key: {{ $redis.sentinelPasswordKey | quote }}}}
 {{- $options = "?sentinel_password=$(QUEUE_SENTINEL_PASSWORD)" }}
 {{- end }}
 {{- if $ca }}
@@ -73,7 +77,7 @@ seccompProfile: {type: RuntimeDefault}
   value: /etc/penstock/redis-ca/ca.crt
 {{- end }}
 - name: PENSTOCK_REDIS__URL
-  value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options }}
+  value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options | quote }}
 {{- else }}
 {{- $url := $redis.url }}
 {{- if eq $redis.mode "cluster" }}
@@ -83,7 +87,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $url = printf "%s://%s" (ternary "rediss+cluster" "redis+cluster" $redis.tls.enabled) (join "," $redis.cluster.hosts) }}
 {{- end }}
 - name: PENSTOCK_REDIS__URL
-  value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "%s%s" (ternary "&" "?" (contains "?" $url)) $ca) "" (ne $ca "")) }}
+  value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "%s%s" (ternary "&" "?" (contains "?" $url)) $ca) "" (ne $ca "")) | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -92,19 +96,19 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "penstock.commonVolumes" -}}
 - name: cluster-secret
   secret:
-    secretName: {{ include "penstock.clusterSecret" . }}
+    secretName: {{ include "penstock.clusterSecret" . | quote }}
     defaultMode: 0440
-    items: [{key: {{ .Values.secrets.cluster.key }}, path: cluster-secret}]
+    items: [{key: {{ .Values.secrets.cluster.key | quote }}, path: cluster-secret}]
 {{- if .Values.replica.tls.enabled }}
 - name: link-tls
-  secret: {secretName: {{ include "penstock.linkTlsSecret" . }}, defaultMode: 0440}
+  secret: {secretName: {{ include "penstock.linkTlsSecret" . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if and .Values.externalRedis.enabled .Values.externalRedis.tls.caSecret }}
 - name: redis-ca
   secret:
-    secretName: {{ .Values.externalRedis.tls.caSecret }}
+    secretName: {{ .Values.externalRedis.tls.caSecret | quote }}
     defaultMode: 0440
-    items: [{key: {{ .Values.externalRedis.tls.caKey }}, path: ca.crt}]
+    items: [{key: {{ .Values.externalRedis.tls.caKey | quote }}, path: ca.crt}]
 {{- end }}
 {{- end }}
 {{- define "penstock.commonMounts" -}}
@@ -122,11 +126,14 @@ seccompProfile: {type: RuntimeDefault}
 - maxSkew: 1
   topologyKey: kubernetes.io/hostname
   whenUnsatisfiable: {{ index . 2 }}
+  # Nodes with taints that the pods don't tolerate are no places to spread over.
+  nodeTaintsPolicy: Honor
   labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
   matchLabelKeys: [pod-template-hash]
 - maxSkew: 1
   topologyKey: topology.kubernetes.io/zone
   whenUnsatisfiable: ScheduleAnyway
+  nodeTaintsPolicy: Honor
   labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
   matchLabelKeys: [pod-template-hash]
 {{- end }}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.k8s.charts import Object
-from tests.k8s.rules import network, runtime, security, wiring
+from tests.k8s.rules import network, operations, runtime, security, wiring
 
 Rule = Callable[[list[Object]], list[str]]
 
@@ -29,6 +29,10 @@ RULES: dict[str, Rule] = {
         security.pods_are_restricted,
         security.images_are_pinned,
         security.tokens_are_mounted_only_where_used,
+        operations.operators_write_back_nothing,
+        operations.secrets_belong_to_no_revision,
+        operations.node_drains_end,
+        operations.spreads_count_only_nodes_that_pods_may_use,
         network.edges_are_allowed,
         network.other_edges_are_denied,
     )

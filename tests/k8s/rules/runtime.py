@@ -26,7 +26,11 @@ CLOSING_S = 5.0
 """What a router takes to leave its pools."""
 NOT_SETTINGS = frozenset({"PENSTOCK_API_KEY", "PENSTOCK_SETTINGS"})
 RAY_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
-GPU = "nvidia.com/gpu"
+COMMON = ("cpu", "memory", "ephemeral-storage")
+RAY_DRAIN_S = 30.0
+"""What Ray gives a node that gets SIGTERM without more said."""
+RAY_END_S = 15.0
+"""What Ray's processes take to end after that."""
 
 
 def graces_add_up(objects: list[Object]) -> list[str]:
@@ -51,8 +55,14 @@ def graces_add_up(objects: list[Object]) -> list[str]:
         if given < drain + STOP_MARGIN_S:
             found.append(f"{app['name']}: Serve gives {given} s, a replica takes {drain + STOP_MARGIN_S} s")
     for pod in pods(objects):
-        if pod.component == "ray-worker" and pod.spec.get("terminationGracePeriodSeconds", 30) < longest:
-            found.append(f"{pod.owner}: grace below the {longest} s that Serve gives its replica")
+        if pod.component != "ray-worker":
+            continue
+        grace = pod.spec.get("terminationGracePeriodSeconds", 30)
+        of_ray = float(_environ(pod).get("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", RAY_DRAIN_S))
+        if of_ray < longest:
+            found.append(f"{pod.owner}: Ray ends its node after {of_ray} s, Serve gives its replica {longest} s")
+        if grace < of_ray + RAY_END_S:
+            found.append(f"{pod.owner}: grace {grace} s, Ray takes up to {of_ray + RAY_END_S} s")
     delay = service["spec"].get("rayClusterDeletionDelaySeconds", 60)
     if delay <= max(longest, settings["router"]["drain_s"]):
         found.append(f"rayClusterDeletionDelaySeconds {delay} ends the old cluster before it has drained")
@@ -70,7 +80,7 @@ def accelerators_agree(objects: list[Object]) -> list[str]:
         tp, pp = settings["tensor_parallel_size"], settings["pipeline_parallel_size"]
         group = groups[re.sub(r"[._]", "-", pool.lower())]
         resources = group["template"]["spec"]["containers"][0]["resources"]
-        pod_gpus = {int(resources[part].get(GPU, 0)) for part in ("requests", "limits")}
+        pod_gpus = {_accelerators(resources.get(part, {})) for part in ("requests", "limits")}
         node_gpus = int(group["resources"].get("GPU", 0))
         if pod_gpus != {node_gpus}:
             found.append(f"{pool}: the pod has {pod_gpus} GPUs, Ray counts {node_gpus}")
@@ -85,6 +95,10 @@ def accelerators_agree(objects: list[Object]) -> list[str]:
         if group["maxReplicas"] < deployment["num_replicas"] * pp:
             found.append(f"{pool}: {group['maxReplicas']} pods are too few for {deployment['num_replicas']} replicas")
     return found
+
+
+def _accelerators(amounts: dict[str, Any]) -> int:
+    return sum(int(value) for name, value in amounts.items() if name not in COMMON and not name.startswith("hugepages"))
 
 
 def arguments_parse(objects: list[Object]) -> list[str]:

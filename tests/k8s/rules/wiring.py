@@ -10,6 +10,7 @@ from tests.k8s.charts import Object, of_kind
 from tests.k8s.view import PodSpec, pods, selected
 
 SCALABLE = ("Deployment", "StatefulSet")
+RAY_AGENT = 52365
 
 
 def selectors_find_pods(objects: list[Object]) -> list[str]:
@@ -69,9 +70,14 @@ def services_reach_ports(objects: list[Object]) -> list[str]:
     for pod in pods(objects):
         for container in pod.containers():
             for port in _probe_ports(container):
-                if port not in (*pod.ports(), *pod.ports().values()):
+                if port not in (*pod.ports(), *pod.ports().values(), *_undeclared(pod)):
                     found.append(f"{pod.owner}: a probe asks port {port}, which it has not")
     return found
+
+
+def _undeclared(pod: PodSpec) -> tuple[int, ...]:
+    """Return ports that Ray opens beside those that the pod declares."""
+    return (RAY_AGENT,) if pod.component == "ray-worker" else ()
 
 
 def _probe_ports(container: dict[str, Any]) -> Iterator[Any]:
@@ -108,7 +114,7 @@ def _texts(pod: PodSpec) -> Iterator[str]:
 def volumes_are_there(objects: list[Object]) -> list[str]:
     """Every mount has its volume, every volume is mounted, and ConfigMaps exist with their keys."""
     found = []
-    maps = {each["metadata"]["name"]: each["data"] for each in of_kind(objects, "ConfigMap")}
+    maps = {each["metadata"]["name"]: each.get("data", {}) for each in of_kind(objects, "ConfigMap")}
     claims = {
         f"StatefulSet/{each['metadata']['name']}": {c["metadata"]["name"] for c in each["spec"]["volumeClaimTemplates"]}
         for each in of_kind(objects, "StatefulSet")

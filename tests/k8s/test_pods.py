@@ -1,0 +1,263 @@
+"""What an operator adds to pods reaches every component in the same way, and images come from where the values say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s.render.binaries import run
+from k8s.render.generated import CHART
+from tests.k8s.charts import Object, of_kind, one, parse, render, render_values
+from tests.k8s.rules.operations import canonical
+from tests.k8s.view import PodSpec, pods
+
+pytestmark = pytest.mark.slow
+
+ALL = {
+    "autoscaler.enabled": True,
+    "console.enabled": True,
+    "gcsRedis.enabled": True,
+    "auth.anonymous": True,
+    "pools.demo.settings.autoscale": {"mode": "advisory", "max_replicas": 2},
+}
+SECTIONS = {
+    "router": "router",
+    "autoscaler": "autoscaler",
+    "console": "console",
+    "redis": "redis",
+    "redis-gcs": "gcsRedis",
+    "ray-head": "ray.head",
+    "ray-worker": "pools.demo.workers",
+    "test": "test",
+}
+"""Section of the values by component."""
+FIELDS: dict[str, Any] = {
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "dnsPolicy": "None",
+    "dnsConfig": {"nameservers": ["10.0.0.2"]},
+    "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["hub"]}],
+    "hostNetwork": True,
+    "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
+    "serviceAccountName": "own",
+    "runtimeClassName": "nvidia",
+    "schedulerName": "volcano",
+    "priorityClassName": "high",
+    "initContainers": [{"name": "first", "image": "i", "resources": {}}],
+    "containers": [{"name": "beside", "image": "b", "resources": {}}],
+    "volumes": [{"name": "ca", "configMap": {"name": "ca"}}, {"name": "tmp", "emptyDir": {"sizeLimit": "3Gi"}}],
+    "securityContext": {"runAsUser": 1234, "supplementalGroups": [5]},
+}
+OF_MAIN: dict[str, Any] = {
+    "env": [{"name": "A", "value": "1"}],
+    "envFrom": [{"secretRef": {"name": "more"}}],
+    "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+}
+OWN = {"capabilities": {"add": ["IPC_LOCK"]}, "readOnlyRootFilesystem": False}
+
+
+def _missing(pod: PodSpec) -> list[str]:
+    """Return the fields that a pod lacks."""
+    spec, main = pod.spec, next(each for each in pod.spec["containers"] if each["name"] != "beside")
+    wanted = {"labels": {"team": "x"}, "annotations": {"note": "y"}}
+    pairs = [(spec, FIELDS), (main, OF_MAIN), (pod.metadata, wanted), (main, {"securityContext": OWN})]
+    return [name for where, fields in pairs for name, value in fields.items() if not _within(value, where.get(name))]
+
+
+def _within(value: Any, there: Any) -> bool:
+    if isinstance(value, dict):
+        return isinstance(there, dict) and all(_within(inner, there.get(key)) for key, inner in value.items())
+    if isinstance(value, list):
+        return isinstance(there, list) and all(each in there for each in value)
+    return bool(value == there)
+
+
+def _asked() -> dict[str, Any]:
+    labels = {"labels": {"team": "x"}, "annotations": {"note": "y"}, "containerSecurityContext": OWN}
+    return {**FIELDS, **OF_MAIN, **labels}
+
+
+def test_every_component_takes_every_field_from_pods_and_from_its_own() -> None:
+    everywhere = pods(render_values("defaults", {**ALL, "pods": _asked()}))
+    assert SECTIONS.keys() == {pod.component for pod in everywhere}
+    assert {} == {pod.owner: missing for pod in everywhere if (missing := _missing(pod))}
+    one_by_one = pods(render_values("defaults", {**ALL, **{f"{name}.pod": _asked() for name in SECTIONS.values()}}))
+    assert {} == {pod.owner: missing for pod in one_by_one if (missing := _missing(pod))}
+    # And nobody has them without being asked.
+    untouched = pods(render_values("defaults", ALL))
+    assert all(len(_missing(pod)) >= len(FIELDS) for pod in untouched)
+
+
+def test_the_fields_are_those_of_the_values() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert values["pods"].keys() - {"fixedUser"} == _asked().keys()
+    for section in SECTIONS.values():
+        with pytest.raises(subprocess.CalledProcessError) as error:
+            render_values("defaults", {f"{section}.pod": {"tolerationz": []}})
+        assert "tolerationz" in error.value.stderr
+
+
+def test_a_component_wins_over_pods_and_the_charts_own_labels_over_both() -> None:
+    values = {
+        "pods": {
+            "priorityClassName": "low",
+            "env": [{"name": "A", "value": "1"}],
+            "nodeSelector": {"a": "1", "b": "1"},
+        },
+        "router.pod": {"priorityClassName": "high", "env": [{"name": "A", "value": "2"}], "nodeSelector": {"b": "2"}},
+    }
+    (router,) = [pod for pod in pods(render_values("defaults", values)) if pod.component == "router"]
+    assert "high" == router.spec["priorityClassName"]
+    assert {"a": "1", "b": "2"} == router.spec["nodeSelector"]
+    assert ["2"] == [each["value"] for each in router.spec["containers"][0]["env"] if each["name"] == "A"]
+    with pytest.raises(subprocess.CalledProcessError):
+        render_values("defaults", {"pods.labels": {"app.kubernetes.io/component": "mine"}})
+
+
+def test_security_contexts_may_be_left_to_the_cluster() -> None:
+    """OpenShift refuses a user that is not of the namespace's range."""
+    for pod in pods(render_values("defaults", {**ALL, "pods.fixedUser": False})):
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & pod.spec["securityContext"].keys()
+        assert pod.spec["securityContext"]["runAsNonRoot"]
+    for name in ("securityContext", "containerSecurityContext"):
+        for pod in pods(render_values("defaults", {**ALL, f"pods.{name}": None})):
+            where = pod.spec if name == "securityContext" else pod.spec["containers"][0]
+            assert "securityContext" not in where, pod.owner
+    objects = render_values("defaults", {**ALL, "redis.pod.securityContext": None})
+    assert ["redis"] == [pod.component for pod in pods(objects) if "securityContext" not in pod.spec]
+
+
+def test_extra_objects_are_templates() -> None:
+    maps = {each["metadata"]["name"]: each.get("data") for each in of_kind(render("bent"), "ConfigMap")}
+    assert {"release": "penstock"} == maps["penstock-extra"]
+    assert "penstock-text" in maps
+
+
+def _image(values: dict[str, Any], end: str = "-router") -> str:
+    objects = render_values("defaults", values)
+    return str(one(objects, "Deployment", end)["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def test_a_digest_is_of_one_repository_and_tag() -> None:
+    ours, digest = "ghcr.io/penstock/penstock-router", f"sha256:{'5' * 64}"
+    released = {"images.digests": {f"{ours}:0.1.0": digest}}
+    assert f"{ours}@{digest}" == _image(released)
+    # What the release did not build has none of its digests.
+    assert f"{ours}:mine" == _image({**released, "images.router.tag": "mine"})
+    assert "corp/r:0.1.0" == _image({**released, "images.router.repository": "corp/r"})
+    mirror = {**released, "global": {"imageRegistry": "registry.example.org:5000/x/"}}
+    assert "registry.example.org:5000/x/penstock/penstock-router:0.1.0" == _image(mirror)
+    own = f"sha256:{'6' * 64}"
+    assert f"{ours}@{own}" == _image({**released, "images.router.digest": own})
+
+
+def test_pull_secrets_are_names_or_objects() -> None:
+    for pod in pods(render("bent")):
+        assert [{"name": "shared"}, {"name": "regcred"}, {"name": "other"}] == pod.spec["imagePullSecrets"]
+    with pytest.raises(subprocess.CalledProcessError):
+        render_values("defaults", {"imagePullSecrets": [{"nam": "x"}]})
+
+
+@pytest.mark.parametrize("name", ["123", "9lives"])
+def test_a_name_that_kuberay_would_refuse_is_refused_here(name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run("helm", "template", name, str(CHART))
+    assert f"must begin with a letter, got {name}-penstock" in error.value.stderr
+    objects = parse(run("helm", "template", name, str(CHART), "--set=fullnameOverride=llm"))
+    assert {name} == {pod.labels["app.kubernetes.io/instance"] for pod in pods(objects)}
+
+
+@pytest.mark.parametrize("word", ["0", "::", "- x", "on", "a: b"])
+def test_a_text_stays_a_text_whatever_it_looks_like(word: str) -> None:
+    """Names of classes, secrets and addresses that YAML would take for something else."""
+    values = {
+        "redis.storageClass": word,
+        "networkPolicy.apiServer.cidrs": [word],
+        "networkPolicy.monitoringNamespace": word,
+        "networkPolicy.operatorNamespace": word,
+        "console": {"enabled": True, "hostnames": [word], "ingress": {"enabled": True, "className": word}},
+        "networkPolicy.consoleClients": [{"podSelector": {}}],
+        "router.priorityClassName": word,
+        "pools.demo.workers.priorityClassName": word,
+        "secrets.huggingFace": {"existingSecret": word, "key": word},
+        "secrets.cluster": {"existingSecret": word, "key": word},
+        "secrets.rayToken.existingSecret": word,
+        "auth": {"existingSecret": word, "key": word},
+        "redis.existingSecret": word,
+        "redis.key": word,
+        "ray.modelCache.existingClaim": word,
+        "test.existingSecret": word,
+        "gateway": {"enabled": True, "parentRefs": [{"name": "g"}], "hostnames": [word]},
+    }
+    objects = render_values("defaults", values)
+    assert 17 < json.dumps(objects).count(json.dumps(word)[1:-1])
+    (worker,) = [pod for pod in pods(objects) if pod.component == "ray-worker"]
+    claims = [each["persistentVolumeClaim"] for each in worker.spec["volumes"] if each["name"] == "models"]
+    assert [{"claimName": word}] == claims
+    assert word == worker.spec["priorityClassName"]
+    claim = one(objects, "StatefulSet", "-redis")["spec"]["volumeClaimTemplates"][0]["spec"]
+    assert word == claim["storageClassName"]
+    assert (
+        word
+        == one(objects, "Ingress")["spec"]["rules"][0]["host"]
+        == one(objects, "Ingress")["spec"]["ingressClassName"]
+    )
+    assert [{"ipBlock": {"cidr": word}}] in [
+        rule.get("to") for rule in one(objects, "NetworkPolicy", "-ray-head")["spec"]["egress"]
+    ]
+
+
+def _budgets(values: dict[str, Any]) -> set[str]:
+    objects: list[Object] = render_values("defaults", {**ALL, "pools.demo.workers.min": 2, **values})
+    return {each["metadata"]["name"].removeprefix("penstock-") for each in of_kind(objects, "PodDisruptionBudget")}
+
+
+def test_every_budget_has_a_switch() -> None:
+    usual = {"router", "autoscaler", "console", "ray-worker-demo"}
+    assert usual == _budgets({})
+    switches = {"router": "router", "autoscaler": "autoscaler", "console": "console", "ray-worker-demo": "ray"}
+    for name, section in switches.items():
+        assert usual - {name} == _budgets({f"{section}.pdb.enabled": False})
+    alone = {"redis": "redis", "redis-gcs": "gcsRedis", "ray-head": "ray.head"}
+    for name, section in alone.items():
+        assert usual | {name} == _budgets({f"{section}.pdb.enabled": True})
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("0.5", "500m"), ("1.0", "1"), (4, "4"), ("1000m", "1"), ("1500m", "1500m"), ("1024Mi", "1Gi"),
+        ("1.5Gi", "1536Mi"), ("0.5Gi", "512Mi"), ("1000Ki", "1000Ki"), ("2000", "2k"), ("1G", "1G"), (0, "0"),
+        (4294967296, "4294967296"), ("768Gi", "768Gi"), ("1.5G", "1500M"), ("512Ki", "512Ki"), ("2048Gi", "2Ti"),
+    ],
+)  # fmt: skip
+def test_quantities_are_written_as_kubernetes_writes_them(written: str | int, wanted: str) -> None:
+    assert wanted == canonical(written)
+    objects = render_values("defaults", {"ray.head.resources": {"limits": {"memory": written}}})
+    (head,) = [pod for pod in pods(objects) if pod.component == "ray-head"]
+    assert wanted == head.spec["containers"][0]["resources"]["limits"]["memory"]
+
+
+def test_accelerators_go_by_the_name_of_their_resource() -> None:
+    def worker(values: dict[str, Any]) -> PodSpec:
+        workers = [
+            pod for pod in pods(render_values("gpu-tp", values)) if pod.labels.get("penstock.io/pool") == "small"
+        ]
+        return workers[0]
+
+    for name in ("nvidia.com/mig-3g.40gb", "amd.com/gpu"):
+        pod = worker({"pools.small.workers.accelerator": name})
+        resources = pod.spec["containers"][0]["resources"]
+        assert "1" == resources["requests"][name] == resources["limits"][name]
+        assert "nvidia.com/gpu" not in resources["limits"]
+        assert [name] == [each["key"] for each in pod.spec["tolerations"]]
+    claimed = worker({"pools.small.workers.accelerator": "", "pools.small.workers.resources.claims": [{"name": "gpu"}]})
+    resources = claimed.spec["containers"][0]["resources"]
+    assert {"cpu", "memory"} == resources["limits"].keys()
+    assert "tolerations" not in claimed.spec
