@@ -10,52 +10,40 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
-import shutil
 import sys
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from cluster.addresses import free_port, host_port
 from cluster.bootstrap.ahead import check_ahead, check_embedded, check_given, check_hubs
-from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.foreign_ray import join_ray, leave_ray
 from cluster.bootstrap.local_ray import LocalRay, start_local_ray
+from cluster.bootstrap.models import check_model
+from cluster.bootstrap.pools import open_launcher, settings_with, write_settings
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import POLL_S, Progress, unlinked, wait_file
+from cluster.bootstrap.ready import POLL_S, ROUTER_TIMEOUT_S, Progress, RouterProcess, start_router, unlinked, wait_file
 from cluster.bootstrap.redis_server import EmbeddedRedis
-from cluster.bootstrap.supervisor import supervise
-from cluster.errors import BootstrapError
+from cluster.bootstrap.supervisor import BackOff, supervise
+from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import side_by_side
-from cluster.plural import counted
 from cluster.ray_serve.client import ServeApi, default_token_file
-from cluster.ray_serve.config import app_name, serve_config
-from cluster.ray_serve.start_report import FOLDER, Failure, failures, stages
-from cluster.settings import Settings, access_of
+from cluster.ray_serve.pools import ServePools
+from cluster.registry.launcher import PoolLauncher
+from cluster.settings import PoolSettings, Settings, access_of
 from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
 
-ROUTER_TIMEOUT_S = 60.0
 AUTOSCALER_TIMEOUT_S = 30.0
-ENGINE_TIMEOUT_S = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class RouterProcess:
-    """A running router."""
-
-    process: ChildProcess
-    router_id: str
-    port: int
-    metrics_port: int
-    http_port: int
 
 
 class LocalCluster:
     """Processes of a local cluster. `async with LocalCluster(...)` starts and stops them."""
+
+    hosted_by_ray = True
 
     def __init__(self, settings: Settings, progress: Progress, *, same_port: bool = True) -> None:
         """`same_port`: all routers share one port, as clients expect; False gives each its own, for tests."""
@@ -73,6 +61,9 @@ class LocalCluster:
         self.autoscaler_port = 0
         """Port of the autoscaler's metrics and health endpoints."""
         self._settings_path = self.run_dir / "settings.json"
+        self._replicas_path = self.run_dir / "replicas.json"
+        """Settings of replicas and autoscaler, with the pools that run."""
+        self._launcher: PoolLauncher | None = None
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
         self._ray: LocalRay | None = None
@@ -111,7 +102,8 @@ class LocalCluster:
                 await check_hubs(self.settings, self._progress)
             await side_by_side(self._start_redis(), self._start_ray())
             settings_file = self._write_settings()
-            await side_by_side(self._deploy(settings_file), self._start_routers(settings_file))
+            await self._open_pools()
+            await side_by_side(self._deploy(), self._start_routers(settings_file))
             await self._wait_linked()
             await self._start_autoscaler()
             self._up = True
@@ -186,7 +178,7 @@ class LocalCluster:
             await old.stop_family(0.0)
         self._remove_ray_folder()
         await self._start_ray()
-        await self._deploy(self._settings_path)
+        await self._deploy()
         self._ray_lost = False
 
     def autoscaler_missing(self) -> bool:
@@ -199,7 +191,7 @@ class LocalCluster:
         await self._start_autoscaler()
 
     def _wants_autoscaler(self) -> bool:
-        return any(pool.autoscale.mode != "off" for pool in self.settings.pools.values())
+        return any(pool.autoscale.mode != "off" for pool in self.pools.values())
 
     def _remove_ray_folder(self) -> None:
         ray, self._ray = self._ray, None
@@ -215,7 +207,7 @@ class LocalCluster:
         ready_file.unlink(missing_ok=True)
         address, token_file = self._api
         command = [
-            *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._settings_path)),
+            *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._replicas_path)),
             *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
         ]
         self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
@@ -239,52 +231,61 @@ class LocalCluster:
         ClusterSecret.create_file(secret_file)
         paths = {"state_dir": self.state_dir, "secret_file": secret_file}
         self.settings = self.settings.model_copy(update={"cluster": self.settings.cluster.model_copy(update=paths)})
-        path = self._settings_path
-        # Redis' URL may contain a password.
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(self.settings.model_dump_json())
-        return path
+        write_settings(self._settings_path, self.settings)
+        return self._settings_path
 
-    async def _deploy(self, settings_file: Path) -> None:
-        assert self.serve is not None  # noqa: S101 - set by _start_ray
-        for name, pool in self.settings.pools.items():
-            self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
+    async def _open_pools(self) -> None:
+        """Learn from the registry which pools to start with. It changes none where Ray outlives this cluster."""
+        if not self.settings.cluster.ray_address:
+            self._launcher = open_launcher(self.settings, self, ray=self.hosted_by_ray)
+            try:
+                self.pools = await self._launcher.begin()
+            except QueueUnavailableError as error:
+                raise BootstrapError("redis", str(error)) from error
+        self._write_replica_settings()
+
+    def _write_replica_settings(self) -> None:
+        write_settings(self._replicas_path, settings_with(self.settings, self.pools))
+
+    async def _deploy(self) -> None:
         self._guest = self.ray_host is None
-        shutil.rmtree(self.run_dir / FOLDER, ignore_errors=True)
-        await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
-        await side_by_side(*(self._wait_pool(name) for name in self.settings.pools))
+        await self._serve_pools.deploy(settings_with(self.settings, self.pools))
+        await side_by_side(*(self._serve_pools.ready(name, pool.replicas) for name, pool in self.pools.items()))
 
-    async def _wait_pool(self, name: str) -> None:
+    @property
+    def _serve_pools(self) -> ServePools:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
-        wanted = self.settings.pools[name].replicas
-        began = time.monotonic()
-        while time.monotonic() - began < ENGINE_TIMEOUT_S:
-            self.check()
-            app = (await self.serve.status()).get(app_name(name))
-            failed = list(failures(self.run_dir / FOLDER, name))
-            if final := next((each for each in failed if each.final), None):
-                raise self._not_started(name, final.text)
-            if app is not None:
-                if app.status == "RUNNING" and app.running >= wanted:
-                    self._progress(f"pool {name}", "ready")
-                    return
-                if app.status == "DEPLOY_FAILED":
-                    raise self._not_started(name, failed[0].text if failed else app.message[-2_000:])
-                self._progress(f"pool {name}", self._stage(name, app.running, wanted, failed))
-            await asyncio.sleep(POLL_S * 3)
-        raise self._not_started(name, failed[0].text if failed else f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
+        log = str(self.ray_host.log_file) if self.ray_host is not None else ""
+        return ServePools(self.serve, self._replicas_path, self._gpus, self._progress, self.check, log)
 
-    def _stage(self, name: str, running: int, wanted: int, failed: list[Failure]) -> str:
-        parts = [f"{running} of {counted(wanted, 'replica runs', 'replicas run')}"]
-        parts += stages(self.run_dir / FOLDER, name)
-        if failed:
-            parts.append(f"{counted(len(failed), 'start', 'starts')} failed: {failed[-1].text.splitlines()[0]}")
-        return "; ".join(parts)
+    # --- pools that come and go ---------------------------------------------------------------------------------------
 
-    def _not_started(self, name: str, cause: str) -> BootstrapError:
-        log = f"; log: {self.ray_host.log_file}" if self.ray_host is not None else ""
-        return BootstrapError(f"pool {name}", f"{cause}{log}")
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        """Start replicas that the pool lacks, and end those beyond its number. Return when that is done.
+
+        Raises:
+            SettingsError: its model is missing.
+            BootstrapError: a replica did not start. Others may have.
+        """
+        check_model(name, settings)
+        await self._redeploy({**self.pools, name: settings})
+        await self._serve_pools.ready(name, settings.replicas)
+
+    async def end_pool(self, name: str) -> None:
+        """End all replicas of a pool; return when they are gone.
+
+        Raises:
+            BootstrapError: Ray does not answer.
+        """
+        await self._redeploy({each: pool for each, pool in self.pools.items() if each != name})
+        await self._serve_pools.gone(name, self.settings.replica.drain_s)
+
+    async def _redeploy(self, pools: dict[str, PoolSettings]) -> None:
+        self.pools = pools
+        self._write_replica_settings()
+        await self._serve_pools.redeploy(settings_with(self.settings, pools))
+        # The next one looks after the pools that run now; the supervisor starts it.
+        await self._stop_autoscaler()
 
     async def _start_routers(self, settings_file: Path) -> None:
         count = self.settings.router.processes
@@ -318,22 +319,11 @@ class LocalCluster:
                 )
 
     async def _start_router(self, settings_file: Path, index: int, port: int, metrics_port: int) -> RouterProcess:
-        ready_file = self.run_dir / f"router-{index}.json"
-        ready_file.unlink(missing_ok=True)
-        command = [
-            *(sys.executable, "-m", "router", "--settings-json", str(settings_file), "--port", str(port)),
-            *("--metrics-port", str(metrics_port), "--ready-file", str(ready_file)),
-        ]
+        flags = ["--settings-json", str(settings_file), "--port", str(port), "--metrics-port", str(metrics_port)]
         if self._same_port and self.settings.router.processes > 1:
-            command.append("--shared-port")
-        command += ["--any-http-port"] * self.any_http_port
-        process = await ChildProcess.start(f"router {index}", command, self.run_dir / f"router-{index}.log")
-        try:
-            fields = await wait_file(ready_file, process, ROUTER_TIMEOUT_S)
-        except BaseException:
-            await process.stop(1.0)
-            raise
-        return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"], fields["http_port"])
+            flags.append("--shared-port")
+        flags += ["--any-http-port"] * self.any_http_port
+        return await start_router(self.run_dir, index, flags)
 
     async def _wait_linked(self) -> None:
         # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
@@ -368,14 +358,22 @@ class LocalCluster:
             self.redis.check()
 
     async def watch(self) -> None:
-        """Keep Ray, routers and the autoscaler up until Redis ends, which raises BootstrapError."""
-        await supervise(self, BackOff())
+        """Keep Ray, routers and the autoscaler up, and follow the pools of the registry, until Redis ends, which raises
+        BootstrapError.
+        """
+        await side_by_side(supervise(self, BackOff()), *self._following())
+
+    def _following(self) -> list[Awaitable[NoReturn]]:
+        return [self._launcher.run()] if self._launcher is not None else []
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Stop all components, newest first; at the return no process of the cluster is left. May be called twice."""
         drain = self.settings.router.drain_s + 10
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            await launcher.close()
         await self._stop_autoscaler()
         routers, self.routers = self.routers, []
         if routers:
@@ -398,3 +396,5 @@ class LocalCluster:
             self._progress("redis", "stopped")
         with suppress(OSError):
             self._settings_path.unlink()
+        with suppress(OSError):
+            self._replicas_path.unlink()

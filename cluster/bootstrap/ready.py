@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,36 @@ Progress = Callable[[str, str], None]
 
 POLL_S = 0.1
 """Seconds between two looks at files and endpoints that can't notify."""
+ROUTER_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProcess:
+    """A running router."""
+
+    process: ChildProcess
+    router_id: str
+    port: int
+    metrics_port: int
+    http_port: int
+
+
+async def start_router(run_dir: Path, index: int, flags: list[str]) -> RouterProcess:
+    """Start a router process; return it when its port is open. `index`: number among the routers of its cluster.
+
+    Raises:
+        BootstrapError: it did not come up.
+    """
+    ready_file = run_dir / f"router-{index}.json"
+    ready_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "router", "--ready-file", str(ready_file), *flags]
+    process = await ChildProcess.start(f"router {index}", command, run_dir / f"router-{index}.log")
+    try:
+        fields = await wait_file(ready_file, process, ROUTER_TIMEOUT_S)
+    except BaseException:
+        await process.stop(1.0)
+        raise
+    return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"], fields["http_port"])
 
 
 async def wait_file(

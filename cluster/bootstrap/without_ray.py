@@ -9,25 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.models import check_model
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import Progress, wait_file
-from cluster.bootstrap.supervisor import LOOK_S, keep_routers, look_at_kept, restart
-from cluster.errors import BootstrapError, QueueUnavailableError
+from cluster.bootstrap.supervisor import LOOK_S, BackOff, keep_routers, look_at_kept, restart
 from cluster.lifecycle import side_by_side
-from cluster.queue.redis.queue import RedisQueue
-from cluster.queue.settings import limits_from
-from cluster.registry.launcher import PoolLauncher
-from cluster.registry.redis.store import RedisRegistryStore
-from cluster.rollout.book import RolloutBook
-from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import EngineKind, PoolSettings, Settings
 
 _LOG = logging.getLogger(__name__)
@@ -79,12 +69,11 @@ class _ReplicaPlace:
 class RaylessCluster(LocalCluster):
     """Processes of a local cluster whose replicas run without Ray."""
 
+    hosted_by_ray = False
+
     def __init__(self, settings: Settings, progress: Progress, *, same_port: bool = True) -> None:
         super().__init__(settings, progress, same_port=same_port)
         self._places: list[_ReplicaPlace] = []
-        self._launcher: PoolLauncher | None = None
-        self._replicas_path = self.run_dir / "replicas.json"
-        """Settings for replicas: with the pools that run."""
 
     @property
     def replicas(self) -> list[ChildProcess]:
@@ -94,45 +83,11 @@ class RaylessCluster(LocalCluster):
     async def _start_ray(self) -> None:
         """Start nothing: replicas are started by `_deploy`."""
 
-    async def _deploy(self, settings_file: Path) -> None:
-        self._launcher = self._open_launcher()
-        try:
-            self.pools = await self._launcher.begin()
-        except QueueUnavailableError as error:
-            raise BootstrapError("redis", str(error)) from error
-        self._write_replica_settings()
+    async def _deploy(self) -> None:
         for name, pool in self.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
             self._places += [_ReplicaPlace(name, rank) for rank in range(pool.replicas)]
         await side_by_side(*map(self._start_pool, self.pools))
-
-    def _open_launcher(self) -> PoolLauncher:
-        url, timeout_s = self.settings.redis.url, self.settings.redis.timeout_s
-        limits = limits_from(self.settings.queue)
-
-        async def forget(pool: str) -> None:
-            # The record of its roll-out would be in force again in a later pool of this name with these settings.
-            book = RolloutBook(pool, RedisRolloutStore(url, pool, timeout_s))
-            try:
-                await book.change(lambda found, _: found and replace(found, base=""))
-            finally:
-                await book.close()
-
-        store = RedisRegistryStore(url, timeout_s)
-        return PoolLauncher(
-            self.settings.pools, store, self, lambda pool: RedisQueue(url, pool, limits, timeout_s), forget
-        )
-
-    def _write_replica_settings(self) -> None:
-        # Replicas have no use for aliases and tenants, and these may name pools that do not run.
-        only = {"pools": self.pools, "aliases": {}, "tenants": {}}
-        path = self._replicas_path
-        partial = path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        # Redis' URL may contain a password.
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(self.settings.model_copy(update=only).model_dump_json())
-        partial.replace(path)
 
     async def _start_pool(self, name: str) -> None:
         await side_by_side(*(self._start_replica(each) for each in self._places if each.pool == name))
@@ -210,12 +165,11 @@ class RaylessCluster(LocalCluster):
         """Keep routers and replicas up, and follow the pools of the registry, until Redis ends, which raises
         BootstrapError.
         """
-        assert self._launcher is not None  # noqa: S101 - set by _deploy
         await side_by_side(
             look_at_kept(self, LOOK_S),
             keep_routers(self, BackOff(), LOOK_S),
             self._keep_replicas(BackOff(), LOOK_S),
-            self._launcher.run(),
+            *self._following(),
         )
 
     async def _keep_replicas(self, back_off: BackOff, look_s: float) -> None:
@@ -244,10 +198,7 @@ class RaylessCluster(LocalCluster):
     async def stop(self) -> None:
         """Stop all components, newest first; at the return no process of the cluster is left. May be called twice."""
         redis, self.redis = self.redis, None
-        launcher, self._launcher = self._launcher, None
         try:
-            if launcher is not None:
-                await launcher.close()
             await super().stop()
             running, drain = self.replicas, self.settings.replica.drain_s + 10
             if running:
@@ -256,6 +207,5 @@ class RaylessCluster(LocalCluster):
                 self._progress("replicas", "stopped")
         finally:
             self.redis = redis
-        self._replicas_path.unlink(missing_ok=True)
         # Redis goes last: routers and replicas leave their leases in it.
         await super().stop()

@@ -54,6 +54,8 @@ class PoolLauncher:
         platform: Platform,
         open_queue: Callable[[str], Queue],
         forget: Callable[[str], Awaitable[None]],
+        *,
+        ray: bool = False,
     ) -> None:
         """Prepare a launcher.
 
@@ -63,12 +65,14 @@ class PoolLauncher:
             platform: starts and ends replicas.
             open_queue: opens the queue of a pool.
             forget: forgets what a pool leaves behind that a later one of its name must not get.
+            ray: whether Ray Serve hosts the replicas.
         """
         self._declared = declared
         self._view = RegistryView(store, Watcher(f"launcher-{secrets.token_hex(4)}", LAUNCHER))
         self._platform = platform
         self._open_queue = open_queue
         self._forget = forget
+        self._ray = ray
         self._owner = TaskOwner("launcher")
         self._here: dict[str, PoolSettings] = {}
         """Pools that have replicas, or are to have them."""
@@ -170,7 +174,7 @@ class PoolLauncher:
     def _tell(self, name: str = "", state: PoolState = PoolState.SERVING, why: str = "") -> None:
         if name:
             self._reports[name] = PoolReport(state, why)
-        self._view.report(LauncherReport(ray=False, changes=True, pools=self._reports).pack())
+        self._view.report(LauncherReport(ray=self._ray, changes=True, pools=self._reports).pack())
 
     async def close(self) -> None:
         """Follow the registry no more. What the platform has stays."""

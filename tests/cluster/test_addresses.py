@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from cluster.addresses import bare_host, family_of, free_port, host_port
 from cluster.autoscaler.server import ObservedServer
 from cluster.bootstrap.ahead import check_ahead
-from cluster.bootstrap.local import LocalCluster, RouterProcess
+from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import unlinked
+from cluster.bootstrap.ready import RouterProcess, unlinked
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
 from cluster.telemetry import MetricsServer

@@ -19,6 +19,7 @@ from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
 from cluster.errors import BootstrapError
 from cluster.ray_serve.client import ServeApi
+from cluster.ray_serve.pools import ServePools
 from cluster.settings import load_settings
 
 
@@ -79,10 +80,17 @@ def dashboard() -> Iterator[tuple[Dashboard, str]]:
     server.server_close()
 
 
+class Deployed(ServePools):
+    async def ready(self, name: str, wanted: int) -> None: ...
+
+
 class Deploying(LocalCluster):
     """Is a cluster of which only Ray's part is started."""
 
-    async def _wait_pool(self, name: str) -> None: ...
+    @property
+    def _serve_pools(self) -> ServePools:
+        assert self.serve is not None
+        return Deployed(self.serve, self._replicas_path, self._gpus, self._progress, self.check)
 
 
 def cluster_on(address: str, folder: Path) -> Deploying:
@@ -98,7 +106,7 @@ async def test_replicas_ask_for_the_gpus_that_there_are(dashboard: tuple[Dashboa
     state, address = dashboard
     cluster = cluster_on(address, tmp_path)
     await cluster._start_ray()
-    await cluster._deploy(tmp_path / "settings.json")
+    await cluster._deploy()
 
     options = {app["name"]: app["deployments"][0]["ray_actor_options"] for app in state.configs[0]["applications"]}
     assert [{"num_cpus": 1, "num_gpus": 4}, {"num_cpus": 1}] == list(options.values())
@@ -112,7 +120,7 @@ async def test_a_cluster_that_stops_takes_its_applications_with_it(
     state, address = dashboard
     cluster = cluster_on(address, tmp_path)
     await cluster._start_ray()
-    await cluster._deploy(tmp_path / "settings.json")
+    await cluster._deploy()
     assert 2 == len(state.apps)
     await cluster.stop()
     await cluster.stop()
@@ -163,7 +171,7 @@ async def test_an_own_ray_that_has_ended_is_not_asked_to_let_go(
     cluster = cluster_on("", tmp_path)
     cluster.ray_host = await ChildProcess.start("ray", (sys.executable, "-c", "input()"), tmp_path / "ray.log")
     cluster.serve, cluster._gpus = ServeApi(address, None), 0
-    await cluster._deploy(tmp_path / "settings.json")
+    await cluster._deploy()
     await cluster.stop()
     await cluster.stop()
 

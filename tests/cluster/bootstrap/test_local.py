@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cluster.bootstrap import local
-from cluster.bootstrap.back_off import BackOff
-from cluster.bootstrap.local import LocalCluster, RouterProcess
+from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.ready import RouterProcess
 from cluster.bootstrap.state_dir import claimed, is_held
-from cluster.bootstrap.supervisor import supervise
+from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError
 from cluster.ray_serve.client import AppStatus, ServeApi
 from cluster.ray_serve.start_report import Failure, StartReport, report_base
@@ -42,9 +42,9 @@ class StandIns(LocalCluster):
     async def _start_ray(self) -> None:
         self.ray_host = await ChildProcess.start("ray", LIVES, self.run_dir / "ray.log")
         self.rays.append(self.ray_host)
-        self.serve = ServeApi("http://127.0.0.1:1", None)
+        self.serve, self._gpus = ServeApi("http://127.0.0.1:1", None), 0
 
-    async def _deploy(self, settings_file: Path) -> None:
+    async def _deploy(self) -> None:
         """The applications are up at once."""
 
 
@@ -180,7 +180,7 @@ async def test_a_start_that_can_only_fail_again_ends_at_once_and_is_quoted_whole
     cluster.serve = Serve(STARTS)  # type: ignore[assignment]
     failure(cluster, "a", "1 validation error for ModelConfig\n  Value error: no `model_type`", final=True)
     with pytest.raises(BootstrapError, match=r"pool demo .*1 validation error .*\n.*no `model_type`; log: .*ray.log"):
-        await cluster._wait_pool("demo")
+        await cluster._serve_pools.ready("demo", 1)
 
 
 async def test_a_start_that_failed_once_is_shown_and_its_next_one_counts(cluster: StandIns) -> None:
@@ -189,7 +189,7 @@ async def test_a_start_that_failed_once_is_shown_and_its_next_one_counts(cluster
     cluster.serve = Serve(STARTS, STARTS, RUNS)  # type: ignore[assignment]
     failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
     StartReport(report_base(str(cluster.run_dir / "settings.json"), "demo", "b")).stage("loading the weights")
-    await cluster._wait_pool("demo")
+    await cluster._serve_pools.ready("demo", 1)
     assert "0 of 1 replica runs; loading the weights; 1 start failed: RuntimeError: out of memory" == said[0]
     assert "ready" == said[-1]
 
@@ -198,7 +198,7 @@ async def test_serve_that_gave_up_is_explained_by_the_first_failure(cluster: Sta
     cluster.serve = Serve(AppStatus("DEPLOY_FAILED", "The deployment failed to start 3 times", 0, 1))  # type: ignore[assignment]
     failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
     with pytest.raises(BootstrapError, match=r"RuntimeError: out of memory\n at line 1; log:"):
-        await cluster._wait_pool("demo")
+        await cluster._serve_pools.ready("demo", 1)
 
 
 ROUTER = """

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.bootstrap.back_off import BackOff
-from cluster.bootstrap.supervisor import supervise
+from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError
 from tests.support.waiting import until
 

@@ -17,7 +17,8 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
-from cluster.bootstrap.local import LocalCluster, RouterProcess
+from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.ready import RouterProcess
 from cluster.bootstrap.state_dir import PID_FILE, claimed, is_held
 from cluster.cli import demo, up
 from cluster.cli import main as command_line

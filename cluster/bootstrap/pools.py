@@ -1,0 +1,51 @@
+"""What a local cluster does for pools that come and go while it runs, with Ray and without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
+from cluster.registry.launcher import Platform, PoolLauncher
+from cluster.registry.redis.store import RedisRegistryStore
+from cluster.rollout.book import RolloutBook
+from cluster.rollout.redis.store import RedisRolloutStore
+from cluster.settings import PoolSettings, Settings
+
+
+def open_launcher(settings: Settings, platform: Platform, *, ray: bool) -> PoolLauncher:
+    """Open the launcher of a cluster's pools. `ray`: whether Ray Serve hosts the replicas."""
+    url, timeout_s, limits = settings.redis.url, settings.redis.timeout_s, limits_from(settings.queue)
+
+    async def forget(pool: str) -> None:
+        # The record of its roll-out would be in force again in a later pool of this name with these settings.
+        book = RolloutBook(pool, RedisRolloutStore(url, pool, timeout_s))
+        try:
+            await book.change(lambda found, _: found and replace(found, base=""))
+        finally:
+            await book.close()
+
+    def open_queue(pool: str) -> RedisQueue:
+        return RedisQueue(url, pool, limits, timeout_s)
+
+    return PoolLauncher(settings.pools, RedisRegistryStore(url, timeout_s), platform, open_queue, forget, ray=ray)
+
+
+def settings_with(settings: Settings, pools: Mapping[str, PoolSettings]) -> Settings:
+    """Return the settings of replicas and autoscaler, with the pools that run. They have no use for aliases and
+    tenants, and these may name pools that do not run.
+    """
+    return settings.model_copy(update={"pools": dict(pools), "aliases": {}, "tenants": {}})
+
+
+def write_settings(path: Path, settings: Settings) -> None:
+    """Write settings for other processes, which read the whole old file or the whole new one."""
+    partial = path.with_suffix(".partial")
+    # Redis' URL may contain a password.
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(settings.model_dump_json())
+    partial.replace(path)

@@ -1,0 +1,119 @@
+"""The Serve applications of a cluster's pools: deployed, waited for, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster.errors import BootstrapError
+from cluster.plural import counted
+from cluster.ray_serve.client import ServeApi
+from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
+from cluster.ray_serve.start_report import FOLDER, Failure, failures, stages
+from cluster.settings import Settings
+
+POLL_S = 0.3
+ENGINE_TIMEOUT_S = 900.0
+
+
+class ServePools:
+    """Applications of one Ray."""
+
+    def __init__(
+        self,
+        serve: ServeApi,
+        settings_file: Path,
+        gpus: int,
+        progress: Callable[[str, str], None],
+        check: Callable[[], None],
+        log: str = "",
+    ) -> None:
+        """Prepare the applications.
+
+        Args:
+            serve: Serve's API.
+            settings_file: file that replicas read; reports of their starts are beside it.
+            gpus: number of GPUs of the Ray cluster.
+            progress: shows a step's name and how far it is.
+            check: raises BootstrapError where something ended that a start needs.
+            log: path of Ray's log, for errors.
+        """
+        self._serve = serve
+        self._settings_file = settings_file
+        self._reports = settings_file.parent / FOLDER
+        self._gpus = gpus
+        self._progress = progress
+        self._check = check
+        self._log = f"; log: {log}" if log else ""
+
+    async def deploy(self, settings: Settings) -> None:
+        """Deploy all pools anew.
+
+        Raises:
+            BootstrapError: Serve refused it.
+        """
+        for name, pool in settings.pools.items():
+            self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
+        shutil.rmtree(self._reports, ignore_errors=True)
+        await self._serve.deploy(serve_config(settings, str(self._settings_file), self._gpus))
+
+    async def redeploy(self, settings: Settings) -> None:
+        """Deploy the pools while others run: these keep the number of replicas that their autoscaler gave them.
+
+        Raises:
+            BootstrapError: Serve refused it, or does not answer.
+        """
+        there = await self._serve.status()
+        config = serve_config(settings, str(self._settings_file), self._gpus)
+        for app, pool in zip(config["applications"], settings.pools.values(), strict=True):
+            if pool.autoscale.mode == "active" and (found := there.get(app["name"])) is not None:
+                app["deployments"][0]["num_replicas"] = max(1, found.target)
+        await self._serve.deploy(config)
+
+    async def ready(self, name: str, wanted: int) -> None:
+        """Wait until so many replicas of a pool run.
+
+        Raises:
+            BootstrapError: they do not start.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < ENGINE_TIMEOUT_S:
+            self._check()
+            app = (await self._serve.status()).get(app_name(name))
+            failed = list(failures(self._reports, name))
+            if final := next((each for each in failed if each.final), None):
+                raise self._not_started(name, final.text)
+            if app is not None:
+                if app.status == "RUNNING" and app.running >= wanted:
+                    self._progress(f"pool {name}", "ready")
+                    return
+                if app.status == "DEPLOY_FAILED":
+                    raise self._not_started(name, failed[0].text if failed else app.message[-2_000:])
+                self._progress(f"pool {name}", self._stage(name, app.running, wanted, failed))
+            await asyncio.sleep(POLL_S)
+        raise self._not_started(name, failed[0].text if failed else f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
+
+    def _stage(self, name: str, running: int, wanted: int, failed: list[Failure]) -> str:
+        parts = [f"{running} of {counted(wanted, 'replica runs', 'replicas run')}"]
+        parts += stages(self._reports, name)
+        if failed:
+            parts.append(f"{counted(len(failed), 'start', 'starts')} failed: {failed[-1].text.splitlines()[0]}")
+        return "; ".join(parts)
+
+    def _not_started(self, name: str, cause: str) -> BootstrapError:
+        return BootstrapError(f"pool {name}", f"{cause}{self._log}")
+
+    async def gone(self, name: str, drain_s: float) -> None:
+        """Wait until a pool that is no longer deployed has no replicas, at most for their drain and what Serve adds.
+
+        Raises:
+            BootstrapError: Serve does not answer.
+        """
+        until = time.monotonic() + drain_s + STOP_MARGIN_S
+        while time.monotonic() < until:
+            if app_name(name) not in await self._serve.status():
+                return
+            await asyncio.sleep(POLL_S)

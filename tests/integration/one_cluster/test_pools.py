@@ -1,0 +1,66 @@
+"""Pools that come and go through Ray Serve, while others serve."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from typing import Any
+
+import pytest
+
+from penstock.client import Client, InvalidArgumentError, NotFoundError, RegistryEdit
+from tests.support.running import ClusterThread
+from tests.support.waiting import until_sync
+
+pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
+
+
+def test_a_pool_is_added_and_removed_through_serve_and_others_keep_their_replicas(engines: ClusterThread) -> None:
+    """The new pool has an autoscaler, which the one of the cluster has to look after, too."""
+
+    def state() -> str:
+        return admin.registry("pool", name="extra")[0].state
+
+    def replicas(pool: str) -> set[str]:
+        status = admin.cluster_status()
+        return {one.replica_id for each in status.pools if each.name == pool for one in each.replicas}
+
+    settings: dict[str, Any] = {
+        "engine": "sim",
+        "sim": {"base_ms": 5.0},
+        "autoscale": {"mode": "active", "max_replicas": 2},
+        "slo": {"interactive": {"ttft_p99_s": 2.0}},
+    }
+    # It follows the registry, and starts the autoscaler anew.
+    watching = engines.begin(engines.cluster.watch())
+    with contextlib.ExitStack() as stack:
+        stack.callback(watching.cancel)
+        admin, other = (stack.enter_context(Client(engines.target(number))) for number in range(2))
+        until_sync(lambda: allowed(admin, settings), 20)
+        before = replicas("demo") | replicas("wide")
+        admin.edit_registry([RegistryEdit("pool", "extra", {"settings": settings})], wait=20.0, timeout=30.0)
+        until_sync(lambda: state() == "serving", 120)
+        until_sync(lambda: other.get_model("extra").ready_replicas == 1, 20)
+        answers = [client.generate("extra", "x", max_tokens=8, ignore_eos=True) for client in (admin, other)]
+        assert [8, 8] == [len(answer.choices[0].token_ids) for answer in answers]
+        until_sync(lambda: bool(admin.decisions("extra").decisions), 60)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            long = pool.submit(other.generate, "extra", "x", max_tokens=600, ignore_eos=True, timeout=60.0)
+            until_sync(lambda: any(each.running for each in admin.cluster_status().pools if each.name == "extra"), 20)
+            admin.edit_registry([RegistryEdit("pool", "extra", {"removed": True})], wait=20.0, timeout=30.0)
+            with pytest.raises(NotFoundError, match="'extra' is being removed"):
+                admin.generate("extra", "x")
+            assert 600 == len(long.result().choices[0].token_ids)
+        until_sync(lambda: state() == "gone", 120)
+        until_sync(lambda: "extra" not in {each.name for each in admin.cluster_status().pools}, 20)
+        assert before == replicas("demo") | replicas("wide")
+        until_sync(lambda: not engines.cluster.autoscaler_missing(), 30)
+
+
+def allowed(admin: Client, settings: dict[str, Any]) -> bool:
+    """Return whether the process that starts replicas follows the registry."""
+    try:
+        admin.edit_registry([RegistryEdit("pool", "extra", {"settings": settings})], dry_run=True)
+    except InvalidArgumentError:
+        return False
+    return True
