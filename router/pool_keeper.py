@@ -29,8 +29,6 @@ _LOG = logging.getLogger(__name__)
 
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
-PARTING_S = 1.0
-"""Time in which the last calls of a pool that has gone are closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +134,10 @@ class PoolKeeper:
 
     async def _leave(self, name: str) -> None:
         pool = self._pools[name]
-        try:
-            await uninterrupted(pool.close())
-            # Calls whose last choice has just ended are closed, and recorded, with their pool.
-            await asyncio.sleep(PARTING_S)
-        finally:
-            self._pools.drop(name)
+        # Before it is closed: nobody may ask one that is.
+        self._pools.drop(name)
         self._empty.discard(name)
+        await uninterrupted(pool.close())
         self._users.catalog.forget(name)
         _LOG.warning("pool.left", extra={"pool": name})
 

@@ -106,8 +106,9 @@ class ControlApi:
         if request.limit > MOST_DECISIONS:
             raise InvalidRequestError.of("limit", f"must be at most {MOST_DECISIONS}, got {request.limit}")
         store = self._store(name)
+        default = operating_point(self._pools[name])
         found = await store.decisions(request.limit or DEFAULT_LIMIT)
-        point = point_in_force(stored := await store.point(), default := operating_point(self._pools[name]))
+        point = point_in_force(stored := await store.point(), default)
         return api.ListDecisionsResponse(
             decisions=[decision for record in found if (decision := _decision(record)) is not None],
             operating_point=point_to_wire(point),

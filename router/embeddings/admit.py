@@ -127,6 +127,7 @@ class PoolingAdmission:
             model = self._catalog.require(pool)
             check_task(checked, model)
             encoded = await self._encode(checked, pool, model, caller.tenant)
+            self._catalog.check_open(pool, caller)
         except NoReplicaError:
             if counted:
                 # Otherwise a pool without replicas would never get one.

@@ -139,12 +139,13 @@ class Admission:
         check_generates(self._catalog.known(pool))
         try:
             check_ready(pool, way)
-            if pool.closing and resume is None and not await self._has_begun(checked, caller, pool):
-                self._catalog.check_open(pool, caller)
+            await self._check_open(checked, caller, pool, resume)
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
             parsing = await self._constraints.parsing(pool, checked, info, enforced.constraint)
+            # Once more: a long text takes a while.
+            await self._check_open(checked, caller, pool, resume)
         except NoReplicaError:
             if counted:
                 # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
@@ -189,9 +190,19 @@ class Admission:
             return await self._resume(admitted, resume)
         return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
 
-    async def _has_begun(self, checked: CheckedRequest, caller: Caller, pool: Pool) -> bool:
-        key = checked.idempotency_key
-        return bool(key) and await pool.keys.find(caller.tenant, key, "", checked.digest) is not None
+    async def _check_open(
+        self, checked: CheckedRequest, caller: Caller, pool: Pool, resume: ResumePoint | None
+    ) -> None:
+        """Check that a pool takes new requests, unless this one has begun.
+
+        Raises:
+            ModelNotFoundError: the pool is being removed.
+            QueueUnavailableError: Redis does not answer.
+        """
+        if pool.closing and resume is None:
+            key = checked.idempotency_key
+            if not key or await pool.keys.find(caller.tenant, key, "", checked.digest) is None:
+                self._catalog.check_open(pool, caller)
 
     async def _resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | bytes:
         found = await self._resumed.resume(admitted, resume)

@@ -79,7 +79,10 @@ class RecordKeeper:
         if len(self._over) >= MOST_UNSTORED:
             self.dropped += 1
             return
-        pool = self._pools[generation.pool]
+        if (pool := self._pools.get(generation.pool)) is None:
+            # It has gone, and ended what it still had.
+            self.dropped += 1
+            return
         slo = pool.admission.demand.point.of(generation.choices[0].entry.request_class)
         ended = Closed(time.monotonic(), self._clock.wall_ms(), slo, pool.replicas.records)
         self._over.append(_Over(generation, ended))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -68,13 +69,36 @@ def change_pools(
         )
     edits = [edit for change in changes if (edit := _edit(change, running)) is not None]
     if edits:
-        # Says what this cluster can't do, before anything is changed.
-        client.edit_registry(edits, dry_run=True, timeout=10.0)
+        _check(client, edits)
     if options.dry_run:
         return 0
     if not options.yes and not _agreed(len(changes)):
         return 1
     return _carry_out(options, client, changes, edits)
+
+
+def _check(client: Client, edits: Sequence[RegistryEdit]) -> None:
+    """Check edits before anything is changed.
+
+    Raises:
+        SettingsError: names what this cluster can't do.
+    """
+    from penstock.client import InvalidArgumentError
+
+    try:
+        client.edit_registry(edits, dry_run=True, timeout=10.0)
+    except InvalidArgumentError as error:
+        wrong = [f"{_place(one.field, edits)}: {one.description}" for one in error.violations]
+        raise SettingsError(f"{'; '.join(wrong)}. Nothing was changed") from error
+
+
+def _place(field: str, edits: Sequence[RegistryEdit]) -> str:
+    """Return the setting that a field of the call comes from."""
+    found = re.fullmatch(r"edits\[(\d+)\]\.(?:value\.settings\.(.+)|.*)", field)
+    if found is None:
+        return "pools"
+    name = edits[int(found[1])].name
+    return f"pools.{name}.{found[2]}" if found[2] else f"pools.{name}"
 
 
 def running_pools(client: Client, present: Sequence[RegistryEntry]) -> dict[str, RunningPool]:

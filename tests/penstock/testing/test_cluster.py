@@ -141,6 +141,9 @@ def test_pools_are_added_changed_and_removed_while_it_runs(
     assert "- pool more" in apply('[pools.demo]\nengine = "sim"\nreplicas = 2\n')
     with pytest.raises(NotFoundError, match="'more'"):
         cluster.client.generate("more", "x")
+    file.write_text("[pools.real]\n")
+    assert 2 == main(["apply", str(file), "--yes", "--target", cluster.target])
+    assert "pools.real.engine: must be 'sim', got 'vllm'" in " ".join(capsys.readouterr().err.split())
     (up,) = [each for each in psutil.process_iter(["cmdline"]) if _is_up_of(each, cluster)]
     assert 2 == sum("deployments.process" in each.cmdline() for each in up.children())
 
