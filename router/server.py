@@ -342,12 +342,13 @@ class Router:
         """Drain and end. When it returns the port is closed and this router has nothing left in any pool."""
         parts, seconds = self._parts, self._settings.drain_s if drain_s is None else drain_s
         self._serving = False
-        await parts.pool_keeper.close()
         await parts.health.enter_graceful_shutdown()
         self._inference.drain()
         self._jobs.drain()
         http = [parts.http.drain(seconds)] if parts.http is not None else []
-        await asyncio.gather(self._calls_ended(seconds), parts.jobs.feeder.drain(seconds), *http)
+        # At once, so that no request comes between: refusals are told, and connections without a request close.
+        ended = (self._calls_ended(seconds), parts.jobs.feeder.drain(seconds), parts.pool_keeper.close())
+        await asyncio.gather(*ended, *http)
         if left := self._inference.park():
             _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
             await self._calls_ended(PARTING_S)

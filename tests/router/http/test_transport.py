@@ -18,6 +18,7 @@ from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.router.server.test_tls import dialer, shown_by, tls
 from tests.support.certificates import LOOPBACK, Authority
 from tests.support.keys import Keys
+from tests.support.speed import patience
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
 
@@ -42,7 +43,7 @@ async def raw(stack: Stack, *pieces: bytes) -> bytes:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(5 * patience()):
             return await reader.read()
     except ConnectionResetError:
         return b""
