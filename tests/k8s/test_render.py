@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -62,6 +63,33 @@ def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
     (line,) = re.findall("These secrets must exist: (.*)", notes) or [""]
     assert asked == {each.split()[0] for each in line.split(", ") if each}
     assert first_key == ("penstock-first-key" in notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ["KubeRay in the namespace kuberay-operator", "model sources: none"]),
+        (
+            {"networkPolicy.operatorNamespace": "ray", "networkPolicy.modelSources": [{}]},
+            ["in the namespace ray.", "networkPolicy.modelSources, ports 443"],
+        ),
+        (
+            {"gateway.enabled": True, "gateway.parentRefs": [{"name": "g"}], "router.tls.enabled": True},
+            ["Without a BackendTLSPolicy"],
+        ),
+    ],
+)
+def test_the_notes_say_what_is_let_in_and_what_is_missing(values: dict[str, Any], words: list[str]) -> None:
+    flags = [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
+    notes = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *flags).split("\nNOTES:\n")[1]
+    assert not [word for word in words if word not in notes]
+    assert ("BackendTLSPolicy" in notes) == ("gateway.enabled" in values)
+
+
+def test_names_end_with_the_domain_of_the_cluster() -> None:
+    text = json.dumps(render("everything", "--set=clusterDomain=corp.example"))
+    assert ".svc.corp.example" in text
+    assert ".svc.cluster.local" not in text.replace("kubernetes.default.svc.cluster.local", "")
 
 
 def test_generated_files_are_current() -> None:
