@@ -61,6 +61,9 @@ machine it stands still for longer, and everything would begin again, and again.
 FAST_JOBS = {"poll_s": 0.05, "lease_s": round(patience(), 1)}
 """As above."""
 
+_CLUSTER_S = 6.0
+"""Longest wait for an answer of a Redis Cluster, whose servers share two cores with all that runs beside the test."""
+
 
 @dataclass
 class Stack:
@@ -95,21 +98,26 @@ class Stack:
         """What stores connect to."""
         return self.settings.redis.url or self.store
 
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait for an answer of the store, seconds."""
+        return self.settings.redis.timeout_s
+
     def queue(self, pool: str) -> Queue:
         """Open a connection to a pool's queue."""
-        return RedisQueue(self.target, pool, limits_from(self.settings.queue))
+        return RedisQueue(self.target, pool, limits_from(self.settings.queue), self.timeout_s)
 
     def control(self, pool: str) -> ControlStore:
         """Open what a pool's autoscaler shares with routers and replicas."""
-        return RedisControlStore(self.target, pool)
+        return RedisControlStore(self.target, pool, self.timeout_s)
 
     def job_store(self, pool: str) -> JobStore:
         """Open a connection to a pool's jobs."""
-        return RedisJobStore(self.target, pool, job_limits_from(self.settings.jobs))
+        return RedisJobStore(self.target, pool, job_limits_from(self.settings.jobs), self.timeout_s)
 
     def job_pools(self) -> JobPools:
         """Open the list of pools that ever had jobs."""
-        return RedisJobPools(self.target)
+        return RedisJobPools(self.target, self.timeout_s)
 
     def job_key(self, job_id: str, part: str, pool: str = "demo") -> str:
         """Return the key of a part of a job."""
@@ -139,19 +147,19 @@ class Stack:
 
     def responses(self) -> ResponseStore:
         """Open the store of responses."""
-        return RedisResponseStore(self.target, response_limits_from(self.settings))
+        return RedisResponseStore(self.target, response_limits_from(self.settings), self.timeout_s)
 
     def records(self, pool: str) -> RecordStore:
         """Open the records of a pool's requests."""
-        return RedisRecordStore(self.target, pool, record_limits_from(self.settings))
+        return RedisRecordStore(self.target, pool, record_limits_from(self.settings), self.timeout_s)
 
     def registry(self) -> RegistryStore:
         """Open the registry."""
-        return RedisRegistryStore(self.target)
+        return RedisRegistryStore(self.target, self.timeout_s)
 
     def rollout(self, pool: str) -> RolloutStore:
         """Open the record of a pool's roll-out."""
-        return RedisRolloutStore(self.target, pool)
+        return RedisRolloutStore(self.target, pool, self.timeout_s)
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""
@@ -261,7 +269,7 @@ async def running_stack(
             "cluster": {"state_dir": str(state_dir)},
             "queue": {**FAST_QUEUE, **(queue or {})},
             "jobs": {**FAST_JOBS, **(jobs or {})},
-            "redis": {"url": redis_url},
+            "redis": {"url": redis_url, "timeout_s": _CLUSTER_S if redis_url.startswith("redis+cluster") else 2.0},
             "router": router or {},
             "pools": pools or default,
             **(sections or {}),
