@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from cluster.errors import UnavailableError
+from cluster.errors import NoReplicaError, UnavailableError
 from cluster.lifecycle import TaskOwner, uninterrupted
-from cluster.registry.pools import KIND, in_force
+from cluster.registry.pools import KIND, NOTHING_FIXED, in_force, same_but_size
 from cluster.registry.view import LOOK_S, RegistryView
 from cluster.settings import PoolSettings
+from cluster.settings.registry import RegistrySettings
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.dispatch.pool_set import PoolSet
@@ -29,6 +31,8 @@ _LOG = logging.getLogger(__name__)
 
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
+AGAIN_S = 5.0
+"""Pause, in seconds, after which a request of a pool that was removed may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +55,31 @@ class PoolKeeper:
         view: RegistryView,
         open_pool: Callable[[str, PoolSettings], Pool],
         users: PoolUsers,
+        *,
+        fixed: RegistrySettings = NOTHING_FIXED,
     ) -> None:
-        """`running`: the pools that take new requests, which others read."""
+        """`running`: the pools that take new requests, which others read. `fixed`: names that only the settings may
+        change.
+        """
         self._declared = dict(running)
         self._pools = pools
         self._running = running
         self._view = view
         self._open_pool = open_pool
         self._users = users
+        self._fixed = fixed
         self._owner = TaskOwner("pools")
         self._empty: set[str] = set()
         """Pools that had nothing left at the last look."""
+        self._bare: dict[str, float] = {}
+        """Pools that take no new requests and have no replica, with the monotonic time since when."""
+        self._learning: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Open the pools that should run, as far as the registry is known, and follow it from now on."""
         await self.look()
-        for pool in self._pools.values():
-            self._owner.spawn(self._learn(pool), "learn")
+        for name, pool in self._pools.items():
+            self._begin_to_learn(name, pool)
         self._owner.spawn(self._watch(), "watch")
 
     async def _watch(self) -> NoReturn:
@@ -80,15 +92,22 @@ class PoolKeeper:
 
     async def look(self) -> None:
         """Open, change, close and leave pools, as far as that is due."""
-        wanted = in_force(self._declared, self._view.entries(KIND)) if self._view.known.is_set() else self._running
+        wanted: Mapping[str, PoolSettings] = self._running
+        if self._view.known.is_set():
+            wanted = in_force(self._declared, self._view.entries(KIND), self._fixed, self._running)
         for name in [name for name in self._running if name not in wanted]:
             await self._close(name)
         for name, settings in list(wanted.items()):
             if name not in self._running:
                 await self._open(name, settings)
+            elif not same_but_size(self._running[name], settings):
+                # Another pool of the same name. What the old one had ends with its replicas.
+                await self._close(name)
+                await self._open(name, settings)
             elif self._running[name] != settings:
                 self._change(name, settings)
         for name in [name for name in self._pools if name not in self._running]:
+            self._end_without_replicas(name)
             if not self._is_over(name):
                 self._empty.discard(name)
             elif name in self._empty:
@@ -100,6 +119,16 @@ class PoolKeeper:
     def _is_over(self, name: str) -> bool:
         pool = self._pools[name]
         return not pool.active and not pool.replicas.records and not self._users.jobs.feeder.feeds(name)
+
+    def _end_without_replicas(self, name: str) -> None:
+        """End what waits in a pool that is being removed, once its replicas have gone: no other ones come."""
+        pool, now = self._pools[name], time.monotonic()
+        if pool.replicas.records:
+            self._bare.pop(name, None)
+        elif now - self._bare.setdefault(name, now) >= pool.queue_settings.lease_s:
+            for choice in pool.choices.snapshot():
+                if choice.state.waits:
+                    choice.give_up(NoReplicaError(f"pool {name!r} was removed, and its replicas have gone", AGAIN_S))
 
     async def _open(self, name: str, settings: PoolSettings) -> None:
         if name in self._pools:
@@ -115,7 +144,7 @@ class PoolKeeper:
         users.rollouts.join(name, settings)
         users.jobs.feeder.join(name, await users.jobs.stores.join(name))
         self._running[name] = settings
-        self._owner.spawn(self._learn(pool), "learn")
+        self._begin_to_learn(name, pool)
         _LOG.warning("pool.opened", extra={"pool": name})
 
     def _change(self, name: str, settings: PoolSettings) -> None:
@@ -137,9 +166,16 @@ class PoolKeeper:
         # Before it is closed: nobody may ask one that is.
         self._pools.drop(name)
         self._empty.discard(name)
+        self._bare.pop(name, None)
+        if (learning := self._learning.pop(name, None)) is not None:
+            learning.cancel()
         await uninterrupted(pool.close())
         self._users.catalog.forget(name)
         _LOG.warning("pool.left", extra={"pool": name})
+
+    def _begin_to_learn(self, name: str, pool: Pool) -> None:
+        if name not in self._learning:
+            self._learning[name] = self._owner.spawn(self._learn(pool), "learn")
 
     async def _learn(self, pool: Pool) -> None:
         # Load it now. With the first request it could come with a thousand others.

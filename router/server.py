@@ -203,7 +203,7 @@ def build_router(
     secret.watch(metrics.reloaded)
     parts = RouterParts(
         pools=pools,
-        pool_keeper=PoolKeeper(pools, running, registry.view, open_pool, users),
+        pool_keeper=PoolKeeper(pools, running, registry.view, open_pool, users, fixed=settings.registry),
         bell=queues.bell(router_id),
         authenticator=authenticator,
         metrics=metrics,

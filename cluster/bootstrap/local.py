@@ -11,7 +11,6 @@ import asyncio
 import errno
 import logging
 import sys
-import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +21,9 @@ from cluster.bootstrap.ahead import check_ahead, check_embedded, check_given, ch
 from cluster.bootstrap.foreign_ray import join_ray, leave_ray
 from cluster.bootstrap.local_ray import LocalRay, start_local_ray
 from cluster.bootstrap.models import check_model
-from cluster.bootstrap.pools import open_launcher, settings_with, write_settings
+from cluster.bootstrap.pools import open_launcher, settings_with, with_pool, write_settings
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import POLL_S, ROUTER_TIMEOUT_S, Progress, RouterProcess, start_router, unlinked, wait_file
+from cluster.bootstrap.ready import Progress, RouterProcess, start_router, wait_file, wait_linked
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError, QueueUnavailableError
@@ -63,6 +62,9 @@ class LocalCluster:
         self._settings_path = self.run_dir / "settings.json"
         self._replicas_path = self.run_dir / "replicas.json"
         """Settings of replicas and autoscaler, with the pools that run."""
+        self._deploying = asyncio.Lock()
+        self._scaled: dict[str, PoolSettings] = {}
+        """Pools that the autoscaler was started for."""
         self._launcher: PoolLauncher | None = None
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
@@ -145,8 +147,7 @@ class LocalCluster:
         self._progress("redis", "ready")
 
     async def _start_ray(self) -> None:
-        address = self.settings.cluster.ray_address
-        self._gpus = 0
+        address, self._gpus = self.settings.cluster.ray_address, 0
         if address:
             self._api = address, self.settings.autoscaler.token_file or default_token_file()
             self.serve = ServeApi(*self._api)
@@ -210,20 +211,25 @@ class LocalCluster:
             *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._replicas_path)),
             *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
         ]
-        self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
+        self._scaled = self.pools
+        process = self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
         try:
             # Also check the other processes: the supervisor waits here and does not check them.
-            fields = await wait_file(ready_file, self.autoscaler, AUTOSCALER_TIMEOUT_S, self.check)
+            fields = await wait_file(ready_file, process, AUTOSCALER_TIMEOUT_S, self.check)
         except BaseException:
-            await self.autoscaler.stop(1.0)
-            self.autoscaler = None
+            await self._end_autoscaler(process, 1.0)
             raise
         self.autoscaler_port = fields["port"]
         self._progress("autoscaler", "ready")
 
     async def _stop_autoscaler(self) -> None:
         if self.autoscaler is not None:
-            await self.autoscaler.stop(AUTOSCALER_TIMEOUT_S)
+            await self._end_autoscaler(self.autoscaler, AUTOSCALER_TIMEOUT_S)
+
+    async def _end_autoscaler(self, process: ChildProcess, seconds: float) -> None:
+        await process.stop(seconds)
+        # The next one may run by now.
+        if self.autoscaler is process:
             self.autoscaler = None
 
     def _write_settings(self) -> Path:
@@ -249,8 +255,14 @@ class LocalCluster:
 
     async def _deploy(self) -> None:
         self._guest = self.ray_host is None
-        await self._serve_pools.deploy(settings_with(self.settings, self.pools))
-        await side_by_side(*(self._serve_pools.ready(name, pool.replicas) for name, pool in self.pools.items()))
+        async with self._deploying:
+            await self._serve_pools.deploy(settings_with(self.settings, self.pools))
+        await side_by_side(*(self._serve_pools.ready(name, pool.replicas) for name, pool in self._awaited.items()))
+
+    @property
+    def _awaited(self) -> dict[str, PoolSettings]:
+        """Pools that a start waits for. The launcher starts the registry's, and one that can't start stops no other."""
+        return {name: pool for name, pool in self.pools.items() if name in self.settings.pools}
 
     @property
     def _serve_pools(self) -> ServePools:
@@ -268,7 +280,7 @@ class LocalCluster:
             BootstrapError: a replica did not start. Others may have.
         """
         check_model(name, settings)
-        await self._redeploy({**self.pools, name: settings})
+        await self._redeploy(name, settings)
         await self._serve_pools.ready(name, settings.replicas)
 
     async def end_pool(self, name: str) -> None:
@@ -277,15 +289,18 @@ class LocalCluster:
         Raises:
             BootstrapError: Ray does not answer.
         """
-        await self._redeploy({each: pool for each, pool in self.pools.items() if each != name})
+        await self._redeploy(name, None)
         await self._serve_pools.gone(name, self.settings.replica.drain_s)
 
-    async def _redeploy(self, pools: dict[str, PoolSettings]) -> None:
-        self.pools = pools
-        self._write_replica_settings()
-        await self._serve_pools.redeploy(settings_with(self.settings, pools))
-        # The next one looks after the pools that run now; the supervisor starts it.
-        await self._stop_autoscaler()
+    async def _redeploy(self, name: str, settings: PoolSettings | None) -> None:
+        async with self._deploying:
+            self.pools = with_pool(self.pools, name, settings)
+            self._write_replica_settings()
+            self._serve_pools.forget_starts(name)
+            await self._serve_pools.redeploy(settings_with(self.settings, self.pools))
+            # The next one looks after the pools that run now; the supervisor starts it.
+            if self.pools != self._scaled:
+                await self._stop_autoscaler()
 
     async def _start_routers(self, settings_file: Path) -> None:
         count = self.settings.router.processes
@@ -326,22 +341,8 @@ class LocalCluster:
         return await start_router(self.run_dir, index, flags)
 
     async def _wait_linked(self) -> None:
-        # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
-        self._progress("links", "connecting routers and replicas")
-        wanted = {name: pool.replicas for name, pool in self.pools.items()}
-        until = time.monotonic() + ROUTER_TIMEOUT_S
-        for index, router in enumerate(self.routers):
-            while missing := await asyncio.to_thread(unlinked, router.metrics_port, self.settings.router.host, wanted):
-                self.check()
-                if time.monotonic() > until:
-                    pools = ", ".join(missing)
-                    why = f"not linked to all replicas of {pools} within {ROUTER_TIMEOUT_S:.0f} s"
-                    worries = router.process.worries()
-                    told = f"; its log says:\n{worries}\n" if worries else "; "
-                    raise BootstrapError(f"router {index}", f"{why}{told}log: {router.process.log_file}")
-                self._progress("links", f"connecting routers and replicas of {', '.join(missing)}")
-                await asyncio.sleep(POLL_S)
-        self._progress("links", "ready")
+        wanted = {name: pool.replicas for name, pool in self._awaited.items()}
+        await wait_linked(self.routers, self.settings.router.host, wanted, self._progress, self.check)
 
     def check(self) -> None:
         """Raise BootstrapError if a process has ended that a start, or a restart of Ray, needs."""
@@ -394,7 +395,6 @@ class LocalCluster:
             await self.redis.stop()
             self.redis = None
             self._progress("redis", "stopped")
-        with suppress(OSError):
-            self._settings_path.unlink()
-        with suppress(OSError):
-            self._replicas_path.unlink()
+        for file in (self._settings_path, self._replicas_path):
+            with suppress(OSError):
+                file.unlink()

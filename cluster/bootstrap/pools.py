@@ -13,7 +13,7 @@ from cluster.registry.launcher import Platform, PoolLauncher
 from cluster.registry.redis.store import RedisRegistryStore
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.redis.store import RedisRolloutStore
-from cluster.settings import PoolSettings, Settings
+from cluster.settings import PoolSettings, Settings, TenantSettings
 
 
 def open_launcher(settings: Settings, platform: Platform, *, ray: bool) -> PoolLauncher:
@@ -31,14 +31,22 @@ def open_launcher(settings: Settings, platform: Platform, *, ray: bool) -> PoolL
     def open_queue(pool: str) -> RedisQueue:
         return RedisQueue(url, pool, limits, timeout_s)
 
-    return PoolLauncher(settings.pools, RedisRegistryStore(url, timeout_s), platform, open_queue, forget, ray=ray)
+    store = RedisRegistryStore(url, timeout_s)
+    return PoolLauncher(settings.pools, store, platform, open_queue, forget, ray=ray, fixed=settings.registry)
 
 
 def settings_with(settings: Settings, pools: Mapping[str, PoolSettings]) -> Settings:
     """Return the settings of replicas and autoscaler, with the pools that run. They have no use for aliases and
     tenants, and these may name pools that do not run.
     """
-    return settings.model_copy(update={"pools": dict(pools), "aliases": {}, "tenants": {}})
+    unused = {"aliases": {}, "tenants": {}, "default_tenant": TenantSettings()}
+    return settings.model_copy(update={"pools": dict(pools), **unused})
+
+
+def with_pool(pools: Mapping[str, PoolSettings], name: str, settings: PoolSettings | None) -> dict[str, PoolSettings]:
+    """Return pools with one as it is now; without it for None."""
+    others = {each: pool for each, pool in pools.items() if each != name}
+    return others if settings is None else {**others, name: settings}
 
 
 def write_settings(path: Path, settings: Settings) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,31 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return fields
+
+
+async def wait_linked(
+    routers: Sequence[RouterProcess], host: str, wanted: dict[str, int], progress: Progress, check: Callable[[], None]
+) -> None:
+    """Wait until each router has links to so many replicas of each pool. `check` is called at every look.
+
+    Raises:
+        BootstrapError: one has not, after `ROUTER_TIMEOUT_S`.
+    """
+    # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
+    progress("links", "connecting routers and replicas")
+    until = time.monotonic() + ROUTER_TIMEOUT_S
+    for index, router in enumerate(routers):
+        while missing := await asyncio.to_thread(unlinked, router.metrics_port, host, wanted):
+            check()
+            if time.monotonic() > until:
+                pools = ", ".join(missing)
+                why = f"not linked to all replicas of {pools} within {ROUTER_TIMEOUT_S:.0f} s"
+                worries = router.process.worries()
+                told = f"; its log says:\n{worries}\n" if worries else "; "
+                raise BootstrapError(f"router {index}", f"{why}{told}log: {router.process.log_file}")
+            progress("links", f"connecting routers and replicas of {', '.join(missing)}")
+            await asyncio.sleep(POLL_S)
+    progress("links", "ready")
 
 
 def unlinked(metrics_port: int, host: str, wanted: dict[str, int]) -> list[str]:

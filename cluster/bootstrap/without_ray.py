@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.models import check_model
+from cluster.bootstrap.pools import with_pool
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import Progress, wait_file
 from cluster.bootstrap.supervisor import LOOK_S, BackOff, keep_routers, look_at_kept, restart
@@ -84,10 +85,10 @@ class RaylessCluster(LocalCluster):
         """Start nothing: replicas are started by `_deploy`."""
 
     async def _deploy(self) -> None:
-        for name, pool in self.pools.items():
+        for name, pool in self._awaited.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
             self._places += [_ReplicaPlace(name, rank) for rank in range(pool.replicas)]
-        await side_by_side(*map(self._start_pool, self.pools))
+        await side_by_side(*map(self._start_pool, self._awaited))
 
     async def _start_pool(self, name: str) -> None:
         await side_by_side(*(self._start_replica(each) for each in self._places if each.pool == name))
@@ -103,7 +104,7 @@ class RaylessCluster(LocalCluster):
             BootstrapError: one did not start. Others may have.
         """
         check_model(name, settings)
-        self.pools = {**self.pools, name: settings}
+        self.pools = with_pool(self.pools, name, settings)
         self._write_replica_settings()
         ranks = {place.rank for place in self._places if place.pool == name}
         self._places += [
@@ -121,7 +122,7 @@ class RaylessCluster(LocalCluster):
 
     async def end_pool(self, name: str) -> None:
         """End all replicas of a pool; return when they are gone."""
-        self.pools = {each: pool for each, pool in self.pools.items() if each != name}
+        self.pools = with_pool(self.pools, name, None)
         self._write_replica_settings()
         await self._end_places([place for place in self._places if place.pool == name])
 

@@ -12,7 +12,7 @@ from cluster.errors import BootstrapError
 from cluster.plural import counted
 from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
-from cluster.ray_serve.start_report import FOLDER, Failure, failures, stages
+from cluster.ray_serve.start_report import FOLDER, Failure, failures, forget, stages
 from cluster.settings import Settings
 
 POLL_S = 0.3
@@ -72,6 +72,10 @@ class ServePools:
             if pool.autoscale.mode == "active" and (found := there.get(app["name"])) is not None:
                 app["deployments"][0]["num_replicas"] = max(1, found.target)
         await self._serve.deploy(config)
+
+    def forget_starts(self, name: str) -> None:
+        """Forget reports of a pool's earlier starts: they say nothing of the next ones."""
+        forget(self._reports, name)
 
     async def ready(self, name: str, wanted: int) -> None:
         """Wait until so many replicas of a pool run.

@@ -110,6 +110,13 @@ def failures(folder: Path, pool: str) -> Iterator[Failure]:
         yield Failure(text.removeprefix(_FINAL), text.startswith(_FINAL))
 
 
+def forget(folder: Path, pool: str) -> None:
+    """Remove all reports of a pool."""
+    for file in folder.glob(f"{pool}@*"):
+        with suppress(OSError):
+            file.unlink()
+
+
 def _written_at(file: Path) -> float:
     try:
         return file.stat().st_mtime

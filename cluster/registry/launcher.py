@@ -12,20 +12,32 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn, Protocol
 
 from cluster.errors import QueueUnavailableError, RegistryConflictError, SetupError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
 from cluster.registry.contract import Author, Edit, RegistryStore, Watcher
-from cluster.registry.pools import KIND, LAUNCHER, LauncherReport, PoolReport, PoolState, in_force, outdated
+from cluster.registry.pools import (
+    KIND,
+    LAUNCHER,
+    NOTHING_FIXED,
+    LauncherReport,
+    PoolReport,
+    PoolState,
+    in_force,
+    outdated,
+    same_but_size,
+)
 from cluster.registry.view import LOOK_S, RegistryView
 from cluster.settings import PoolSettings
+from cluster.settings.registry import RegistrySettings
 
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""Pause before a pool's start is tried again."""
+"""Pause before a pool's start, or its end, is tried again."""
 
 
 class Platform(Protocol):
@@ -40,7 +52,11 @@ class Platform(Protocol):
         ...
 
     async def end_pool(self, name: str) -> None:
-        """End all replicas of a pool; return when they are gone."""
+        """End all replicas of a pool; return when they are gone.
+
+        Raises:
+            SetupError: the end did not work. Another try goes on with it.
+        """
         ...
 
 
@@ -56,6 +72,7 @@ class PoolLauncher:
         forget: Callable[[str], Awaitable[None]],
         *,
         ray: bool = False,
+        fixed: RegistrySettings = NOTHING_FIXED,
     ) -> None:
         """Prepare a launcher.
 
@@ -66,6 +83,7 @@ class PoolLauncher:
             open_queue: opens the queue of a pool.
             forget: forgets what a pool leaves behind that a later one of its name must not get.
             ray: whether Ray Serve hosts the replicas.
+            fixed: names of pools that only the settings may change.
         """
         self._declared = declared
         self._view = RegistryView(store, Watcher(f"launcher-{secrets.token_hex(4)}", LAUNCHER))
@@ -73,6 +91,7 @@ class PoolLauncher:
         self._open_queue = open_queue
         self._forget = forget
         self._ray = ray
+        self._fixed = fixed
         self._owner = TaskOwner("launcher")
         self._here: dict[str, PoolSettings] = {}
         """Pools that have replicas, or are to have them."""
@@ -81,7 +100,8 @@ class PoolLauncher:
         self._reports: dict[str, PoolReport] = {}
 
     async def begin(self) -> dict[str, PoolSettings]:
-        """Return the pools that the cluster should start with. Entries give way to settings that have changed since.
+        """Return the pools that the cluster should run. Entries give way to settings that have changed since. `run`
+        starts those of the registry alone, and takes the others as started.
 
         Raises:
             QueueUnavailableError: Redis does not answer.
@@ -92,11 +112,16 @@ class PoolLauncher:
             with suppress(RegistryConflictError):
                 await self._view.apply(edits, Author("", "start of the cluster"))
             _LOG.warning("pools.settings_changed", extra={"pools": [entry.name for entry in old]})
-        self._here = in_force(self._declared, self._view.entries(KIND))
-        return dict(self._here)
+        wanted = in_force(self._declared, self._view.entries(KIND), self._fixed)
+        self._here = {name: settings for name, settings in wanted.items() if name in self._declared}
+        return wanted
 
     async def run(self) -> NoReturn:
         """Follow the registry; runs until it is cancelled."""
+        self._reports |= {name: PoolReport(PoolState.SERVING) for name in self._here}
+        wanted = in_force(self._declared, self._view.entries(KIND), self._fixed)
+        gone = [name for name in self._view.entries(KIND) if name not in wanted]
+        self._reports |= {name: PoolReport(PoolState.GONE) for name in gone}
         self._tell()
         away = False
         while True:
@@ -111,16 +136,22 @@ class PoolLauncher:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
-        wanted = in_force(self._declared, self._view.entries(KIND))
-        for name in [name for name in self._here if name not in wanted]:
-            settings = self._here.pop(name)
-            await self._instead(name, self._end(name, settings))
+        wanted = in_force(self._declared, self._view.entries(KIND), self._fixed, self._here)
+        for name, settings in list(self._here.items()):
+            # A pool that was removed and came again between two looks has other replicas.
+            if name not in wanted or not same_but_size(settings, wanted[name]):
+                del self._here[name]
+                self._tell(name, PoolState.DRAINING)
+                await self._instead(name, self._end(name, settings))
         for name, settings in wanted.items():
             # An end is not broken off: the pool starts again after it.
             ends = name in self._reports and self._reports[name].state is PoolState.DRAINING
             if self._here.get(name) != settings and not ends:
                 self._here[name] = settings
+                self._tell(name, PoolState.STARTING)
                 await self._instead(name, self._fit(name, settings))
+        # What has not changed is also true of newer entries.
+        self._tell()
 
     async def _instead(self, name: str, work: Awaitable[None]) -> None:
         """Do something for a pool in place of what goes on for it."""
@@ -131,7 +162,6 @@ class PoolLauncher:
 
     async def _fit(self, name: str, settings: PoolSettings) -> None:
         _LOG.warning("pool.fits", extra={"pool": name, "replicas": settings.replicas})
-        self._tell(name, PoolState.STARTING)
         while True:
             try:
                 await self._platform.fit_pool(name, settings)
@@ -144,11 +174,16 @@ class PoolLauncher:
 
     async def _end(self, name: str, settings: PoolSettings) -> None:
         _LOG.warning("pool.ends", extra={"pool": name})
-        self._tell(name, PoolState.DRAINING)
         await self._drained(name, settings.rollout.drain_s)
-        await self._platform.end_pool(name)
-        with suppress(QueueUnavailableError):
-            await self._forget(name)
+        while True:
+            try:
+                await self._platform.end_pool(name)
+                await self._forget(name)
+                break
+            except (SetupError, OSError, QueueUnavailableError) as error:
+                _LOG.error("pool.end_failed", extra={"pool": name, "error": str(error)})
+                self._tell(name, PoolState.DRAINING, str(error))
+            await asyncio.sleep(RETRY_S)
         _LOG.warning("pool.ended", extra={"pool": name})
         self._tell(name, PoolState.GONE)
 
@@ -174,7 +209,12 @@ class PoolLauncher:
     def _tell(self, name: str = "", state: PoolState = PoolState.SERVING, why: str = "") -> None:
         if name:
             self._reports[name] = PoolReport(state, why)
-        self._view.report(LauncherReport(ray=self._ray, changes=True, pools=self._reports).pack())
+        entries = self._view.entries(KIND)
+        pools = {
+            each: replace(report, version=entries[each].version if each in entries else 0)
+            for each, report in self._reports.items()
+        }
+        self._view.report(LauncherReport(ray=self._ray, changes=True, pools=pools).pack())
 
     async def close(self) -> None:
         """Follow the registry no more. What the platform has stays."""

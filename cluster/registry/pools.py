@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import json
 import logging
@@ -13,6 +14,7 @@ from pydantic import ValidationError, model_validator
 
 from cluster.registry.contract import Entry, Sighting
 from cluster.settings import PoolSettings
+from cluster.settings.registry import RegistrySettings
 from cluster.settings.section import Section
 
 _LOG = logging.getLogger(__name__)
@@ -21,6 +23,12 @@ KIND = "pool"
 """Kind of a pool's entry."""
 LAUNCHER = "launcher"
 """Kind of the watcher that starts and ends replicas for entries."""
+
+
+NOTHING_FIXED = RegistrySettings()
+"""Settings that let every entry change."""
+LIVE = ("replicas",)
+"""Settings of a pool that an entry may change while the pool runs."""
 
 
 class PoolEntry(Section):
@@ -49,8 +57,11 @@ def digest_of(pool: PoolSettings | None) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
+@functools.lru_cache(maxsize=512)
 def read_entry(entry: Entry) -> PoolEntry | None:
-    """Return the content of an entry; None for one that was deleted, or that a newer release wrote."""
+    """Return the content of an entry; None for one that was deleted, or that a newer release wrote. It is logged once
+    for each version.
+    """
     if entry.value is None:
         return None
     try:
@@ -60,17 +71,36 @@ def read_entry(entry: Entry) -> PoolEntry | None:
         return None
 
 
-def in_force(declared: Mapping[str, PoolSettings], entries: Mapping[str, Entry]) -> dict[str, PoolSettings]:
-    """Return the pools that should run: those of the settings, with the entries over them."""
+def in_force(
+    declared: Mapping[str, PoolSettings],
+    entries: Mapping[str, Entry],
+    fixed: RegistrySettings = NOTHING_FIXED,
+    before: Mapping[str, PoolSettings] | None = None,
+) -> dict[str, PoolSettings]:
+    """Return the pools that should run: those of the settings, with the entries over them.
+
+    Args:
+        declared: pools of the settings.
+        entries: those of the registry.
+        fixed: names that only the settings may change.
+        before: what was in force here, and stays so where an entry can't be read; None for the pools of the settings.
+    """
     found = dict(declared)
     for name in sorted(entries):
-        if (entry := read_entry(entries[name])) is None:
+        if fixed.holds(KIND, name):
             continue
-        if entry.settings is None:
+        entry = read_entry(entries[name])
+        settings = entry.settings if entry is not None else (declared if before is None else before).get(name)
+        if settings is None:
             found.pop(name, None)
         else:
-            found[name] = entry.settings
+            found[name] = settings
     return found
+
+
+def same_but_size(one: PoolSettings, other: PoolSettings) -> bool:
+    """Return whether two settings of a pool differ in what may change while it runs, or not at all."""
+    return all(name in LIVE or getattr(one, name) == getattr(other, name) for name in type(one).model_fields)
 
 
 def outdated(declared: Mapping[str, PoolSettings], entries: Mapping[str, Entry]) -> list[Entry]:
@@ -104,6 +134,8 @@ class PoolReport:
     state: PoolState
     why: str = ""
     """Reason of a failure."""
+    version: int = 0
+    """Version of the entry that this is about; 0 where the settings alone declare the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +160,10 @@ class LauncherReport:
             ValueError, KeyError, TypeError: the text is anything else.
         """
         fields = json.loads(text)
-        pools = {name: PoolReport(PoolState(one["state"]), one["why"]) for name, one in fields["pools"].items()}
+        pools = {
+            name: PoolReport(PoolState(one["state"]), one["why"], one["version"])
+            for name, one in fields["pools"].items()
+        }
         return cls(fields["ray"], fields["changes"], pools)
 
 

@@ -138,5 +138,5 @@ class Quarantine:
             return False
         error = self._turned_away(choice)
         if error is not None:
-            choice.convict(error)
+            choice.give_up(error)
         return error is not None

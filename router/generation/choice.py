@@ -439,8 +439,8 @@ class Choice:
         entry = self.entry
         self._fail(GenerationFailedError(entry.request_id, self.tokens, self._lost, entry.prompt_tokens, detail))
 
-    def convict(self, error: PenstockError) -> None:
-        """End it, where it waits: it kills engines."""
+    def give_up(self, error: PenstockError) -> None:
+        """End it with an error, where it waits."""
         self._fail(error)
         self._pool.withdraw(self)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from cluster.errors import ModelNotFoundError
 from cluster.jobs.contract import JobRecord
 from cluster.settings import Settings
 from penstock.batch.input import Endpoints
@@ -51,13 +52,20 @@ def open_jobs(
     `line_bytes` and `endpoints` are for files of requests, and `revocations` end the jobs of revoked keys, as for
     `JobFeeder`.
     """
+
+    def served(name: str) -> Pool:
+        if (pool := pools.get(name)) is None:
+            raise ModelNotFoundError(name, sorted(pools))
+        return pool
+
     execute = Executor(inference.routed, pooling, inference.limits, metrics, records.closed)
     feeder = JobFeeder(
         router_id,
         stores.served,
         execute,
         settings.jobs,
-        capacity=lambda pool: pools[pool].replicas.capacity(),
+        # A pool that was just left runs nothing.
+        capacity=lambda name: pool.replicas.capacity() if (pool := pools.get(name)) is not None else 0,
         on_item=metrics.job_item,
         line_bytes=line_bytes,
         endpoints=endpoints,
@@ -70,7 +78,7 @@ def open_jobs(
         settings.jobs,
         inference.limits,
         feeder.nudge,
-        lambda name, constraint: inference.constraints.problem(pools[name], constraint),
+        lambda name, constraint: inference.constraints.problem(served(name), constraint),
         inference.forwarding.aliases,
     )
     return JobParts(stores, feeder, tools, JobServicer(tools))

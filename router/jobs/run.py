@@ -17,6 +17,7 @@ from cluster.errors import (
     JobLeaseLostError,
     JobLimitError,
     KeyRevokedError,
+    ModelNotFoundError,
     QueueUnavailableError,
 )
 from cluster.jobs.contract import ItemResult, JobClaim, JobRecord, JobStore
@@ -253,7 +254,10 @@ class JobRun:
             except asyncio.CancelledError:
                 self._go_on_if_revoked()
                 continue
-            except Exception as error:  # noqa: BLE001 - every error that a client could get is judged
+            except Exception as error:
+                if self._stopping and isinstance(error, ModelNotFoundError):
+                    # Its pool began to end meanwhile. The item runs when it comes back.
+                    raise _StoppedError from error
                 status = to_rpc_status(error)
             verdict = judge(status)
             if not isinstance(verdict, Again):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from cluster.registry.contract import Edit, Entry
 from cluster.registry.pools import (
     KIND,
+    LIVE,
     LauncherReport,
     PoolEntry,
     PoolState,
@@ -20,8 +22,6 @@ from penstock.models import FieldViolation
 from penstock.v1 import registry_pb2 as api
 from router.registry.kinds import ALIAS
 
-LIVE = ("replicas",)
-"""Settings of a pool that an entry may change while the pool runs."""
 _RESTART = "change the settings and restart the cluster; on Kubernetes change `pools` in the chart's values"
 
 
@@ -79,6 +79,13 @@ class PoolCalls:
                 if name in _pools_of(content):
                     yield "name", f"alias {alias!r} sends requests to the pool {name!r}; change that first"
         elif running is None:
+            state = report.state if (report := launcher.pools.get(name)) is not None else None
+            present = self._view.get(KIND, name)
+            before = read_entry(present) if present is not None else None
+            removed = before is not None and before.removed
+            # Right after the removal the launcher may not have told that the pool ends.
+            if state is PoolState.DRAINING or (removed and state is not PoolState.GONE):
+                yield "name", f"pool {name!r} is being removed; wait until it has gone"
             yield from _of_new(name, entry.settings, launcher, aliases)
         else:
             yield from _of_changed(running, entry.settings)
@@ -90,7 +97,9 @@ class PoolCalls:
         found = dict(self._settings.aliases)
         for name, value in entries.items():
             if value is not None and not self._settings.registry.holds(ALIAS.name, name):
-                found[name] = ALIAS.load(name, value)
+                # One that a newer release wrote changes nothing here.
+                with suppress(ValueError):
+                    found[name] = ALIAS.load(name, value)
         return found
 
     async def fill(self, entries: Iterable[api.RegistryEntry]) -> None:
@@ -102,16 +111,15 @@ class PoolCalls:
         wanted = [entry for entry in entries if entry.kind == KIND]
         launcher = launcher_of(await self._view.watchers()) if wanted else None
         for entry in wanted:
-            if launcher is not None and (report := launcher.pools.get(entry.name)) is not None:
+            report = launcher.pools.get(entry.name) if launcher is not None else None
+            # An older report is about what the entry was before.
+            if report is not None and report.version >= entry.version:
                 entry.state, entry.why = report.state.value, report.why
 
 
 def _of_new(
     name: str, settings: PoolSettings, launcher: LauncherReport, aliases: Mapping[str, AliasSettings]
 ) -> Iterator[tuple[str, str]]:
-    report = launcher.pools.get(name)
-    if report is not None and report.state is PoolState.DRAINING:
-        yield "name", f"pool {name!r} is being removed; wait until it has gone"
     if name in aliases:
         yield "name", f"{name!r} is an alias; a pool needs a name of its own"
     if not launcher.ray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from cluster.registry.adapters import KIND, settings_of
 from cluster.registry.contract import Edit, Entry
@@ -82,11 +83,12 @@ def _users(
     adapter: str, adapters: Mapping[str, set[str]], settings: Settings, entries: Mapping[str, Entry]
 ) -> Iterator[str]:
     """Yield the aliases that name an adapter which is not in their pool."""
-    registered = {
-        name: ALIAS.load(name, entry.value)
-        for name, entry in entries.items()
-        if entry.value is not None and not settings.registry.holds(ALIAS.name, name)
-    }
+    registered: dict[str, AliasSettings] = {}
+    for name, entry in entries.items():
+        if entry.value is not None and not settings.registry.holds(ALIAS.name, name):
+            # One that a newer release wrote changes nothing here.
+            with suppress(ValueError):
+                registered[name] = ALIAS.load(name, entry.value)
     for name, alias in sorted((dict(settings.aliases) | registered).items()):
         if any(each == adapter and each not in adapters.get(pool, set()) for _field, pool, each in _named(alias)):
             yield name

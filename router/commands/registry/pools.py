@@ -229,8 +229,9 @@ def _followed(client: Client, change: PoolChange) -> int:
             if after is None and state == "gone":
                 screen().print(f"pool {name}: removed", highlight=False)
                 return 0
-            if after is not None and state == "serving" and _ready(client, name) == after.replicas:
-                screen().print(f"pool {name}: {counted(after.replicas, 'replica serves', 'replicas serve')}")
+            if after is not None and state == "serving" and (ready := _ready(client, name)) >= after.replicas:
+                # An autoscaler may have started more.
+                screen().print(f"pool {name}: {counted(ready, 'replica serves', 'replicas serve')}")
                 return 0
             if entry is not None and state == "failed":
                 why = f"pool {name} does not start, and is tried again: {entry.why}"

@@ -8,10 +8,11 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.bootstrap import local
+from cluster.bootstrap import local, ready
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import RouterProcess
@@ -138,8 +139,8 @@ async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
 async def test_routers_without_links_are_named_with_the_pool(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "ROUTER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(local, "unlinked", lambda _port, _host, wanted: list(wanted))
+    monkeypatch.setattr(ready, "ROUTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(ready, "unlinked", lambda _port, _host, wanted: list(wanted))
     process = await ChildProcess.start("router 0", LIVES, cluster.run_dir / "router-0.log")
     cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
     with pytest.raises(BootstrapError, match=r"router 0 .*not linked to all replicas of demo within .*router-0\.log"):
@@ -147,8 +148,8 @@ async def test_routers_without_links_are_named_with_the_pool(
 
 
 async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "ROUTER_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(local, "unlinked", lambda _port, _host, wanted: list(wanted))
+    monkeypatch.setattr(ready, "ROUTER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(ready, "unlinked", lambda _port, _host, wanted: list(wanted))
     complains = "print('the queue refused: MISCONF no space left', flush=True); import time; time.sleep(600)"
     process = await ChildProcess.start("router 0", (sys.executable, "-c", complains), cluster.run_dir / "router-0.log")
     await until(lambda: process.worries() != "")
@@ -199,6 +200,58 @@ async def test_serve_that_gave_up_is_explained_by_the_first_failure(cluster: Sta
     failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
     with pytest.raises(BootstrapError, match=r"RuntimeError: out of memory\n at line 1; log:"):
         await cluster._serve_pools.ready("demo", 1)
+
+
+class Redeployed(Serve):
+    """Answers after a moment, and remembers what was deployed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deployed: list[set[str]] = []
+
+    async def status(self) -> dict[str, AppStatus]:
+        await asyncio.sleep(0.01)
+        return {}
+
+    async def deploy(self, config: Mapping[str, Any]) -> None:
+        await asyncio.sleep(0.01)
+        self.deployed.append({app["name"] for app in config["applications"]})
+
+
+async def test_pools_that_change_together_end_an_autoscaler_that_starts_and_do_not_lose_each_other(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoscalers = Autoscalers(monkeypatch, HANGS)
+    serve = cluster.serve = Redeployed()  # type: ignore[assignment]
+    more = cluster.settings.pools["demo"]
+    starting = asyncio.create_task(cluster.restart_autoscaler())
+    await until(lambda: bool(autoscalers.started))
+    await asyncio.gather(*(cluster._redeploy(name, more) for name in ("a", "b", "c")))
+    assert {"demo", "a", "b", "c"} == set(cluster.pools)
+    assert {f"penstock-{name}" for name in cluster.pools} == serve.deployed[-1]
+    with pytest.raises(BootstrapError, match="autoscaler"):
+        await starting
+    assert cluster.autoscaler_missing()
+    # The try of a pool that does not start leaves the autoscaler of the others.
+    again = asyncio.create_task(cluster.restart_autoscaler())
+    await until(lambda: len(autoscalers.started) == 2)
+    await cluster._redeploy("a", more)
+    assert autoscalers.started[1].running
+    await cluster._stop_autoscaler()
+    with pytest.raises(BootstrapError, match="autoscaler"):
+        await again
+
+
+async def test_a_new_start_of_a_pool_is_not_judged_by_an_earlier_one(cluster: StandIns) -> None:
+    cluster.serve = Serve(RUNS)  # type: ignore[assignment]
+    failure(cluster, "a", "no such model", final=True)
+    cluster._serve_pools.forget_starts("demo")
+    await cluster._serve_pools.ready("demo", 1)
+
+
+async def test_a_start_does_not_wait_for_pools_that_the_settings_do_not_have(cluster: StandIns) -> None:
+    cluster.pools["added"] = cluster.settings.pools["demo"]
+    assert ["demo"] == list(cluster._awaited)
 
 
 ROUTER = """

@@ -7,6 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from cluster.bootstrap.pools import settings_with
 from cluster.registry.contract import Entry, Sighting, Watcher
 from cluster.registry.pools import (
     KIND,
@@ -19,7 +20,9 @@ from cluster.registry.pools import (
     launcher_of,
     outdated,
 )
-from cluster.settings import PoolSettings
+from cluster.settings import PoolSettings, Settings, TenantSettings
+from cluster.settings.queue import QuotaSettings
+from cluster.settings.registry import RegistrySettings
 
 ONE = PoolSettings(engine="sim")
 MORE = PoolSettings(engine="sim", replicas=2)
@@ -39,6 +42,29 @@ def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     newer = Entry(KIND, "a", 1, 0, json.dumps({"settings": {"colour": "red"}}).encode())
     assert {"a": ONE} == in_force({"a": ONE}, {"a": newer})
     assert [] == outdated({"a": ONE}, {"a": newer})
+    # What was in force here stays, be it other settings or none.
+    assert {"a": MORE} == in_force({"a": ONE}, {"a": newer}, before={"a": MORE})
+    assert {} == in_force({"a": ONE}, {"a": newer}, before={})
+
+
+def test_an_entry_that_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    newer = Entry(KIND, "once", 7, 0, b'{"settings": {"colour": "blue"}}')
+    for _ in range(3):
+        in_force({}, {"once": newer})
+    assert ["registry.unreadable"] == [record.message for record in caplog.records]
+
+
+def test_the_settings_alone_say_what_is_fixed() -> None:
+    entries = {"a": entry("a", None), "c": entry("c", ONE)}
+    assert {"a": ONE} == in_force({"a": ONE}, entries, RegistrySettings(fixed=("pool",)))
+    assert {"a": ONE, "c": ONE} == in_force({"a": ONE}, entries, RegistrySettings(fixed=("pool/a",)))
+
+
+def test_settings_of_replicas_name_no_pool_that_was_removed() -> None:
+    quota = TenantSettings(pools={"b": QuotaSettings(requests_per_minute=1)})
+    settings = Settings(pools={"a": ONE, "b": ONE}, default_tenant=quota)
+    written = settings_with(settings, {"a": ONE}).model_dump_json()
+    assert {"a": ONE} == Settings.model_validate_json(written).pools
 
 
 @pytest.mark.parametrize(
@@ -60,7 +86,7 @@ def test_an_entry_has_settings_or_is_removed(content: dict[str, object]) -> None
 
 
 def test_the_launchers_report_comes_back_as_it_was() -> None:
-    report = LauncherReport(ray=False, changes=True, pools={"a": PoolReport(PoolState.FAILED, "no room")})
+    report = LauncherReport(ray=False, changes=True, pools={"a": PoolReport(PoolState.FAILED, "no room", 7)})
     router, launcher = Watcher("r", "router"), Watcher("l", "launcher", report=report.pack())
     assert report == launcher_of([Sighting(router, 1, 0), Sighting(launcher, 1, 0)])
     assert launcher_of([Sighting(router, 1, 0)]) is None

@@ -1,0 +1,141 @@
+"""The launcher over a registry in memory, with a platform that fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.clock import ManualClock
+from cluster.errors import BootstrapError
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
+from cluster.redis.in_process.server import InProcessRedis
+from cluster.registry import launcher as launchers
+from cluster.registry.contract import Author, Edit, Watcher
+from cluster.registry.launcher import PoolLauncher
+from cluster.registry.pools import KIND, PoolEntry, PoolReport, PoolState, digest_of, launcher_of
+from cluster.registry.redis.store import RedisRegistryStore
+from cluster.registry.view import RegistryView
+from cluster.settings import PoolSettings, QueueSettings
+from tests.support.waiting import until
+
+ONE = PoolSettings(engine="sim", rollout={"drain_s": 0})
+OTHER = PoolSettings(engine="sim", rollout={"drain_s": 0}, sim={"base_ms": 3.0})
+
+
+class Platform:
+    """Notes what it is told, and fails as often as it should."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.failures = 0
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        self._do(f"fit {name} {settings.sim.base_ms:g}")
+
+    async def end_pool(self, name: str) -> None:
+        self._do(f"end {name}")
+
+    def _do(self, what: str) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise BootstrapError("serve", "does not answer")
+        self.told.append(what)
+
+
+class Cluster:
+    """A launcher, and a router's view of it."""
+
+    def __init__(self, platform: Platform, declared: dict[str, PoolSettings]) -> None:
+        clock = ManualClock()
+        redis = InProcessRedis(clock)
+        self.admin = RegistryView(RedisRegistryStore(redis, clock=clock), Watcher("r", "router"))
+        self.forgotten: list[str] = []
+        self.launcher = PoolLauncher(
+            declared,
+            RedisRegistryStore(redis, clock=clock),
+            platform,
+            lambda pool: RedisQueue(redis, pool, limits_from(QueueSettings()), clock=clock),
+            self._forget,
+        )
+
+    async def _forget(self, pool: str) -> None:
+        self.forgotten.append(pool)
+
+    async def put(self, name: str, settings: PoolSettings | None, base: PoolSettings | None = None) -> None:
+        content = PoolEntry(settings=settings, removed=settings is None, base=digest_of(base))
+        value = content.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+        await self.admin.apply([Edit(KIND, name, value)], Author("ops"))
+
+    async def report(self) -> dict[str, PoolReport]:
+        await self.admin.refresh()
+        found = launcher_of(await self.admin.watchers())
+        return dict(found.pools) if found is not None else {}
+
+    async def is_told(self, name: str, state: PoolState) -> None:
+        async def told() -> bool:
+            entry, report = self.admin.get(KIND, name), (await self.report()).get(name)
+            version = entry.version if entry is not None else 0
+            return report is not None and report.state is state and report.version == version
+
+        await until(told)
+
+    async def __aenter__(self) -> Cluster:
+        await self.launcher.begin()
+        self._running = asyncio.create_task(self.launcher.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self.launcher.close()
+        await self.admin.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "RETRY_S", 0.01)
+    monkeypatch.setattr(launchers, "LOOK_S", 0.01)
+
+
+async def test_the_first_report_tells_what_runs_and_what_has_gone() -> None:
+    cluster = Cluster(platform := Platform(), {"a": ONE, "b": ONE})
+    await cluster.put("b", None, base=ONE)
+    async with cluster:
+        await cluster.is_told("a", PoolState.SERVING)
+        await cluster.is_told("b", PoolState.GONE)
+    assert [] == platform.told
+
+
+async def test_pools_of_the_registry_start_behind_those_of_the_settings_and_are_tried_again() -> None:
+    cluster = Cluster(platform := Platform(), {"a": ONE})
+    await cluster.put("more", ONE)
+    platform.failures = 2
+    async with cluster:
+        await cluster.is_told("more", PoolState.SERVING)
+    assert [f"fit more {ONE.sim.base_ms:g}"] == platform.told
+
+
+async def test_an_end_that_fails_is_tried_again_and_the_pool_can_start_after_it() -> None:
+    async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
+        await cluster.put("more", ONE)
+        await cluster.is_told("more", PoolState.SERVING)
+        platform.failures = 3
+        await cluster.put("more", None)
+        await cluster.is_told("more", PoolState.GONE)
+        assert ["more"] == cluster.forgotten
+        await cluster.put("more", OTHER)
+        await cluster.is_told("more", PoolState.SERVING)
+    assert [f"fit more {ONE.sim.base_ms:g}", "end more", "fit more 3"] == platform.told
+
+
+async def test_a_pool_that_came_again_with_other_settings_has_none_of_its_old_replicas() -> None:
+    async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
+        await cluster.put("more", ONE)
+        await cluster.is_told("more", PoolState.SERVING)
+        await cluster.put("more", OTHER)
+        await until(lambda: len(platform.told) == 3)
+        await cluster.put("more", OTHER.model_copy(update={"replicas": 2}))
+        await until(lambda: len(platform.told) == 4)
+    assert [f"fit more {ONE.sim.base_ms:g}", "end more", "fit more 3", "fit more 3"] == platform.told
