@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from cluster.registry.contract import Author, Edit, Watcher
 from cluster.registry.launcher import PoolLauncher
+from cluster.registry.view import RegistryView
 from cluster.settings import PoolSettings
 from loadtest.benchmarks.rollouts.places import Places
 from penstock.client import (
@@ -177,6 +180,51 @@ async def test_a_job_waits_for_its_pool_to_come_back(stack: Stack, admin: AsyncC
 
     await until(ended, 30)
     assert (80, 0) == ((found := await admin.get_job(job.job_id)).succeeded_items, found.failed_items)
+
+
+async def test_what_is_left_when_the_replicas_of_a_removed_pool_have_gone_ends_and_jobs_are_given_back(
+    stack: Stack, admin: AsyncClient
+) -> None:
+    settings = {**sim_pool(base_ms=50.0, max_num_seqs=1), "rollout": {"drain_s": 0}}
+    await admin.edit_registry([RegistryEdit("pool", "short", {"settings": settings})], wait=10)
+    await serves(stack, "short")
+    long = {"max_tokens": 900, "ignore_eos": True}
+    calls = [
+        collect(stack.inference(number).StreamGenerate(stream_request("long", model="short", **long)))
+        for number in range(2)
+    ]
+    ends = [asyncio.create_task(call) for call in calls]
+    await until(lambda: sum(router.pools["short"].active for router in stack.routers) == 2)
+    job = await admin.submit_job("short", [JobItem(str(number), "prompt", long) for number in range(3)])
+    await until(lambda: sum(router.pools["short"].active for router in stack.routers) > 2)
+    await admin.edit_registry([removed("short")], wait=10)
+    with pytest.raises(InvalidArgumentError, match="'short' is being removed; wait until it has gone"):
+        await admin.edit_registry([added("short")], dry_run=True)
+    for end in ends:
+        with pytest.raises(grpc.aio.AioRpcError, match="pool 'short' was removed") as told:
+            await asyncio.wait_for(end, 30)
+        assert grpc.StatusCode.UNAVAILABLE is told.value.code()
+    await gone(stack, "short")
+    left = await admin.get_job(job.job_id)
+    assert (0, 0) == (left.succeeded_items, left.failed_items)
+
+
+async def test_a_pool_that_comes_again_between_two_looks_is_another_one_on_every_router(
+    stack: Stack, admin: AsyncClient
+) -> None:
+    await admin.edit_registry([added("priced")], wait=10)
+    await serves(stack, "priced")
+    before = [router.pools["priced"] for router in stack.routers]
+    view = RegistryView(stack.registry(), Watcher("elsewhere", "router"))
+    # It was removed and added between two looks of the routers.
+    value = json.dumps({"settings": {**sim_pool(), "price_per_gpu_hour": 7.0}}).encode()
+    await view.apply([Edit("pool", "priced", value)], Author("ops"))
+    await view.close()
+    for router, old in zip(stack.routers, before, strict=True):
+        await until(lambda router=router, old=old: router.pools.get("priced") not in (None, old))
+        assert 7.0 == router.pools["priced"].settings.price_per_gpu_hour
+    await admin.edit_registry([removed("priced")], wait=10)
+    await gone(stack, "priced")
 
 
 @pytest.mark.parametrize(
