@@ -223,6 +223,12 @@ async def test_a_pool_that_comes_again_between_two_looks_is_another_one_on_every
     for router, old in zip(stack.routers, before, strict=True):
         await until(lambda router=router, old=old: router.pools.get("priced") not in (None, old))
         assert 7.0 == router.pools["priced"].settings.price_per_gpu_hour
+
+    async def serving() -> bool:
+        return [one.state for one in await admin.registry("pool", name="priced")] == ["serving"]
+
+    await until(serving)
+    await serves(stack, "priced")
     await admin.edit_registry([removed("priced")], wait=10)
     await gone(stack, "priced")
 
