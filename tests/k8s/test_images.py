@@ -113,6 +113,19 @@ def test_images_are_pushed_under_the_tag_and_with_the_digests_that_the_chart_ask
     assert '.images.digests[\\"$REGISTRY/$name:${GITHUB_REF_NAME#v}\\"]' in publish
 
 
+def test_the_workflow_signs_what_it_may_and_builds_what_fits() -> None:
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    for job in ("build", "chart"):
+        steps = jobs[job]["steps"]
+        (sign,) = [at for at, step in enumerate(steps) if "cosign sign" in step.get("run", "")]
+        # Cosign reads the login of Docker, not Helm's.
+        assert any("docker/login-action" in step.get("uses", "") for step in steps[:sign]), job
+    steps = jobs["build"]["steps"]
+    build = next(at for at, step in enumerate(steps) if step.get("name") == "Build")
+    assert "matrix.name != 'penstock-replica-cuda'" in steps[build]["with"]["cache-to"]
+    assert any("rm -rf" in step.get("run", "") and "cuda" in step["if"] for step in steps[:build])
+
+
 def test_the_charts_repositories_are_those_that_the_workflow_pushes() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
     images = {container["image"] for pod in pods(render()) for container in pod.containers()}

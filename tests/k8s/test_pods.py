@@ -22,6 +22,7 @@ ALL = {
     "console.enabled": True,
     "gcsRedis.enabled": True,
     "auth.anonymous": True,
+    "networkPolicy.enabled": False,
     "pools.demo.settings.autoscale": {"mode": "advisory", "max_replicas": 2},
 }
 SECTIONS = {
@@ -86,7 +87,8 @@ def _asked() -> dict[str, Any]:
 def test_every_component_takes_every_field_from_pods_and_from_its_own() -> None:
     everywhere = pods(render_values("defaults", {**ALL, "pods": _asked()}))
     assert SECTIONS.keys() == {pod.component for pod in everywhere}
-    assert {} == {pod.owner: missing for pod in everywhere if (missing := _missing(pod))}
+    # A container beside the test would keep it from ending.
+    assert {"test": ["containers"]} == {pod.component: missing for pod in everywhere if (missing := _missing(pod))}
     one_by_one = pods(render_values("defaults", {**ALL, **{f"{name}.pod": _asked() for name in SECTIONS.values()}}))
     assert {} == {pod.owner: missing for pod in one_by_one if (missing := _missing(pod))}
     # And nobody has them without being asked.
@@ -118,6 +120,74 @@ def test_a_component_wins_over_pods_and_the_charts_own_labels_over_both() -> Non
     assert ["2"] == [each["value"] for each in router.spec["containers"][0]["env"] if each["name"] == "A"]
     with pytest.raises(subprocess.CalledProcessError):
         render_values("defaults", {"pods.labels": {"app.kubernetes.io/component": "mine"}})
+
+
+OLDER: dict[str, Any] = {
+    "nodeSelector": {"disk": "own"},
+    "affinity": {"podAntiAffinity": {"x": "own"}},
+    "priorityClassName": "own",
+    "env": [{"name": "A", "value": "own"}],
+    "podAnnotations": {"note": "own"},
+}
+
+
+def _of(objects: list[Object], component: str) -> PodSpec:
+    (pod,) = [pod for pod in pods(objects) if pod.component == component]
+    return pod
+
+
+@pytest.mark.parametrize(("section", "component"), [("router", "router"), ("pools.demo.workers", "ray-worker")])
+def test_older_fields_of_a_component_win_over_pods_and_lose_to_its_own_pod(section: str, component: str) -> None:
+    everywhere: dict[str, Any] = {
+        "nodeSelector": {"disk": "pods", "zone": "a"},
+        "affinity": {"podAntiAffinity": {"x": "pods"}},
+        "priorityClassName": "pods",
+        "env": [{"name": "A", "value": "pods"}],
+        "annotations": {"note": "pods"},
+        "labels": {"team": "pods", "site": "pods"},
+        "serviceAccountName": "pods",
+        "schedulerName": "pods",
+        "hostNetwork": True,
+    }
+    own = {f"{section}.{name}": value for name, value in OLDER.items()}
+    undone = {"schedulerName": "", "hostNetwork": False, "serviceAccountName": "", "labels": {"team": "own"}}
+    values = {"networkPolicy.enabled": False, "pods": everywhere, **own, f"{section}.pod": undone}
+    pod = _of(render_values("defaults", values), component)
+    assert {"disk": "own", "zone": "a"} == pod.spec["nodeSelector"]
+    assert {"podAntiAffinity": {"x": "own"}} == pod.spec["affinity"]
+    assert "own" == pod.spec["priorityClassName"] == pod.metadata["annotations"]["note"] == pod.labels["team"]
+    assert "pods" == pod.labels["site"]
+    assert ["own"] == [each["value"] for each in pod.spec["containers"][0]["env"] if each["name"] == "A"]
+    assert not {"schedulerName", "hostNetwork", "dnsPolicy"} & pod.spec.keys()
+    assert f"penstock-{component.removesuffix('-worker')}" == pod.spec["serviceAccountName"]
+
+    last = {"priorityClassName": "last", "env": [{"name": "A", "value": "last"}], "nodeSelector": {"disk": ""}}
+    pod = _of(render_values("defaults", {**values, f"{section}.pod": last}), component)
+    assert "last" == pod.spec["priorityClassName"]
+    assert ["last"] == [each["value"] for each in pod.spec["containers"][0]["env"] if each["name"] == "A"]
+    assert "" == pod.spec["nodeSelector"]["disk"]
+    assert pod.spec["hostNetwork"]
+    assert "ClusterFirstWithHostNet" == pod.spec["dnsPolicy"]
+
+
+def test_a_variable_that_is_replaced_stays_in_its_place() -> None:
+    """Kubernetes puts into $(NAME) only what stands before it, and KubeRay's definition refuses a name twice."""
+    password = {"name": "QUEUE_REDIS_PASSWORD", "value": "mine"}
+    for section, component in (("router", "router"), ("pools.demo.workers", "ray-worker")):
+        objects = render_values("defaults", {f"{section}.env": [password, password], f"{section}.pod.env": [password]})
+        names = [each["name"] for each in _of(objects, component).spec["containers"][0]["env"]]
+        assert len(set(names)) == len(names)
+        assert names.index("QUEUE_REDIS_PASSWORD") < names.index("PENSTOCK_REDIS__URL")
+
+
+def test_rays_autoscaler_may_do_its_work_under_another_account() -> None:
+    def subject(values: dict[str, Any]) -> str:
+        return str(one(render_values("defaults", values), "RoleBinding")["subjects"][0]["name"])
+
+    assert "penstock-ray" == subject({})
+    assert "all" == subject({"pods.serviceAccountName": "all"})
+    assert "head" == subject({"pods.serviceAccountName": "all", "ray.head.pod.serviceAccountName": "head"})
+    assert "penstock-ray" == subject({"pods.serviceAccountName": "all", "ray.head.pod.serviceAccountName": ""})
 
 
 def test_security_contexts_may_be_left_to_the_cluster() -> None:
@@ -214,7 +284,8 @@ def test_a_text_stays_a_text_whatever_it_looks_like(word: str) -> None:
 
 
 def _budgets(values: dict[str, Any]) -> set[str]:
-    objects: list[Object] = render_values("defaults", {**ALL, "pools.demo.workers.min": 2, **values})
+    two = {"pools.demo.workers.min": 2, "pools.demo.settings.replicas": 2}
+    objects: list[Object] = render_values("defaults", {**ALL, **two, **values})
     return {each["metadata"]["name"].removeprefix("penstock-") for each in of_kind(objects, "PodDisruptionBudget")}
 
 
@@ -232,12 +303,13 @@ def test_every_budget_has_a_switch() -> None:
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [
+        (0.5, "500m"), (2.25, "2250m"), (2.0, "2"),
         ("0.5", "500m"), ("1.0", "1"), (4, "4"), ("1000m", "1"), ("1500m", "1500m"), ("1024Mi", "1Gi"),
         ("1.5Gi", "1536Mi"), ("0.5Gi", "512Mi"), ("1000Ki", "1000Ki"), ("2000", "2k"), ("1G", "1G"), (0, "0"),
         (4294967296, "4294967296"), ("768Gi", "768Gi"), ("1.5G", "1500M"), ("512Ki", "512Ki"), ("2048Gi", "2Ti"),
     ],
 )  # fmt: skip
-def test_quantities_are_written_as_kubernetes_writes_them(written: str | int, wanted: str) -> None:
+def test_quantities_are_written_as_kubernetes_writes_them(written: str | float, wanted: str) -> None:
     assert wanted == canonical(written)
     objects = render_values("defaults", {"ray.head.resources": {"limits": {"memory": written}}})
     (head,) = [pod for pod in pods(objects) if pod.component == "ray-head"]
@@ -260,4 +332,5 @@ def test_accelerators_go_by_the_name_of_their_resource() -> None:
     claimed = worker({"pools.small.workers.accelerator": "", "pools.small.workers.resources.claims": [{"name": "gpu"}]})
     resources = claimed.spec["containers"][0]["resources"]
     assert {"cpu", "memory"} == resources["limits"].keys()
+    assert [{"name": "gpu"}] == resources["claims"]
     assert "tolerations" not in claimed.spec

@@ -58,7 +58,7 @@ def test_the_notes_tell_what_to_do_next(scenario: str, word: str) -> None:
 def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
     values: dict[str, Any], asked: set[str], first_key: bool
 ) -> None:
-    flags = [f"--set={key}={str(value).lower()}" for key, value in values.items()]
+    flags = [f"--set={key}={str(value).lower()}" for key, value in {**values, "secrets.generateOffline": True}.items()]
     notes = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *flags).split("\nNOTES:\n")[1]
     (line,) = re.findall("These secrets must exist: (.*)", notes) or [""]
     assert asked == {each.split()[0] for each in line.split(", ") if each}
@@ -134,6 +134,9 @@ def test_everything_can_be_switched_on() -> None:
         ({"replica.metricsPort": 8080}, "replica.metricsPort must be a port of its own in worker pods, got 8080"),
         ({"replica.port": 8000}, "got 8000, which is that of Serve's proxy"),
         ({"replica.port": 52365}, "got 52365, which is that of Ray's agent"),
+        # Each render would replace them.
+        ({"secrets.generate": True}, "secrets.generate needs a server to ask which secrets exist"),
+        ({"ray.head.pod.hostNetwork": True}, "hostNetwork of ray-head needs networkPolicy.enabled false"),
         # Nobody would be asked for one, and nothing would say so.
         ({"router.tls.clientCertificates": True}, "router.tls.clientCertificates needs router.tls.enabled"),
         ({"console.enabled": True, "console.ingress.enabled": True}, "console.ingress.enabled needs console.hostnames"),
@@ -372,11 +375,19 @@ def test_the_promise_about_node_drains_is_what_budgets_can_hold() -> None:
     ):
         assert least == _kept_by_drains(render(scenario)), scenario
     assert {} == _kept_by_drains(render_values("defaults", {"pools.demo.workers.min": 0}))
-    assert {"demo": 2} == _kept_by_drains(render_values("defaults", {"pools.demo.workers.min": 3}))
+    # Pods above the replicas are never ready, and would keep the budget short for ever.
+    assert {} == _kept_by_drains(render_values("defaults", {"pools.demo.workers.min": 3}))
+    three = {"pools.demo.workers.min": 3, "pools.demo.settings.replicas": 3}
+    assert {"demo": 2} == _kept_by_drains(render_values("defaults", three))
+    scaled = {"autoscaler.enabled": True, "pools.demo.settings.autoscale": {"mode": "active", "max_replicas": 3}}
+    assert {"demo": 2} == _kept_by_drains(render_values("defaults", {**three, **scaled}))
+    for least, kept in ((2, {"demo": 1}), (1, {})):
+        fewer = {"pools.demo.settings.autoscale.min_replicas": least}
+        assert kept == _kept_by_drains(render_values("defaults", {**three, **scaled, **fewer}))
     assert {} == _kept_by_drains(render_values("gpu-pp", {"ray.pdb.enabled": False}))
     promise = comments_of((CHART / "values.yaml").read_text(encoding="utf-8"))["ray", "pdb", "enabled"]
-    assert "leaves one fewer than its workers.min" in promise
-    assert "workers.min is one replica or none has no budget" in promise
+    assert "leaves one fewer than those that always have a replica" in promise
+    assert "one such replica or none has no budget" in promise
 
 
 def _kept_by_drains(objects: list[Object]) -> dict[str, int]:

@@ -161,6 +161,17 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     (
         "operators_write_back_nothing",
         "defaults",
+        lambda o: worker(o)["containers"][0]["env"].append({"name": "HOME", "value": "/"}),
+    ),
+    (
+        "operators_write_back_nothing",
+        "bent",
+        # One half without quotes, cut.
+        lambda o: worker(o)["initContainers"][0]["resources"]["requests"].update(cpu="0"),
+    ),
+    (
+        "operators_write_back_nothing",
+        "defaults",
         lambda o: worker(o)["volumes"].append({"name": "x", "emptyDir": {"sizeLimit": "1024Mi"}}),
     ),
     (

@@ -1,9 +1,11 @@
 {{/*
-A pod's template with the fields that every pod gets (values `pods`) and those of its component (`pod`), which win.
+A pod's template with the fields that every pod gets (values `pods`), then those of its component: its older fields
+(nodeSelector, env, ...) and its `pod`. Later ones win.
 Call with (list $ section text): the section of the values that has `pod`, and the chart's own template.
 */}}
 {{- define "penstock.pod" -}}
 {{- $ := index . 0 -}}
+{{- $section := default dict (index . 1) -}}
 {{- $template := index . 2 | fromYaml -}}
 {{- with $template.Error -}}{{- fail . -}}{{- end -}}
 {{- $spec := $template.spec -}}
@@ -12,10 +14,18 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- if not $.Values.pods.fixedUser -}}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" -}}{{- $_ := unset $spec.securityContext . -}}{{- end -}}
 {{- end -}}
-{{- range $more := list $.Values.pods (default dict (default dict (index . 1)).pod) -}}
-{{- with $more.labels -}}{{- $_ := set $template.metadata "labels" (merge $template.metadata.labels .) -}}{{- end -}}
+{{- $all := $.Values.pods -}}
+{{- $labels := $template.metadata.labels -}}
+{{- /* A container beside the test would run on, and the test never end. */ -}}
+{{- if eq (get $labels "app.kubernetes.io/component") "test" -}}{{- $all = omit $all "containers" -}}{{- end -}}
+{{- $older := pick $section "nodeSelector" "tolerations" "affinity" "priorityClassName" "env" -}}
+{{- with $section.podAnnotations -}}{{- $_ := set $older "annotations" . -}}{{- end -}}
+{{- $pod := default dict $section.pod -}}
+{{- $merged := deepCopy $labels -}}
+{{- range $more := list $all $older $pod -}}
+{{- with $more.labels -}}{{- $merged = mergeOverwrite $merged (deepCopy .) -}}{{- end -}}
 {{- with $more.annotations -}}
-{{- $_ := set $template.metadata "annotations" (merge (deepCopy .) (default dict $template.metadata.annotations)) -}}
+{{- $_ := set $template.metadata "annotations" (mergeOverwrite (default dict $template.metadata.annotations) (deepCopy .)) -}}
 {{- end -}}
 {{- range $field := list "nodeSelector" "affinity" "dnsConfig" -}}
 {{- with get $more $field -}}{{- $_ := set $spec $field (mergeOverwrite (default dict (get $spec $field)) (deepCopy .)) -}}{{- end -}}
@@ -23,17 +33,13 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- range $field := list "tolerations" "topologySpreadConstraints" "hostAliases" "resourceClaims" "initContainers" "containers" -}}
 {{- with get $more $field -}}{{- $_ := set $spec $field (concat (default list (get $spec $field)) (deepCopy .)) -}}{{- end -}}
 {{- end -}}
-{{- range $field := list "dnsPolicy" "serviceAccountName" "runtimeClassName" "schedulerName" "priorityClassName" -}}
-{{- with get $more $field -}}{{- $_ := set $spec $field . -}}{{- end -}}
-{{- end -}}
-{{- if $more.hostNetwork -}}{{- $_ := set $spec "hostNetwork" true -}}{{- end -}}
 {{- /* Helm takes a key away that is null in the values. */ -}}
 {{- range $field, $owner := dict "securityContext" $spec "containerSecurityContext" $main -}}
 {{- $own := get $more $field -}}
 {{- if $own -}}
 {{- $_ := set $owner "securityContext" (mergeOverwrite (default dict $owner.securityContext) (deepCopy $own)) -}}
 {{- else if not (kindIs "map" $own) -}}
-{{- if or (hasKey $more $field) (eq (toString $more) (toString $.Values.pods)) -}}{{- $_ := unset $owner "securityContext" -}}{{- end -}}
+{{- if or (hasKey $more $field) (eq (toString $more) (toString $all)) -}}{{- $_ := unset $owner "securityContext" -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $_ := set $spec "volumes" (include "penstock.replaced" (list "name" $spec.volumes $more.volumes) | fromJsonArray) -}}
@@ -41,6 +47,22 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- $_ := set $main "env" (include "penstock.replaced" (list "name" $main.env $more.env) | fromJsonArray) -}}
 {{- $_ := set $main "envFrom" (concat (default list $main.envFrom) (default list $more.envFrom)) -}}
 {{- end -}}
+{{- /* Of a component's `pod`, "" and false take back what `pods` says. */ -}}
+{{- range $field := list "dnsPolicy" "serviceAccountName" "runtimeClassName" "schedulerName" "priorityClassName" "hostNetwork" -}}
+{{- $value := hasKey $pod $field | ternary (get $pod $field) (default (get $all $field) (get $older $field)) -}}
+{{- if $value -}}{{- $_ := set $spec $field $value -}}{{- end -}}
+{{- end -}}
+{{- if $spec.hostNetwork -}}
+{{- if $.Values.networkPolicy.enabled -}}
+{{- fail (printf "hostNetwork of %s needs networkPolicy.enabled false: policies select pods, and traffic of a pod in its node's network comes from the node, so they would cut it off" (get $labels "app.kubernetes.io/component")) -}}
+{{- end -}}
+{{- if not $spec.dnsPolicy -}}{{- $_ := set $spec "dnsPolicy" "ClusterFirstWithHostNet" -}}{{- end -}}
+{{- end -}}
+{{- /* Those that the chart selects by stay its own. */ -}}
+{{- range $name, $value := $labels -}}
+{{- if not (hasKey (default dict $.Values.commonLabels) $name) -}}{{- $_ := set $merged $name $value -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $template.metadata "labels" $merged -}}
 {{- /* An operator that reads this and writes it back must change nothing. See penstock.quantity. */ -}}
 {{- range concat (default list $spec.initContainers) $spec.containers -}}
 {{- $_ := set . "resources" (include "penstock.resources" .resources | fromJson) -}}
@@ -55,15 +77,22 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- toYaml $template -}}
 {{- end }}
 
-{{/* Two lists as one, in which a later item replaces one with the same key. Call with (list key first second). */}}
+{{/*
+Two lists as one. A later item with the same key takes the place of an earlier one, because $(NAME) in a variable sees
+only those before it. Call with (list key first second).
+*/}}
 {{- define "penstock.replaced" -}}
 {{- $key := index . 0 -}}
-{{- $new := default list (index . 2) -}}
-{{- $taken := dict -}}
-{{- range $new -}}{{- $_ := set $taken (get . $key) true -}}{{- end -}}
-{{- $kept := list -}}
-{{- range default list (index . 1) -}}{{- if not (hasKey $taken (get . $key)) -}}{{- $kept = append $kept . -}}{{- end -}}{{- end -}}
-{{- concat $kept (deepCopy $new) | toJson -}}
+{{- $items := concat (default list (index . 1)) (default list (index . 2)) -}}
+{{- $last := dict -}}
+{{- range $items -}}{{- $_ := set $last (get . $key) . -}}{{- end -}}
+{{- $found := list -}}
+{{- $seen := dict -}}
+{{- range $items -}}
+{{- $name := get . $key -}}
+{{- if not (hasKey $seen $name) -}}{{- $found = append $found (get $last $name) -}}{{- $_ := set $seen $name true -}}{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end }}
 
 {{/* Resources of a container, without empty parts, and with quantities as Kubernetes writes them. */}}
@@ -87,7 +116,8 @@ RayService back. A quantity in another form would then change its owner, and the
 */}}
 {{- define "penstock.quantity" -}}
 {{- $text := toString . -}}
-{{- if not (kindIs "string" .) -}}{{- $text = int64 . | toString -}}{{- end -}}
+{{- /* Numbers of YAML are fractions to Helm, and large whole ones would be written with an exponent. */ -}}
+{{- if not (kindIs "string" .) -}}{{- $text = eq (float64 (int64 .)) (float64 .) | ternary (int64 . | toString) (printf "%v" .) -}}{{- end -}}
 {{- $unit := regexFind "[A-Za-z]*$" $text -}}
 {{- $number := trimSuffix $unit $text -}}
 {{- $binary := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}

@@ -17,6 +17,7 @@ SPEED = 10.0
 VALUES = {
     "auth.anonymous": "false",
     "secrets.generate": "true",
+    "secrets.generateOffline": "true",
     "router.drainSeconds": "8",
     "router.preStopSeconds": "1",
     "replica.drainSeconds": "8",

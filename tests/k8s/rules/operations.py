@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from tests.k8s.charts import Object, of_kind, one
-from tests.k8s.view import pods, selected
+from tests.k8s.view import pods, selected, settings_toml
 
 KEPT_EMPTY = frozenset({"emptyDir", "resources", "securityContext", "scaleStrategy", "rayStartParams", "metadata"})
 """Fields that a program in Go writes even where they are empty: pointers, and structures without omitempty."""
@@ -32,6 +32,9 @@ def operators_write_back_nothing(objects: list[Object]) -> list[str]:
         if pod.component not in ("ray-head", "ray-worker"):
             continue
         for container in pod.containers():
+            names = [each["name"] for each in container.get("env", [])]
+            if len(names) != len(set(names)):
+                found.append(f"{pod.owner}/{container['name']}: KubeRay's definition refuses a variable twice")
             if "resources" not in container:
                 found.append(f"{pod.owner}/{container['name']}: KubeRay adds resources")
             found += _amounts(f"{pod.owner}/{container['name']}", container.get("resources", {}))
@@ -45,11 +48,13 @@ def operators_write_back_nothing(objects: list[Object]) -> list[str]:
 def _amounts(owner: str, resources: dict[str, Any]) -> Iterator[str]:
     for part in ("requests", "limits"):
         for name, value in resources.get(part, {}).items():
+            if canonical(value) == "0":
+                yield f"{owner}: {name} is nothing, such as a fraction that was cut"
             if value != canonical(value):
                 yield f"{owner}: KubeRay writes {name} {value!r} as {canonical(value)!r}"
 
 
-def canonical(quantity: str | int) -> str:
+def canonical(quantity: str | float) -> str:
     """Return a quantity as Kubernetes' own libraries write it."""
     text = str(quantity)
     number = text.rstrip("kKmMGTPEi")
@@ -96,9 +101,15 @@ def secrets_belong_to_no_revision(objects: list[Object]) -> list[str]:
 def node_drains_end(objects: list[Object]) -> list[str]:
     """A budget lets one pod go at a time, and none forbids all for ever."""
     counts = {
-        group["groupName"]: group["minReplicas"]
+        group["groupName"]: min(group["minReplicas"], group["replicas"])
         for group in one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     }
+    # Pods without a replica are never ready.
+    for pool, settings in settings_toml(objects)["pools"].items():
+        least = settings.get("autoscale", {}).get("min_replicas", settings["replicas"])
+        group = pool.lower().replace(".", "-").replace("_", "-")
+        have = min(least, settings["replicas"]) * settings.get("pipeline_parallel_size", 1)
+        counts[group] = min(counts[group], have)
     found = []
     for budget in of_kind(objects, "PodDisruptionBudget"):
         spec, labels = budget["spec"], budget["spec"]["selector"]["matchLabels"]
