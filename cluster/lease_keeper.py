@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cluster.errors import QueueUnavailableError
 
@@ -120,14 +120,27 @@ class LeaseKeeper(Generic[Reply]):
     @property
     def lag_s(self) -> float:
         """Seconds for which the owner's loop has owed a sign of life; 0 when it owes none."""
-        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        # Read once: the owner's loop may answer between two reads.
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def _ask_owner(self, now: float) -> bool:
         """Ask the owner's loop for a sign of life; return whether it still counts as alive."""
-        if self._asked_at is None and self._owner_loop is not None and not self._owner_loop.is_closed():
+        if self._asked_at is None:
             self._asked_at = now
-            self._owner_loop.call_soon_threadsafe(self._answer)
+            if not self._tell_owner(self._answer):
+                self._asked_at = None
         return self.lag_s < self._lease_s
+
+    def _tell_owner(self, callback: Callable[..., None], *arguments: Any) -> bool:
+        """Have the owner's loop call something. Return whether the loop is still there."""
+        try:
+            if self._owner_loop is not None:
+                self._owner_loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            # It closed: the owner ends without a stop of this keeper.
+            return False
+        return self._owner_loop is not None
 
     def _answer(self) -> None:
         lag_s = self.lag_s
@@ -151,8 +164,7 @@ class LeaseKeeper(Generic[Reply]):
             return
         self._renewed_at = began
         self._last_failure = ""
-        if self._owner_loop is not None and not self._owner_loop.is_closed():
-            self._owner_loop.call_soon_threadsafe(self._on_reply, reply)
+        self._tell_owner(self._on_reply, reply)
 
     def _log_failure(self, error: Exception) -> None:
         """Log a failure. One that is as the last one gets a line without its traceback, since there may be one every

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import PropertyMock
 
 import pytest
 
@@ -106,3 +107,11 @@ async def test_a_failure_that_repeats_is_told_with_its_traceback_once(caplog: py
     assert len(told) >= 5
     assert {"RuntimeError: first", "RuntimeError: second"} == {vars(record)["error"] for record in told}
     assert 2 == len([record for record in told if record.exc_info])
+
+
+async def test_an_answer_between_two_looks_of_the_thread_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread would never renew the lease again."""
+    keeper = Beats().keeper()
+    asked = PropertyMock(side_effect=[time.monotonic() - 0.1, None])
+    monkeypatch.setattr(LeaseKeeper, "_asked_at", asked, raising=False)
+    assert keeper.lag_s >= 0.1
