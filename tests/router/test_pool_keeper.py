@@ -151,10 +151,12 @@ async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: 
     first = asyncio.create_task(admin.generate("brief", "x", sampling, keyed))
     await until(lambda: stack.routers[0].pools["brief"].active == 1)
     await admin.edit_registry([removed("brief")], wait=10)
+    # Two clients of one key would take it from each other.
+    first.cancel()
     async with AsyncClient(f"127.0.0.1:{stack.routers[1].port}") as other:
         again = await other.generate("brief", "x", sampling, keyed)
     assert 30 == again.usage.output_tokens
-    assert (await first).text == again.text
+    assert 1 == len(again.receipt.attempts)
     await gone(stack, "brief")
 
 
