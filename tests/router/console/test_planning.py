@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 ASKED = {"model": "llama-3.1-8b", "gpus": ["h100"], "rate": 2.0}
 
 
+# The command gives way to everything else on the machine: seconds alone, minutes beside other tests.
+@pytest.mark.alone
 async def test_a_plan_is_that_of_the_command(tab: Tab) -> None:
     await tab.open("plan")
     await tab.page.fill("#plan-rate", "2")
