@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
 from typing import Any
@@ -14,6 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Receipt, Usage
 from penstock.wire import duration_from_wire, logprobs_from_wire, unenforced_from_wire
+from router.http.compact import NULL, compact, numbers, running_usage
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
@@ -53,8 +53,6 @@ class Chunks:
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
         self._fields, self._options = head, options
-        self._plain = not options.running_usage and not options.token_ids
-        """Whether a chunk of plain text has nothing but its text."""
         self._head = ""
         """Beginning of every chunk."""
         self._received = list(options.received or (0,))
@@ -85,12 +83,12 @@ class Chunks:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
-        return error.retry_line() + f"data: {_json(error.in_stream())}\n\n".encode()
+        return error.retry_line() + f"data: {compact(error.in_stream())}\n\n".encode()
 
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
         self.request_id = request_id
-        whole = _json({"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", **self._fields})
+        whole = compact({"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", **self._fields})
         self._head = f"data: {whole[:-1]},"
 
     def _greeting(self, index: int) -> bytes:
@@ -101,48 +99,45 @@ class Chunks:
 
     def _delta(self, delta: api.Delta) -> bytes:
         index, text, options = delta.choice_index, delta.text, self._options
-        self._output_tokens += len(delta.token_ids)
+        ids = delta.token_ids
+        self._output_tokens += len(ids)
         first = self._greeting(index) if index not in self._greeted else b""
-        rich = delta.logprobs or delta.reasoning or delta.tool_calls
-        if not text and not rich and not (options.token_ids and delta.token_ids):
+        reasoning, calls, logprobs = delta.reasoning, delta.tool_calls, NULL
+        if not text and not reasoning and not calls and not delta.logprobs and not (options.token_ids and ids):
             return first
         if options.event_ids:
-            first += event_id(self._received, index, delta.offset + len(delta.token_ids))
-        if self._plain and not rich:
-            # Nearly every token.
-            shown = encode_basestring(text)
-            choice = f'{{"index":{index},"delta":{{"content":{shown}}},"logprobs":null,"finish_reason":null}}'
-            return first + f'{self._head}"choices":[{choice}]}}\n\n'.encode()
-        positions = tuple(map(logprobs_from_wire, delta.logprobs))
-        said = f'"delta":{_json(_chat_delta(delta))}'
+            first += event_id(self._received, index, delta.offset + len(ids))
+        said = _said(text, reasoning, calls)
         if options.token_ids:
-            said += f',"token_ids":{_json(list(delta.token_ids))}'
-        return first + self._chunk(index, said, chat_logprobs(positions, as_ids=options.tokens_as_ids))
+            said += f',"token_ids":{numbers(ids)}'
+        if delta.logprobs:
+            positions = tuple(map(logprobs_from_wire, delta.logprobs))
+            logprobs = compact(chat_logprobs(positions, as_ids=options.tokens_as_ids))
+        return first + self._chunk(index, said, logprobs)
 
     def _end(self, finished: api.Finished) -> bytes:
         raise_if_stopped({choice.finish_reason for choice in finished.choices})
         lines, more = [], unenforced_of(finished)
         for choice in finished.choices:
             lines.append(self._greeting(choice.index))
-            lines.append(self._chunk(choice.index, '"delta":{}', reason=_REASONS[choice.finish_reason], more=more))
+            reason = f'"{_REASONS[choice.finish_reason]}"'
+            lines.append(self._chunk(choice.index, '"delta":{}', reason=reason, more=more))
         if self._options.usage:
             usage = usage_object(Usage.from_proto(finished.usage))
             if self._options.receipt:
                 usage["receipt"] = receipt_object(finished.receipt)
-            lines.append(f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode())
+            lines.append(f'{self._head}"choices":[],"usage":{compact(usage)}}}\n\n'.encode())
         return b"".join([*lines, DONE])
 
     def _chunk(
-        self, index: int, said: str, logprobs: Any = None, reason: str | None = None, more: Mapping[str, Any] = {}
+        self, index: int, said: str, logprobs: str = NULL, reason: str = NULL, more: Mapping[str, Any] = {}
     ) -> bytes:
-        """Return a chunk of one choice; `said` is what it adds, as JSON. `more`: fields beside the choice."""
-        choice = f'{{"index":{index},{said},"logprobs":{_json(logprobs)},"finish_reason":{_json(reason)}}}'
-        usage = ""
-        if self._options.running_usage:
-            prompt, output = self._prompt_tokens, self._output_tokens
-            counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-            usage = f',"usage":{_json(counts)}'
-        beside = f",{_json(more)[1:-1]}" if more else ""
+        """Return a chunk of one choice. What it adds, its log probabilities and the reason of its end are JSON. `more`:
+        fields beside the choice.
+        """
+        usage = running_usage(self._prompt_tokens, self._output_tokens) if self._options.running_usage else ""
+        beside = f",{compact(more)[1:-1]}" if more else ""
+        choice = f'{{"index":{index},{said},"logprobs":{logprobs},"finish_reason":{reason}}}'
         return f'{self._head}"choices":[{choice}]{usage}{beside}}}\n\n'.encode()
 
 
@@ -173,16 +168,18 @@ def receipt_object(receipt: types.Receipt) -> dict[str, Any]:
     return asdict(Receipt.from_proto(receipt))
 
 
-def _chat_delta(delta: api.Delta) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if delta.reasoning:
+def _said(text: str, reasoning: str, calls: Sequence[types.ToolCallDelta]) -> str:
+    """Return what a delta adds, as JSON. Written by hand, because most tokens come through here."""
+    parts = []
+    if reasoning:
+        shown = encode_basestring(reasoning)
         # vLLM renamed it; clients read one or the other.
-        found["reasoning"] = found["reasoning_content"] = delta.reasoning
-    if delta.text or not (delta.reasoning or delta.tool_calls):
-        found["content"] = delta.text
-    if delta.tool_calls:
-        found["tool_calls"] = _tool_calls(delta.tool_calls)
-    return found
+        parts.append(f'"reasoning":{shown},"reasoning_content":{shown}')
+    if text or not (reasoning or calls):
+        parts.append(f'"content":{encode_basestring(text)}')
+    if calls:
+        parts.append(f'"tool_calls":{compact(_tool_calls(calls))}')
+    return f'"delta":{{{",".join(parts)}}}'
 
 
 def _tool_calls(calls: Iterable[types.ToolCallDelta]) -> list[dict[str, Any]]:
@@ -194,7 +191,3 @@ def _tool_calls(calls: Iterable[types.ToolCallDelta]) -> list[dict[str, Any]]:
         }
         for call in calls
     ]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

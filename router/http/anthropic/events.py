@@ -12,6 +12,7 @@ from penstock.v1 import types_pb2 as types
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.place import StreamPlace
 from router.http.chunks import queue_place, unenforced_of
+from router.http.compact import compact
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
@@ -249,8 +250,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _event(name: str, fields: Mapping[str, Any]) -> str:
-    data = json.dumps({"type": name, **fields}, ensure_ascii=False, separators=(",", ":"))
-    return f"event: {name}\ndata: {data}\n\n"
+    return f"event: {name}\ndata: {compact({'type': name, **fields})}\n\n"
 
 
 def _call_id(call_id: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -14,6 +13,7 @@ from penstock.v1 import types_pb2 as types
 from penstock.values.results import Usage
 from penstock.wire import finish_reason_from_wire, logprobs_from_wire
 from router.http.chunks import DONE, event_id, queue_place, unenforced_of
+from router.http.compact import NULL, compact, numbers, running_usage
 from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
@@ -43,7 +43,7 @@ class TextChunks:
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
-        return error.retry_line() + f"data: {_json(error.in_stream())}\n\n".encode()
+        return error.retry_line() + f"data: {compact(error.in_stream())}\n\n".encode()
 
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of a request; the first one names all chunks."""
@@ -51,24 +51,33 @@ class TextChunks:
             return
         self.request_id = request_id
         whole = {"id": f"cmpl-{request_id}", "object": "text_completion", **self._fields}
-        self._head = f"data: {_json(whole)[:-1]},"
+        self._head = f"data: {compact(whole)[:-1]},"
 
-    def plain(self, index: int, text: str) -> bytes:
-        """Return a chunk with nothing but text."""
-        shown = encode_basestring(text)
-        choice = f'{{"index":{index},"text":{shown},"logprobs":null,"finish_reason":null}}'
-        return f'{self._head}"choices":[{choice}]}}\n\n'.encode()
+    def chunk(
+        self,
+        index: int,
+        text: str,
+        *,
+        ids: Iterable[int] | None = None,
+        logprobs: str = NULL,
+        reason: str = NULL,
+        beside: Mapping[str, Any] = {},
+    ) -> bytes:
+        """Return a chunk of one choice.
 
-    def chunk(self, index: int, text: str, beside: Mapping[str, Any] | None = None, /, **more: Any) -> bytes:
-        """Return a chunk of one choice. `beside`: fields beside the choice."""
-        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
-        usage = ""
-        if self.asked.asked.running_usage:
-            prompt, output = self.prompt_tokens, self.output_tokens
-            counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-            usage = f',"usage":{_json(counts)}'
-        others = f",{_json(beside)[1:-1]}" if beside else ""
-        return f'{self._head}"choices":[{_json(choice)}]{usage}{others}}}\n\n'.encode()
+        Args:
+            index: number of the choice.
+            text: its new text.
+            ids: its new tokens; None where the client does not ask for them.
+            logprobs: their log probabilities, as JSON.
+            reason: the reason of its end, as JSON.
+            beside: fields beside the choice.
+        """
+        usage = running_usage(self.prompt_tokens, self.output_tokens) if self.asked.asked.running_usage else ""
+        others = f",{compact(beside)[1:-1]}" if beside else ""
+        tokens = "" if ids is None else f',"token_ids":{numbers(ids)}'
+        said = f'"text":{encode_basestring(text)},"logprobs":{logprobs},"finish_reason":{reason}{tokens}'
+        return f'{self._head}"choices":[{{"index":{index},{said}}}]{usage}{others}}}\n\n'.encode()
 
     def ended(self, finished: api.Finished) -> bytes:
         """Return what follows the last chunk of a prompt: the end of the stream after the last prompt."""
@@ -82,7 +91,7 @@ class TextChunks:
         usage = usage_object(sum_of(self._usages))
         if self.asked.asked.receipt:
             usage |= receipts_object(self._receipts)
-        return f'{self._head}"choices":[],"usage":{_json(usage)}}}\n\n'.encode() + DONE
+        return f'{self._head}"choices":[],"usage":{compact(usage)}}}\n\n'.encode() + DONE
 
 
 class TextPart:
@@ -104,8 +113,8 @@ class TextPart:
         self._received = list(self._asked.asked.received or (0,))
         """Output tokens of each choice that the client has with the next chunk."""
         self._event_ids = self._asked.comes_back
-        one = self._asked.asked
-        self._plain = not (one.running_usage or one.token_ids or self._asked.logprobs or self._asked.echo)
+        self._ids = self._asked.asked.token_ids
+        self._plain = not (self._asked.logprobs or self._asked.echo)
 
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none.
@@ -139,11 +148,10 @@ class TextPart:
         self._whole.output_tokens += len(delta.token_ids)
         if self._plain:
             # Nearly every token.
-            return (
-                self._id_of(delta) + self._whole.plain(self._first + delta.choice_index, delta.text)
-                if delta.text
-                else b""
-            )
+            if not (delta.text or (self._ids and delta.token_ids)):
+                return b""
+            ids = delta.token_ids if self._ids else None
+            return self._id_of(delta) + self._whole.chunk(self._first + delta.choice_index, delta.text, ids=ids)
         if self._echo is None:
             if not delta.prompt_logprobs:
                 self._held.append(delta)
@@ -155,15 +163,14 @@ class TextPart:
     def _output(self, delta: api.Delta) -> bytes:
         index = delta.choice_index
         begin = self._echo_of(index)
-        asked = self._asked
-        if asked.echo_only or not (delta.text or delta.logprobs or (asked.asked.token_ids and delta.token_ids)):
+        if self._asked.echo_only or not (delta.text or delta.logprobs or (self._ids and delta.token_ids)):
             return begin
-        more: dict[str, Any] = {}
+        logprobs = NULL
         if delta.logprobs:
-            more["logprobs"] = self._lists_of(index).lists(map(logprobs_from_wire, delta.logprobs))
-        if asked.asked.token_ids:
-            more["token_ids"] = list(delta.token_ids)
-        return begin + self._id_of(delta) + self._whole.chunk(self._first + index, delta.text, **more)
+            logprobs = compact(self._lists_of(index).lists(map(logprobs_from_wire, delta.logprobs)))
+        ids = delta.token_ids if self._ids else None
+        chunk = self._whole.chunk(self._first + index, delta.text, ids=ids, logprobs=logprobs)
+        return begin + self._id_of(delta) + chunk
 
     def _id_of(self, delta: api.Delta) -> bytes:
         """Return the id of the next chunk, with which a client can come back; empty where it can't."""
@@ -175,10 +182,10 @@ class TextPart:
         if not self._asked.echo or self._echo is None or index in self._echoed:
             return b""
         self._echoed.add(index)
-        more: dict[str, Any] = {}
+        logprobs = NULL
         if self._echo.positions:
-            more["logprobs"] = self._lists_of(index).lists(self._echo.positions, prompt=True)
-        return self._whole.chunk(self._first + index, self._echo.text, **more)
+            logprobs = compact(self._lists_of(index).lists(self._echo.positions, prompt=True))
+        return self._whole.chunk(self._first + index, self._echo.text, logprobs=logprobs)
 
     def _lists_of(self, index: int) -> TextLogprobs:
         if index not in self._lists:
@@ -192,9 +199,5 @@ class TextPart:
         for choice in finished.choices:
             lines.append(self._echo_of(choice.index))
             reason = "length" if self._asked.echo_only else finish_reason_from_wire(choice.finish_reason).value
-            lines.append(self._whole.chunk(self._first + choice.index, "", beside, finish_reason=reason))
+            lines.append(self._whole.chunk(self._first + choice.index, "", reason=f'"{reason}"', beside=beside))
         return b"".join([*lines, self._whole.ended(finished)])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

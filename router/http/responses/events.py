@@ -9,12 +9,12 @@ what another router sends as one delta.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
 from typing import Any
 
+from router.http.compact import compact
 from router.http.errors import HttpError
 from router.http.responses.pieces import Piece, PieceKind
 
@@ -147,7 +147,7 @@ class Events:
 
     def _life(self, kind: str, response: Mapping[str, Any]) -> str:
         number = self._count()
-        return "" if number <= self._after else _event(kind, f'"response":{_json(response)}', number)
+        return "" if number <= self._after else _event(kind, f'"response":{compact(response)}', number)
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -211,12 +211,12 @@ class Events:
         if call is not None:
             item.call_id, item.name = call.call_id, call.name
         self._item, self._late = item, []
-        delta, where = _DELTAS[kind], f'"item_id":{_json(item.id)},"output_index":{index}'
-        added = f'"output_index":{index},"item":{_json(item.object("in_progress"))}'
+        delta, where = _DELTAS[kind], f'"item_id":{compact(item.id)},"output_index":{index}'
+        added = f'"output_index":{index},"item":{compact(item.object("in_progress"))}'
         lines = self._said("response.output_item.added", added)
         if kind != "function_call":
             where += ',"content_index":0'
-            lines += self._said("response.content_part.added", f'{where},"part":{_json(item.part(""))}')
+            lines += self._said("response.content_part.added", f'{where},"part":{compact(item.part(""))}')
         self._head = f'event: {delta}\ndata: {{"type":"{delta}",{where},"delta":'
         return item, lines
 
@@ -235,7 +235,7 @@ class Events:
         if first <= self._after:
             # The reader has a part of it.
             text = text[self._after + 1 - first :]
-        more = f',"logprobs":{_json(logprobs)}' if item.kind == "message" else ""
+        more = f',"logprobs":{compact(logprobs)}' if item.kind == "message" else ""
         return f'{self._head}{encode_basestring(text)}{more},"sequence_number":{self._next - 1}}}\n\n'
 
     def _close(self, status: str) -> str:
@@ -245,17 +245,17 @@ class Events:
         found = item.object(status)
         self.output.append(found)
         said = "".join(item.texts)
-        where = f'"item_id":{_json(item.id)},"output_index":{item.index}'
+        where = f'"item_id":{compact(item.id)},"output_index":{item.index}'
         if item.kind == "function_call":
-            arguments = f'{where},"name":{_json(item.name)},"arguments":{_json(said)}'
+            arguments = f'{where},"name":{compact(item.name)},"arguments":{compact(said)}'
             lines = self._said("response.function_call_arguments.done", arguments)
         else:
             where += ',"content_index":0'
-            more = f',"logprobs":{_json(item.logprobs)}' if item.kind == "message" else ""
+            more = f',"logprobs":{compact(item.logprobs)}' if item.kind == "message" else ""
             done = _DELTAS[item.kind].replace(".delta", ".done")
-            lines = self._said(done, f'{where},"text":{_json(said)}{more}')
-            lines += self._said("response.content_part.done", f'{where},"part":{_json(item.part(said))}')
-        return lines + self._said("response.output_item.done", f'"output_index":{item.index},"item":{_json(found)}')
+            lines = self._said(done, f'{where},"text":{compact(said)}{more}')
+            lines += self._said("response.content_part.done", f'{where},"part":{compact(item.part(said))}')
+        return lines + self._said("response.output_item.done", f'"output_index":{item.index},"item":{compact(found)}')
 
     def _said(self, kind: str, body: str) -> str:
         number = self._count()
@@ -271,7 +271,7 @@ def error_event(error: HttpError, last: int) -> str:
     who comes back gets all that follows.
     """
     fields = {"code": error.code, "message": error.message, "param": None, **error.again()}
-    return _event("error", _json(fields)[1:-1], max(0, last))
+    return _event("error", compact(fields)[1:-1], max(0, last))
 
 
 def _joined(pieces: Sequence[Piece]) -> Piece:
@@ -284,7 +284,3 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
 
 def _event(kind: str, body: str, number: int) -> str:
     return f'event: {kind}\ndata: {{"type":"{kind}",{body},"sequence_number":{number}}}\n\n'
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
