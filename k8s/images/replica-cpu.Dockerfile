@@ -17,14 +17,14 @@ RUN python -m build --wheel --no-isolation --outdir /wheels proto \
     && python -m build --wheel --no-isolation --outdir /wheels
 
 FROM ${PYTHON_IMAGE} AS environment
-COPY requirements/cpu.txt /tmp/cpu.txt
+# PyTorch's CPU build has its own index. Empty where a folder with its wheel is in UV_FIND_LINKS.
+ARG TORCH_BACKEND=--torch-backend=cpu
+COPY requirements/replica-cpu.txt /tmp/run.txt
 COPY --from=wheel /wheels /wheels
-# PyTorch's CPU build has its own index. Packages for tests and development only are left out.
-RUN pip install --no-cache-dir "uv==0.9.9" \
+# The pinned packages, without any others, and Penstock from its wheel.
+RUN pip install --no-cache-dir "uv==0.13.9" \
     && python -m venv /opt/penstock \
-    && grep -vE '^(aws-cdk|kubernetes-validate|cel-python|pytest|hypothesis|ruff|mypy|types-|grpcio-tools|grpc-stubs|import-linter|sphinx|myst|furo)' \
-         /tmp/cpu.txt > /tmp/run.txt \
-    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --torch-backend=cpu --no-deps -r /tmp/run.txt \
+    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache ${TORCH_BACKEND} --no-deps -r /tmp/run.txt \
     && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --no-deps /wheels/*.whl \
     && /opt/penstock/bin/python -c "import deployments.app"
 

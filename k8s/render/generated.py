@@ -13,7 +13,7 @@ from cluster.alerts.rules_file import rules_file
 from k8s.render import dashboards
 from k8s.render.binaries import run
 from k8s.render.overlays import OVERLAYS, overlay_files
-from k8s.render.pins import router_pins
+from k8s.render.pins import replica_pins, router_pins
 from k8s.render.values_schema import values_schema
 
 ROOT = Path(__file__).resolve().parents[2] / "k8s"
@@ -23,7 +23,7 @@ BASE = ROOT / "kustomize" / "base" / "penstock.yaml"
 OVERLAY = ROOT / "kustomize" / "overlays"
 ALERTS = CHART / "alerts" / "penstock.yaml"
 ALERTS_TEXT = rules_file("Written by `make k8s-render` from cluster/alerts; change those.")
-PINS = ROOT.parent / "requirements" / "router.txt"
+PINS = ROOT.parent / "requirements"
 UNDER = {"prod": [CHART / "values-production.yaml"]}
 """Values files below an overlay's own."""
 
@@ -47,7 +47,7 @@ def chart_files() -> dict[Path, str]:
 def wanted() -> dict[Path, str]:
     """Return every generated file with its content."""
     base = template()
-    files = {**chart_files(), BASE: base, PINS: router_pins()}
+    files = {**chart_files(), BASE: base, PINS / "router.txt": router_pins(), PINS / "replica-cpu.txt": replica_pins()}
     for name, extra in OVERLAYS.items():
         files |= overlay_files(OVERLAY / name, _parse(base), _parse(template(name)), extra)
     return files

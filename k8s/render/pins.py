@@ -32,19 +32,42 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def router_pins() -> str:
-    """Return the pins of penstock-llm[router,otel] and its dependencies."""
+    """Return the pins of the router's image: penstock-llm[router,otel] and its dependencies."""
+    return pins_of("router", "otel")
+
+
+def replica_pins() -> str:
+    """Return the pins of the replica's image for CPUs: penstock-llm[cpu,otel] and its dependencies."""
+    return pins_of("cpu", "otel")
+
+
+def pins_of(*extras: str) -> str:
+    """Return the pins that extras of penstock-llm need, with all dependencies, as the installed packages state them."""
     known = pins("cpu.txt")
     server, client = _project(ROOT), _project(ROOT / "proto")
-    extras = server["optional-dependencies"]
-    needed = [*server["dependencies"], *extras["router"], *extras["otel"], *client["dependencies"]]
-    # The client is built from this repository, as the server is.
-    todo = [each for each in map(Requirement, needed) if each.name != client["name"]]
-    found: dict[str, str] = {}
+    own, left_out = server["optional-dependencies"], _left_out()
+    needed = [*server["dependencies"], *client["dependencies"], *(text for extra in extras for text in own[extra])]
+    todo = [Requirement(text) for text in needed]
+    inner = {extra for each in todo if each.name == server["name"] for extra in each.extras}
+    todo += [Requirement(text) for extra in inner for text in own[extra]]
+    seen: set[tuple[str, str]] = set()
     while todo:
         requirement = todo.pop()
         name = normal(requirement.name)
-        if name in found or (requirement.marker and not requirement.marker.evaluate(IMAGE)):
+        # Server and client are built from this repository.
+        if name in (server["name"], client["name"]) or name in left_out:
             continue
-        found[name] = known[name]
-        todo += [Requirement(text) for text in requires(name) or []]
-    return "\n".join(sorted(found.values())) + "\n"
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                todo += [each for each in map(Requirement, requires(name) or []) if _wanted(each, extra)]
+    return "\n".join(sorted({known[name] for name, _ in seen})) + "\n"
+
+
+def _wanted(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({**IMAGE, "extra": extra})
+
+
+def _left_out() -> set[str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
+    return {normal(name) for name in settings["exclude-dependencies"]}

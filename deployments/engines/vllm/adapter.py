@@ -1,7 +1,8 @@
 """The part of the frontend that relies on vLLM's internals. Written for vLLM 0.32.
 
 `AsyncLLM.generate`, vLLM's public way to read output, builds two objects per token and wakes a task for them. Here each
-token goes from the socket to our sink in one turn of the loop (`pump.py`). This relies on:
+token goes from the socket to our sink in one turn of the loop (`pump.py`). `internals/used.py` lists every name that we
+use. This relies on what they do:
 
 - `AsyncLLM(...)`: inside a running loop it creates its output task at once, and its client creates the task that reads
   the socket. Neither task has run yet when the constructor returns. Without an output task it counts as running.
@@ -24,29 +25,23 @@ token goes from the socket to our sink in one turn of the loop (`pump.py`). This
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
 from vllm.inputs.engine import tokens_input
-from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
-from vllm.v1.engine.detokenizer import (
-    BaseIncrementalDetokenizer,
-    FastIncrementalDetokenizer,
-    IncrementalDetokenizer,
-)
+from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
-from cluster.errors import EngineRequestError, EngineStartError
+from cluster.errors import EngineRequestError
 from deployments.engines.vllm.compilers.check import told
+from deployments.engines.vllm.internals.check import check_internals
 from deployments.engines.vllm.parsing.sequence import ParsedSequence
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
@@ -56,30 +51,6 @@ from penstock.models import StructuredOutput
 _LOG = logging.getLogger(__name__)
 
 __all__ = ["Frontend", "FrontendEvents", "SchedulerStats", "UsageContext"]
-
-_EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
-    (BackgroundResources.validate_alive, ("self", "frames")),
-    (IncrementalDetokenizer.from_new_request, ("tokenizer", "request")),
-    (BaseIncrementalDetokenizer.update, ("self", "new_token_ids", "stop_terminated")),
-    (BaseIncrementalDetokenizer.get_next_output_text, ("self", "finished", "delta")),
-    (FastIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
-    (SamplingParams.verify, ("self", "model_config", "speculative_config", "structured_outputs_config", "tokenizer")),
-    (AsyncMPClient._format_exception, ("self", "e")),
-    (AsyncMPClient.add_request_async, ("self", "request")),
-    (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
-    (AsyncMPClient.call_utility_async, ("self", "method", "args")),
-    (AsyncMPClient.get_supported_tasks_async, ("self",)),
-)
-_EXPECTED_FIELDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (EngineCoreOutputs, ("outputs", "scheduler_stats", "timestamp", "utility_output")),
-    (
-        EngineCoreOutput,
-        (
-            *("request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "finish_reason"),
-            *("stop_reason", "events", "prefill_stats", "pooling_output"),
-        ),
-    ),
-)
 
 
 class FrontendEvents(Protocol):
@@ -346,23 +317,6 @@ def text_of(detokenizer: Any, *, stops: bool) -> Text:
     if stops or not isinstance(detokenizer, FastIncrementalDetokenizer):
         return StoppableText(detokenizer)
     return PlainText(detokenizer.decode_next)
-
-
-def check_internals() -> None:
-    """Check that the internals that we call or replace are those of vLLM 0.32.
-
-    Raises:
-        EngineStartError: one has other parameters, or a field is missing.
-    """
-    for function, expected in _EXPECTED_PARAMETERS:
-        found = tuple(inspect.signature(function).parameters)
-        if found != expected:
-            raise EngineStartError(
-                f"this vLLM does not fit: {function.__qualname__} takes {', '.join(found)}, not {', '.join(expected)}"
-            )
-    for struct, fields in _EXPECTED_FIELDS:
-        if missing := [field for field in fields if field not in struct.__struct_fields__]:
-            raise EngineStartError(f"this vLLM does not fit: {struct.__name__} has no {', '.join(missing)}")
 
 
 def _note(sequence: VllmSequence, events: Sequence[Any]) -> None:

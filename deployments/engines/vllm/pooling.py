@@ -99,6 +99,8 @@ class PooledSequence(VllmSequence):
         elif output.finish_reason is not None:
             reason = str(output.finish_reason)
             self.finish_reason = FinishReason.CANCELLED if reason == "abort" else FinishReason.ERROR
+            if reason == "error":
+                self.note_error(output)
         else:
             return
         self.left_engine = True

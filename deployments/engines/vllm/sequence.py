@@ -52,6 +52,8 @@ class _NoText:
 
 
 NO_TEXT = _NoText()
+_INVALID = "validation_error"
+"""Code of vLLM's errors that lie in the request."""
 
 
 class VllmSequence:
@@ -60,7 +62,8 @@ class VllmSequence:
     __slots__ = (
         "_owner", "_prompt_rows", "_share_at_preemption", "_sink", "arrived_at", "broken", "cached_tokens",
         "finish_reason", "first_token_at",
-        "internal_id", "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
+        "internal_id", "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "request_error",
+        "sampling",
         "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text", "vectors",
     )  # fmt: skip
 
@@ -93,6 +96,8 @@ class VllmSequence:
         self.stop_match = ""
         self.refused = False
         """Whether vLLM failed the request before its first token."""
+        self.request_error: Any = None
+        """vLLM's own word on why it failed the request: a RequestError. vLLM 0.32 gives none."""
         self.broken = ""
         """Reason why the engine could not follow the sequence's constraint to its end; empty if it did."""
         self.finish_reason: FinishReason | None = None
@@ -124,8 +129,11 @@ class VllmSequence:
         """Return why vLLM failed it, and whether that is the request's own fault.
 
         vLLM fails single requests when their grammar does not compile or can't be followed to its end, and on internal
-        errors.
+        errors. Since 0.33 it may say which: an error that it finds in the request, and is not to be retried, is the
+        request's own fault. Anything else runs again elsewhere, such as what a paused engine refuses.
         """
+        if (told := self.request_error) is not None:
+            return str(told.message), told.code == _INVALID and not told.retryable
         if self.sampling.structured is not None and (self.refused or self.broken != ""):
             return self.broken or "the constraint does not compile", True
         return "the engine failed on this sequence", False
@@ -154,13 +162,19 @@ class VllmSequence:
                 ]
             self._sink.on_tokens(token_ids, text, logprobs)
         if reason or self.text.match:
-            self.refused = reason == "error" and not self.output_tokens
-            if reason == "error" and isinstance(output.stop_reason, str):
-                self.broken = output.stop_reason
+            if reason == "error":
+                self.note_error(output)
             self.left_engine = reason != ""
             self.stop_match = self.text.match or (self.stop_token(token_ids[-1]) if reason == "stop" else "")
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]
             self._owner.on_output_end(self)
+
+    def note_error(self, output: Any) -> None:
+        """Note what vLLM says of its failure of the request, in its last output."""
+        self.refused = not self.output_tokens
+        self.request_error = getattr(output, "error", None)
+        if isinstance(output.stop_reason, str):
+            self.broken = output.stop_reason
 
     def release_text(self) -> None:
         """Send the text that was held back. No token may follow. Text that a tokenizer fails on is not sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,6 +173,40 @@ async def test_only_what_vllm_itself_refuses_is_the_requests_fault() -> None:
     engine.on_step(stats(0), 2.0)
     assert other.end is not None
     assert (False, "the engine failed on this sequence") == (other.end.invalid_request, other.end.error)
+
+
+@dataclass(frozen=True)
+class RequestError:
+    """vLLM 0.33's, which comes with the last output of a request."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+FAULTS = [
+    # vLLM's error, whether it is the request's own fault, and the words.
+    (None, True, "the constraint does not compile"),
+    (RequestError("validation_error", "Invalid structured outputs: x"), True, "Invalid structured outputs: x"),
+    (RequestError("engine_paused", "Generation is paused.", retryable=True), False, "Generation is paused."),
+    (RequestError("validation_error", "Try again.", retryable=True), False, "Try again."),
+    (RequestError("something_new", "No room."), False, "No room."),
+]
+
+
+@pytest.mark.parametrize(("error", "fault", "words"), FAULTS)
+async def test_what_vllm_says_of_an_error_decides_whether_the_request_runs_again(
+    error: RequestError | None, fault: bool, words: str
+) -> None:
+    """Without a word of vLLM's a constraint that fails at once counts as wrong. With one it may be a paused engine."""
+    engine, sink = engine_with(Frontend()), Sink()
+    sequence = await begin(engine, sink, constrained=True)
+    failed = output(None, "error")
+    failed.error = error
+    sequence.take(failed, 1.0)
+    engine.on_step(stats(0), 1.0)
+    assert sink.end is not None
+    assert (FinishReason.ERROR, fault, words) == (sink.end.reason, sink.end.invalid_request, sink.end.error)
 
 
 async def test_an_exception_that_is_no_death_costs_its_request_only() -> None:

@@ -173,6 +173,6 @@ def test_minus_infinity_becomes_a_number() -> None:
 
 
 def test_internals_are_those_that_the_adapter_was_written_for() -> None:
-    from deployments.engines.vllm.adapter import check_internals
+    from deployments.engines.vllm.internals.check import check_internals
 
     check_internals()

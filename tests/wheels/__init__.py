@@ -1,0 +1,1 @@
+"""`make dist`: builds both distributions, and tries them in environments that have nothing else."""
