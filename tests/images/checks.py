@@ -11,10 +11,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from k8s.render.pins import MACHINES
 from tests.images import runtime
 from tests.images.base import MissingError
 from tests.images.build import Image, context
@@ -31,6 +32,7 @@ _START_S = 180.0
 _ENGINE_S = 420.0
 _STOP_S = 60.0
 _VALUES = ("--set=secrets.generate=true", "--set=secrets.generateOffline=true", "--set=console.enabled=true")
+_UV = Path(sys.executable).with_name("uv")
 _BLOCKED = "no program of the image may write to its root"
 
 
@@ -69,10 +71,15 @@ def start_replica(image: Image, work: Path, say: Say) -> None:
     Raises:
         CheckError: something does not get ready, can write to its root, or gives no answer.
     """
+    with _redis() as url:
+        _start_replica(image, work, say, url)
+
+
+def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
     objects = render("defaults", *_VALUES)
     values = {
         "QUEUE_REDIS_PASSWORD": _PASSWORD,
-        "PENSTOCK_REDIS__URL": "redis://127.0.0.1:1/0",
+        "PENSTOCK_REDIS__URL": url,
         "PENSTOCK_REPLICA__HOST": "127.0.0.1",
         "RAY_AUTH_TOKEN": "t" * 32,
     }
@@ -95,6 +102,24 @@ def start_replica(image: Image, work: Path, say: Say) -> None:
     _cannot_write(image, work, worker, objects, values, say)
 
 
+def resolve_pins(name: str) -> str:
+    """Look whether every pin of an image has a wheel for each of its processors. Return what was found.
+
+    Raises:
+        CheckError: one has none.
+    """
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    # PyTorch's CPU build has an index of its own.
+    asked = "\n".join(line for line in lines if not line.startswith("torch==")) + "\n"
+    command = [_UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-deps", "--only-binary=:all:"]
+    counts = []
+    for machine in MACHINES:
+        options = ["--python-version=3.12", f"--python-platform={machine}-manylinux_2_36", "-"]
+        found = _resolved([*command, *options], asked)
+        counts.append(f"{len(found.splitlines())} wheels for {machine}")
+    return ", ".join(counts)
+
+
 def resolve_cuda(path: Path) -> str:
     """Resolve what an image for NVIDIA GPUs installs, without installing it. Return what was found.
 
@@ -107,18 +132,22 @@ def resolve_cuda(path: Path) -> str:
             for source in () if copy.stage else copy.sources:
                 context(source)
     (cuda,) = re.findall(r"cuda:(\d+\.\d+)\.\d+-devel", " ".join(file.arguments.values()))
-    uv = Path(sys.executable).with_name("uv")
-    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version=3.12"]
-    command += ["--python-platform=x86_64-manylinux_2_39", "--extra=gpu"]
-    clean = {name: value for name, value in os.environ.items() if not name.endswith("FIND_LINKS")}
-    done = subprocess.run([*command, ROOT / "pyproject.toml"], capture_output=True, text=True, check=False, env=clean)
-    if done.returncode != 0:
-        raise CheckError(done.stderr[-2000:])
-    pins = dict(line.split("==") for line in done.stdout.split() if "==" in line)
+    command = [_UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version=3.12"]
+    command += ["--python-platform=x86_64-manylinux_2_39", "--extra=gpu", ROOT / "pyproject.toml"]
+    pins = dict(line.split("==") for line in _resolved(command).split() if "==" in line)
     major = {name.rpartition("-cu")[2] for name in pins if re.search(r"^nvidia-.*-cu\d+$", name)}
     if major != {cuda.partition(".")[0]}:
         raise CheckError(f"PyTorch {pins['torch']} comes with CUDA {major}, and the base image has {cuda}")
     return f"{len(pins)} packages, vllm {pins['vllm']}, torch {pins['torch']} with CUDA {', '.join(major)}; base {cuda}"
+
+
+def _resolved(command: Sequence[str | Path], given: str = "") -> str:
+    """Run uv as if no local folder had wheels."""
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("FIND_LINKS")}
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, env=clean)
+    if done.returncode != 0:
+        raise CheckError(done.stderr[-2000:])
+    return done.stdout
 
 
 def _pod(objects: list[Object], owner: str) -> PodSpec:
