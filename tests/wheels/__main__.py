@@ -112,7 +112,6 @@ def _server(steps: Steps, out: Path, folder: Path, *, light: bool) -> Path:
     else:
         _install(steps, "the pins, with engine and Ray (about 1 GB)", python, "--no-deps", "-r", str(_pins(folder)))
         _install(steps, "the server's and the client's wheel", python, "--no-deps", *wheels)
-        steps.run("its dependencies are all there", *_uv("pip", "check", "--python", python), cwd=folder)
     return python.with_name("penstock")
 
 
