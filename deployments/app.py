@@ -7,15 +7,18 @@ import logging
 import os
 from typing import Any
 
+import ray
 from ray import serve
 
 from cluster.errors import EngineDeadError
 from cluster.gc_tuning import settle_heap
 from cluster.ray_serve.config import DEPLOYMENT
+from cluster.ray_serve.session import session_start
 from cluster.ray_serve.start_report import VARIABLE, Failure, StartReport, report_base
 from cluster.settings import Settings
 from cluster.telemetry import configure_logging
 from deployments.hosting import end_after_engine_death, note_failed_start, ordered_to_end, read_settings, start_replica
+from deployments.replica.life import RayHome
 from deployments.replica.replica import Replica
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +37,7 @@ class ReplicaHost:
         report = open_report(settings_file, pool)
         try:
             rank = serve.get_replica_context().rank.rank
-            replica = await start_replica(settings, pool, _unique_id(), rank)
+            replica = await start_replica(settings, pool, _unique_id(), rank, ray_home())
         except Exception as error:
             report.fail(Failure(str(error) or type(error).__name__, getattr(error, "final", False)))
             # Serve retries by itself without end. The autoscaler should know that the starts fail.
@@ -91,6 +94,12 @@ def open_report(settings_file: str, pool: str) -> StartReport:
     report.clear()
     report.stage("starting the replica")
     return report
+
+
+def ray_home() -> RayHome:
+    """Return the RayCluster of this actor. KubeRay puts its name into every pod; without a name there is none."""
+    name = os.environ.get("RAY_CLUSTER_NAME", "")
+    return RayHome(name, session_start(ray.get_runtime_context().get_session_name())) if name else RayHome()
 
 
 def _unique_id() -> str:

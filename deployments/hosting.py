@@ -15,12 +15,12 @@ from cluster.queue.settings import limits_from
 from cluster.registry.redis.store import RedisRegistryStore
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.redis.store import RedisRolloutStore
-from cluster.settings import PoolSettings, Settings, load_settings
+from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.trust.announcement import replica_name
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
-from deployments.replica.life import ReplicaPlan
+from deployments.replica.life import RayHome, ReplicaPlan
 from deployments.replica.replica import Replica
 from deployments.revisions import Place, started_as, told_to_retire
 
@@ -37,7 +37,13 @@ def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Set
     return load_settings(flags=tree)
 
 
-async def start_replica(settings: Settings, pool: str, unique_id: str, rank: int) -> Replica:
+async def start_replica(
+    settings: Settings,
+    pool: str,
+    unique_id: str,
+    rank: int,
+    home: RayHome = RayHome(),  # noqa: B008  # frozen
+) -> Replica:
     """Start a replica with the pool's revision.
 
     Args:
@@ -45,6 +51,7 @@ async def start_replica(settings: Settings, pool: str, unique_id: str, rank: int
         pool: the pool's name.
         unique_id: id of this replica within its pool; a new one at every start.
         rank: number of this replica within its pool, from 0.
+        home: the RayCluster that it runs in.
 
     Raises:
         SettingsError: the cluster secret can't be read, or this release does not know a setting of the revision.
@@ -57,7 +64,18 @@ async def start_replica(settings: Settings, pool: str, unique_id: str, rank: int
     place = Place(replica_name(pool, unique_id), rank)
     try:
         async with started_as(book, settings.pools[pool], place) as (revision, own):
-            replica = _make_replica(settings, secret, pool, own, place, revision.number)
+            plan = ReplicaPlan(
+                replica_id=place.replica_id,
+                pool=pool,
+                pool_settings=own,
+                queue_settings=settings.queue,
+                settings=settings.replica,
+                telemetry=settings.telemetry,
+                adapter_folder=settings.cluster.folder / "adapters",
+                revision=revision.number,
+                home=home,
+            )
+            replica = _make_replica(settings, secret, plan, rank)
             await replica.start()
             return replica
     finally:
@@ -71,23 +89,11 @@ def _secret_of(settings: Settings) -> ClusterSecret:
     return ClusterSecret.from_file(secret_file)
 
 
-def _make_replica(
-    settings: Settings, secret: ClusterSecret, pool: str, own: PoolSettings, place: Place, revision: int
-) -> Replica:
-    plan = ReplicaPlan(
-        replica_id=place.replica_id,
-        pool=pool,
-        pool_settings=own,
-        queue_settings=settings.queue,
-        settings=settings.replica,
-        telemetry=settings.telemetry,
-        adapter_folder=settings.cluster.folder / "adapters",
-        revision=revision,
-    )
-    limits = limits_from(settings.queue)
+def _make_replica(settings: Settings, secret: ClusterSecret, plan: ReplicaPlan, rank: int) -> Replica:
+    limits, pool = limits_from(settings.queue), plan.pool
     return Replica(
         plan,
-        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, place.rank)),
+        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, rank)),
         lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
         secret,
         open_control=lambda: open_control(settings, pool),

@@ -11,7 +11,7 @@ from penstock.models import DrainReason, ReplicaState
 
 POSITIONS = 256
 """Most entries whose position one heartbeat may ask for."""
-DRAIN_CODES = {DrainReason.STOPPED: 1.0, DrainReason.ENGINE_LOST: 2.0}
+DRAIN_CODES = {DrainReason.STOPPED: 1.0, DrainReason.ENGINE_LOST: 2.0, DrainReason.SUPERSEDED: 3.0}
 """Reasons as the statistics of a heartbeat have them, which are numbers."""
 
 

@@ -36,6 +36,10 @@ class Announcement:
     """Model of the settings; empty from a replica of the last release."""
     gpus: int = 0
     """Number of accelerators; 0 from a replica of the last release."""
+    ray_cluster: str = ""
+    """Name of the RayCluster that it runs in; empty where KubeRay made none, and from a replica of the last release."""
+    ray_started_at: float = 0.0
+    """Start of that cluster's Ray session, seconds since the epoch by its head's clock."""
 
     @property
     def cost_per_hour(self) -> float:

@@ -21,6 +21,16 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
+class RayHome:
+    """RayCluster that a replica runs in."""
+
+    cluster: str = ""
+    """Name; empty where KubeRay made none."""
+    started_at: float = 0.0
+    """Start of its Ray session, seconds since the epoch by the head's clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPlan:
     """Identity and settings of a replica."""
 
@@ -34,6 +44,7 @@ class ReplicaPlan:
     """Folder for copies of adapters; None takes the one for temporary files."""
     revision: int = 0
     """Number of the revision of the pool that `pool_settings` are of."""
+    home: RayHome = RayHome()
 
 
 @dataclass(slots=True)
@@ -103,13 +114,12 @@ def engine_report(stats: EngineStats) -> dict[str, float]:
     }
 
 
-def announcement(
-    replica_id: str, pool: str, settings: PoolSettings, identity: EngineIdentity, address: str, metrics_port: int
-) -> Announcement:
+def announcement(plan: ReplicaPlan, identity: EngineIdentity, address: str, metrics_port: int) -> Announcement:
     """Return what routers learn of a replica once."""
+    settings = plan.pool_settings
     return Announcement(
-        replica_id=replica_id,
-        pool=pool,
+        replica_id=plan.replica_id,
+        pool=plan.pool,
         address=address,
         group_id=identity.group_id,
         model=identity.model,
@@ -119,6 +129,8 @@ def announcement(
         price_per_gpu_hour=settings.price_per_gpu_hour,
         model_name=settings.model,
         gpus=settings.ranks,
+        ray_cluster=plan.home.cluster,
+        ray_started_at=plan.home.started_at,
     )
 
 

@@ -162,9 +162,7 @@ class Replica:
                 plan.settings.host, plan.settings.metrics_port, metrics.registry, push=push
             )
             self.address = host_port(plan.settings.host, port)
-            self._announced = announcement(
-                plan.replica_id, plan.pool, plan.pool_settings, identity, self.address, self._metrics_server.port
-            )
+            self._announced = announcement(plan, identity, self.address, self._metrics_server.port)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(governor.run(), "governor")

@@ -41,6 +41,8 @@ class DrainReason(enum.StrEnum):
     """Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
     ENGINE_LOST = "engine_lost"
     """Its engine is dead; the host replaces the replica."""
+    SUPERSEDED = "superseded"
+    """A newer Ray cluster has taken over, as an upgrade on Kubernetes makes one; this one will be deleted."""
 
 
 class ConstraintKind(enum.StrEnum):

@@ -105,6 +105,7 @@ class Pool:
             # The queue grants only where it knows us connected: tell it now, not in a second.
             on_change=lambda: self._membership.nudge(),
         )
+        self.replicas.wanted = self.settings.replicas if self.settings.autoscale.mode != "active" else None
         self._membership = Membership(context, queue_settings, open_queue, self._describe, self._beaten)
         self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
         self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)

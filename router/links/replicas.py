@@ -7,13 +7,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from cluster.lifecycle import TaskOwner
-from cluster.queue.heartbeats import ReplicaRecord
+from cluster.queue.heartbeats import DRAIN_CODES, ReplicaRecord
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from penstock.models import ReplicaState
+from penstock.models import DrainReason, ReplicaState
 from router.links.abandoned import AbandonedAttempts
 from router.links.breaker import Breaker, BreakerLimits
 from router.links.failure import NO_LIMITS, RecoveryLimits
@@ -21,6 +22,7 @@ from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.placement import Group, Placement
 from router.links.safeguards import LinkSafeguards
+from router.links.successors import Standing, superseded
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,7 +60,14 @@ class ReplicaSet:
         self._awaited: Counter[str] = Counter()
         """Replicas whose links a caller of `reach` waits for; the registry may not know them."""
         self._owner = TaskOwner(f"replicas.{pool}")
+        self.wanted: int | None = None
+        """Number of replicas that the pool is to have; None while an autoscaler may choose another one."""
         self.records: dict[str, ReplicaRecord] = {}
+        """Records of all replicas. Those that a newer Ray cluster replaces drain, whatever they say."""
+        self._told: dict[str, ReplicaRecord] = {}
+        """The same as the replicas report them."""
+        self._superseded: dict[str, float] = {}
+        """Replicas that a newer Ray cluster replaces, with the time since when; monotonic seconds."""
         self.announcements: dict[str, Announcement] = {}
         self._cut_off_at: float | None = None
         """When the last link to a replica that takes work went down; monotonic seconds. None while one is up."""
@@ -69,19 +78,19 @@ class ReplicaSet:
         """Take the registry's current content. `complete`: a replica that is missing has lost its lease. After a
         restart of the store the registry is not complete until every replica had time to report again.
         """
-        self.records = {}
+        self._told = {}
         for record in records:
             announcement = self.announcements.get(record.replica_id) or self._trust(record)
             if announcement is None:
                 continue
-            self.records[record.replica_id] = record
+            self._told[record.replica_id] = record
             self.announcements[record.replica_id] = announcement
             if record.replica_id not in self._links and record.state is not ReplicaState.STARTING:
                 self._dial(announcement.replica_id, announcement.address)
-        for replica_id in self.records:
+        for replica_id in self._told:
             if replica_id in self._links:
                 self._links[replica_id].lease_found()
-        for replica_id in [r for r in self._links if r not in self.records]:
+        for replica_id in [r for r in self._links if r not in self._told]:
             link = self._links[replica_id]
             # Its lease is lost, but its streams go on while the link is up.
             if complete:
@@ -91,8 +100,33 @@ class ReplicaSet:
                 self._breakers.pop(replica_id, None)
                 self.announcements.pop(replica_id, None)
                 self._owner.spawn(link.close(), "close")
+        self._supersede(time.monotonic())
         if self.records:
             self.first_seen.set()
+
+    def _replaced(self) -> frozenset[str]:
+        """Return the replicas that a newer Ray cluster replaces."""
+        standings = []
+        for replica_id, record in self._told.items():
+            known, link = self.announcements[replica_id], self._links.get(replica_id)
+            reached = link is not None and link.up and not link.suspect
+            ready = record.state is ReplicaState.READY
+            standings.append(Standing(replica_id, known.ray_cluster, known.ray_started_at, ready, reached))
+        return superseded(standings, self.wanted)
+
+    def _supersede(self, now: float) -> None:
+        """Bring the records up to date with what replicas report, and with those that are replaced."""
+        found, before = self._replaced(), self._superseded.keys()
+        for replica_id in found - before:
+            _LOG.info("replica.superseded", extra={"replica": replica_id})
+        # A new value each time: `connected` reads it on another thread.
+        self._superseded = {replica_id: self._superseded.get(replica_id, now) for replica_id in found}
+        self.records = {
+            replica_id: _draining(record, now - self._superseded[replica_id]) if replica_id in found else record
+            for replica_id, record in self._told.items()
+        }
+        if found != before:
+            self._on_change()
 
     def _trust(self, record: ReplicaRecord) -> Announcement | None:
         announcement = Announcement.open(record.record, self._secret)
@@ -125,6 +159,9 @@ class ReplicaSet:
 
     def look(self, now: float) -> None:
         """Note whether this router reaches any replica that takes work; called with every heartbeat."""
+        # A link to a successor may have come up, or gone.
+        if self._replaced() != self._superseded.keys():
+            self._supersede(now)
         ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
         cut_off = bool(ready) and not any(name in self._links and self._links[name].up for name in ready)
         if not cut_off:
@@ -176,11 +213,11 @@ class ReplicaSet:
 
     def connected(self) -> tuple[str, ...]:
         """Return the replicas that can get work over a link that is up. Safe to call from another thread."""
-        paused = self.paused()
+        paused, replaced = self.paused(), self._superseded
         return tuple(
             replica_id
             for replica_id, link in self._links.copy().items()
-            if link.up and not link.suspect and replica_id not in paused
+            if link.up and not link.suspect and replica_id not in paused and replica_id not in replaced
         )
 
     def paused(self) -> frozenset[str]:
@@ -228,3 +265,9 @@ class ReplicaSet:
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
         await self._owner.close()
+
+
+def _draining(record: ReplicaRecord, seconds: float) -> ReplicaRecord:
+    """Return the record of a replica that a newer Ray cluster has replaced for so long."""
+    why = {"drain_reason": DRAIN_CODES[DrainReason.SUPERSEDED], "draining_s": seconds}
+    return replace(record, state=ReplicaState.DRAINING, stats={**record.stats, **why})

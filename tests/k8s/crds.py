@@ -45,13 +45,20 @@ def schemas() -> dict[tuple[str, str], dict[str, Any]]:
 
 def check(resource: dict[str, Any]) -> list[str]:
     """Return what an API server would say against a custom resource."""
-    schema = schemas()[resource["apiVersion"], resource["kind"]]
-    value = _prune_nulls(copy.deepcopy(resource), schema)
-    _default(value, schema)
+    schema = schemas()[_key(resource)]
+    value = stored(resource)
     errors = [
         f"{'.'.join(map(str, error.path))}: {error.message}" for error in _validator(_key(resource)).iter_errors(value)
     ]
     return errors or list(_cel(value, schema, ""))
+
+
+def stored(resource: dict[str, Any]) -> dict[str, Any]:
+    """Return a custom resource as an API server keeps it: without nulls, with defaults."""
+    schema = schemas()[_key(resource)]
+    value: dict[str, Any] = _prune_nulls(copy.deepcopy(resource), schema)
+    _default(value, schema)
+    return value
 
 
 def _key(resource: dict[str, Any]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Hosts one replica as a Ray Serve actor would: `python -m tests.k8s.replica_host IMPORT_PATH ARGS_JSON ID`.
+"""Hosts one replica as a Ray Serve actor would: `python -m tests.k8s.replica_host IMPORT_PATH ARGS_JSON ID [SESSION]`.
 
 The application is built by the import path of the Serve config from its arguments; its class is constructed with what
 the application binds, asked for its health, and its destructor awaited on SIGTERM. Serve itself is made up: importing
@@ -20,6 +20,8 @@ from typing import Any
 from cluster.lifecycle import stop_signals
 
 HEALTH_S = 2.0
+SESSION = "session_2026-11-27_10-00-00_000000_1"
+"""Session of the first RayCluster."""
 
 
 @dataclass
@@ -43,11 +45,12 @@ def make_serve(replica_id: str) -> ModuleType:
     return serve
 
 
-async def run(import_path: str, arguments: dict[str, Any], name: str) -> None:
+async def run(import_path: str, arguments: dict[str, Any], name: str, session: str) -> None:
     """Serve until SIGTERM."""
     serve = make_serve(name)
     ray = ModuleType("ray")
     ray.serve = serve
+    ray.get_runtime_context = lambda: SimpleNamespace(get_session_name=lambda: session)
     sys.modules.update({"ray": ray, "ray.serve": serve})
     module, function = import_path.split(":")
     bound = getattr(importlib.import_module(module), function)(arguments)
@@ -66,8 +69,8 @@ async def run(import_path: str, arguments: dict[str, Any], name: str) -> None:
 
 def main() -> None:
     """Read the arguments and run."""
-    import_path, arguments, name = sys.argv[1:]
-    asyncio.run(run(import_path, json.loads(arguments), name))
+    import_path, arguments, name, *session = sys.argv[1:]
+    asyncio.run(run(import_path, json.loads(arguments), name, session[0] if session else SESSION))
     # The collector would run the destructor again.
     os._exit(0)
 

@@ -105,6 +105,24 @@ async def test_scaling_down_under_load_fails_no_request(kubelet: Kubelet) -> Non
     assert not router.killed
 
 
+async def test_a_second_ray_cluster_takes_over_and_no_request_fails(kubelet: Kubelet) -> None:
+    """What KubeRay does with a changed pod template: the older pods have no work any more when it deletes them."""
+    older = list(kubelet.pods["replicas"])
+    async with load(kubelet) as clients:
+        await more(clients)
+        newer = [kubelet.add_replica("penstock-zzzzz", "session_2026-11-27_11-00-00_000000_1") for _ in older]
+        await kubelet.until_ready(newer)
+        await until(lambda: all(replica_sample(pod, "sequences_ended_total") for pod in newer), 60)
+        await until(lambda: not any(replica_sample(pod, "slots_held") for pod in older), 60)
+        before = [replica_sample(pod, "sequences_ended_total") for pod in older]
+        await more(clients, 12)
+        assert before == [replica_sample(pod, "sequences_ended_total") for pod in older]
+        await asyncio.gather(*(kubelet.remove(pod) for pod in older))
+        await more(clients)
+    assert [] == clients.failures
+    assert not any(pod.killed for pod in older)
+
+
 async def test_a_wrong_port_is_found(kubelet: Kubelet) -> None:
     """Declared and probed, but not the one that the settings make the router bind."""
     async with extra_router(kubelet, lambda spec: spec["containers"][0]["ports"][1].update(containerPort=9091)) as pod:
@@ -196,6 +214,14 @@ async def test_an_autoscaler_without_rays_token_is_found(kubelet: Kubelet) -> No
 def leads(pods: list[Pod]) -> list[float]:
     """Return the marks of those that lead."""
     return [1.0 for pod in pods if sample(pod, "penstock_autoscaler_leading") == 1.0]
+
+
+def replica_sample(pod: Pod, name: str) -> float:
+    """Read a metric of a replica, all its series together."""
+    url = f"http://{pod.ip}:{pod.port('replica-metrics')}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as reply:
+        found = re.findall(rf"^penstock_replica_{name}(?:{{[^}}]*}})? (\S+)$", reply.read().decode(), re.MULTILINE)
+    return sum(map(float, found))
 
 
 def sample(pod: Pod, name: str) -> float:

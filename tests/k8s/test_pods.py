@@ -12,7 +12,7 @@ import yaml
 from k8s.render.binaries import run
 from k8s.render.generated import CHART
 from tests.k8s.charts import Object, of_kind, one, parse, render, render_values
-from tests.k8s.rules.operations import canonical
+from tests.k8s.kuberay.writes import canonical
 from tests.k8s.view import PodSpec, pods
 
 pytestmark = pytest.mark.slow

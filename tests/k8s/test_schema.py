@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.k8s import crds, kuberay, strict
+from tests.k8s import crds, strict
 from tests.k8s.charts import SCENARIOS, Object, one, render
+from tests.k8s.kuberay import validation
 
 VERSIONS = ("1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
 
@@ -118,7 +119,7 @@ def test_rules_in_cel_are_run() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_kuberay_takes_the_service(scenario: str) -> None:
-    assert [] == kuberay.complaints(one(render(scenario), "RayService"))
+    assert [] == validation.complaints(one(render(scenario), "RayService"))
 
 
 def plant(service: Object, what: str) -> None:
@@ -164,4 +165,4 @@ def plant(service: Object, what: str) -> None:
 def test_the_operators_rules_find_planted_mistakes(what: str) -> None:
     service = one(render(), "RayService")
     plant(service, what)
-    assert what in " ".join(kuberay.complaints(service))
+    assert what in " ".join(validation.complaints(service))

@@ -41,7 +41,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
-from deployments.replica.life import ReplicaPlan
+from deployments.replica.life import RayHome, ReplicaPlan
 from deployments.replica.replica import Replica
 from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
@@ -174,7 +174,12 @@ class Stack:
         await self.linked()
         return router
 
-    async def add_replica(self, pool: str = "demo", engine: Engine | None = None) -> Replica:
+    async def add_replica(
+        self,
+        pool: str = "demo",
+        engine: Engine | None = None,
+        home: RayHome = RayHome(),  # noqa: B008  # frozen
+    ) -> Replica:
         """Start another replica; returns when every router is linked to it."""
         plan = ReplicaPlan(
             replica_id=f"{pool}-r{len(self.replicas)}",
@@ -184,6 +189,7 @@ class Stack:
             settings=self.settings.replica,
             telemetry=self.settings.telemetry,
             adapter_folder=self.settings.cluster.folder / "adapters",
+            home=home,
         )
         engine = engine or build_engine(plan.pool_settings)
         replica = Replica(
@@ -224,13 +230,15 @@ class Stack:
             await asyncio.to_thread(replica._metrics_server.close)
 
     async def linked(self) -> None:
-        """Wait until every router may get grants on every replica."""
+        """Wait until every router may get grants on every replica, and has a link to those of Ray clusters."""
         for router in self.routers:
             for replica in self.replicas:
                 pool = router.pools[replica.plan.pool]
                 await until(
                     lambda pool=pool, replica=replica: (
-                        replica.plan.replica_id in pool.replicas.connected() or replica.stopped
+                        replica.plan.replica_id in pool.replicas.connected()
+                        or replica.stopped
+                        or (replica.plan.home.cluster and pool.replicas.link(replica.plan.replica_id) is not None)
                     )
                 )
 

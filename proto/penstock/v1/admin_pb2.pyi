@@ -186,6 +186,8 @@ class _DrainReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainReas
     """Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
     DRAIN_REASON_ENGINE_LOST: _DrainReason.ValueType  # 2
     """Its engine is dead; the host replaces the replica."""
+    DRAIN_REASON_SUPERSEDED: _DrainReason.ValueType  # 3
+    """A newer Ray cluster has taken over, as an upgrade on Kubernetes makes one; this one will be deleted."""
 
 class DrainReason(_DrainReason, metaclass=_DrainReasonEnumTypeWrapper):
     """Reason why a replica finishes its work and takes no more."""
@@ -196,6 +198,8 @@ DRAIN_REASON_STOPPED: DrainReason.ValueType  # 1
 """Its host stops it: fewer replicas are wanted, an update replaces it, or the cluster stops."""
 DRAIN_REASON_ENGINE_LOST: DrainReason.ValueType  # 2
 """Its engine is dead; the host replaces the replica."""
+DRAIN_REASON_SUPERSEDED: DrainReason.ValueType  # 3
+"""A newer Ray cluster has taken over, as an upgrade on Kubernetes makes one; this one will be deleted."""
 Global___DrainReason: _TypeAlias = DrainReason  # noqa: Y015
 
 @_typing.final

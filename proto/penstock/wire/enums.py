@@ -32,6 +32,7 @@ _STATE_FROM_WIRE = {number: name for name, number in _STATE_TO_WIRE.items()}
 _DRAIN_TO_WIRE = {
     DrainReason.STOPPED: admin_pb2.DRAIN_REASON_STOPPED,
     DrainReason.ENGINE_LOST: admin_pb2.DRAIN_REASON_ENGINE_LOST,
+    DrainReason.SUPERSEDED: admin_pb2.DRAIN_REASON_SUPERSEDED,
 }
 _DRAIN_FROM_WIRE = {number: name for name, number in _DRAIN_TO_WIRE.items()}
 

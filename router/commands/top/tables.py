@@ -14,7 +14,12 @@ FULL = 0.95
 """Used part of a KV cache from which it is marked."""
 SILENT_S = 2.5
 """Age of a heartbeat from which it is marked; replicas beat once a second."""
-DRAINS = {DrainReason.STOPPED: "its host stops it", DrainReason.ENGINE_LOST: "its engine is dead", None: ""}
+DRAINS = {
+    DrainReason.STOPPED: "its host stops it",
+    DrainReason.ENGINE_LOST: "its engine is dead",
+    DrainReason.SUPERSEDED: "a newer Ray cluster has taken over",
+    None: "",
+}
 
 
 def pool_columns(rates: Rates) -> list[Column[PoolStatus]]:

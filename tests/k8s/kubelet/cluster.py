@@ -14,12 +14,14 @@ from typing import Any
 from tests.k8s.charts import Object, of_kind, one
 from tests.k8s.kubelet.image import make_image
 from tests.k8s.kubelet.network import Loopback, Network
-from tests.k8s.kubelet.pod import LatePodError, Pod, PodError, Sandbox
+from tests.k8s.kubelet.pod import Init, LatePodError, Pod, PodError, Sandbox
 from tests.k8s.kubelet.texts import Translation, expand
+from tests.k8s.kuberay.pods import worker
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import TimedOutError, until
 
 READY_S = 60.0
+NAMESPACE = "penstock"
 SPREAD_S = 0.5
 """What endpoints take to reach those who call; below every preStop of the tests."""
 
@@ -75,17 +77,21 @@ class Kubelet:
         await self.until_ready(self.pods["replicas"])
         return self.pods["replicas"]
 
-    def add_replica(self) -> Pod:
-        """Start one more replica of the first pool."""
+    def add_replica(self, cluster: str = "", session: str = "") -> Pod:
+        """Start one more replica of the first pool, in another RayCluster if its name and session are given."""
         service = one(self.objects, "RayService")
         (app, *_), (group, *_) = (
             serve_config(service)["applications"],
             service["spec"]["rayClusterConfig"]["workerGroupSpecs"],
         )
-        template = json.loads(json.dumps(group["template"]))
+        made = worker(service, group)
+        made.labels["ray.io/cluster"] = cluster or made.labels["ray.io/cluster"]
+        # There is no Ray to wait for.
+        made.spec.pop("initContainers")
         arguments = [app["import_path"], json.dumps(app["args"]), f"replica-{next(self._numbers)}"]
-        template["spec"]["containers"][0] |= {"command": ["python", "-m", "tests.k8s.replica_host"], "args": arguments}
-        return self.add("replicas", PodSpec("RayService", template["metadata"], template["spec"]))
+        arguments += [session] if session else []
+        made.spec["containers"][0] |= {"command": ["python", "-m", "tests.k8s.replica_host"], "args": arguments}
+        return self.add("replicas", made)
 
     @staticmethod
     def template(workload: Object) -> PodSpec:
@@ -106,8 +112,13 @@ class Kubelet:
         view = Translation(self._network.address(number), mounts, self._addresses(), alone=self._network.alone)
         self._write_files(spec, mounts, view)
         sandbox = Sandbox(self._network.enter(number, folder), functools.partial(self._network.clear, number))
-        environ = self._environ(spec, view, folder)
-        pod = Pod(f"{workload}-{number}", spec, view, environ, folder, self._speed, sandbox)
+        name = f"{workload}-{number}"
+        environ = self._environ(name, spec, spec.spec["containers"][0], view, folder)
+        init = [
+            Init(container, self._environ(name, spec, container, view, folder))
+            for container in spec.spec.get("initContainers", [])
+        ]
+        pod = Pod(name, spec, view, environ, folder, self._speed, sandbox, init)
         pod.start()
         self.pods.setdefault(workload, []).append(pod)
         return pod
@@ -243,15 +254,18 @@ class Kubelet:
             raise PodError(f"CreateContainerConfigError: secret {name} has no {key}")
         return data[key]
 
-    def _environ(self, spec: PodSpec, view: Translation, folder: Path) -> dict[str, str]:
+    def _environ(
+        self, name: str, spec: PodSpec, container: dict[str, Any], view: Translation, folder: Path
+    ) -> dict[str, str]:
         environ = {**self._image, "HOME": str(folder)}
-        for each in spec.spec["containers"][0].get("env", []):
+        fields = {"status.podIP": view.ip, "metadata.name": name, "metadata.namespace": NAMESPACE}
+        fields |= {f"metadata.labels['{label}']": value for label, value in spec.labels.items()}
+        for each in container.get("env", []):
             source = each.get("valueFrom", {})
             if ref := source.get("secretKeyRef"):
                 value = self._key(ref["name"], ref["key"])
             elif ref := source.get("fieldRef"):
-                assert ref["fieldPath"] == "status.podIP"
-                value = view.ip
+                value = fields[ref["fieldPath"]]
             else:
                 value = view.of(expand(each.get("value", ""), environ))
             environ[each["name"]] = value

@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.k8s.view import PodSpec
 from tests.support.waiting import TimedOutError
 
 LOG_TAIL = 1_500
+LOOK_S = 0.5
 
 
 class PodError(Exception):
@@ -41,8 +42,16 @@ class Sandbox:
     """Ends whatever is left."""
 
 
+@dataclass(frozen=True, slots=True)
+class Init:
+    """A container that has to end well before the pod's own starts."""
+
+    container: Mapping[str, Any]
+    environ: Mapping[str, str]
+
+
 class Pod:
-    """Runs the first container of a pod."""
+    """Runs the first container of a pod, after those that come before it."""
 
     def __init__(
         self,
@@ -53,8 +62,11 @@ class Pod:
         folder: Path,
         speed: float,
         sandbox: Sandbox,
+        init: Sequence[Init] = (),
     ) -> None:
         """`environ` is the whole environment; the files lie under `view.mounts` already; `speed` divides periods."""
+        self._init = tuple(init)
+        self._starts = bool(init)
         self.name = name
         self.spec = spec
         self.ip = view.ip
@@ -82,31 +94,43 @@ class Pod:
         return self.spec.ports()[port] if isinstance(port, str) else port
 
     def start(self) -> None:
-        """Start its container and look after it."""
-        self._spawn()
+        """Start its containers and look after the last one."""
+        if not self._init:
+            self._spawn(self._container, self._environ)
         self._watch = asyncio.create_task(self._look_after(), name=self.name)
 
-    def _spawn(self) -> None:
-        texts = [*self._container["command"], *self._container.get("args", [])]
-        command = [self.view.of(expand(text, self._environ)) for text in texts]
+    def _spawn(self, container: Mapping[str, Any], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        texts = [*container["command"], *container.get("args", [])]
+        command = [self.view.of(expand(text, environ)) for text in texts]
         # A test that is killed leaves nothing running.
         setpriv = shutil.which("setpriv")
         leash = (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
-        program = shutil.which(command[0], path=self._environ["PATH"]) or command[0]
+        program = shutil.which(command[0], path=environ["PATH"]) or command[0]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 (*leash, *self._sandbox.enter, program, *command[1:]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=dict(self._environ),
+                env=dict(environ),
                 start_new_session=True,
             )
+        return process
+
+    async def _prepare(self) -> None:
+        """Run the containers that come first, one after the other; one that fails runs again."""
+        for init in self._init:
+            while await asyncio.to_thread(self._spawn(init.container, init.environ).wait):
+                self.restarts += 1
+                await asyncio.sleep(LOOK_S)
+        if self._init:
+            self._spawn(self._container, self._environ)
+            self._starts = False
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended."""
-        return self._process is not None and self._process.poll() is None
+        """Whether its process has not ended, or is still to come."""
+        return self._starts or (self._process is not None and self._process.poll() is None)
 
     def check(self) -> None:
         """Raise PodError when it has ended though nobody asked for it."""
@@ -121,6 +145,7 @@ class Pod:
     # --- probes -------------------------------------------------------------------------------------------------------
 
     async def _look_after(self) -> None:
+        await self._prepare()
         if probe := self._container.get("startupProbe"):
             await self._started(probe)
         await asyncio.gather(self._watch_readiness(), self._watch_liveness())
@@ -161,7 +186,7 @@ class Pod:
     def _restart(self) -> None:
         self.restarts += 1
         self._kill()
-        self._spawn()
+        self._spawn(self._container, self._environ)
 
     async def _period(self, probe: dict[str, Any]) -> None:
         await asyncio.sleep(probe.get("periodSeconds", 10) / self._speed)
@@ -204,6 +229,7 @@ class Pod:
             await asyncio.to_thread(self._run, hook["exec"]["command"], self.grace_s)
         await asyncio.sleep(pause)
         await self._stop_watch()
+        self._starts = False
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGTERM)
             left = max(0.0, self.grace_s - (time.monotonic() - began))
@@ -217,6 +243,7 @@ class Pod:
         """End it at once."""
         self.terminating = True
         await self._stop_watch()
+        self._starts = False
         self._kill()
 
     async def _stop_watch(self) -> None:

@@ -1,14 +1,12 @@
 """Ray on Kubernetes without its operator: pods as KubeRay 1.7 makes them, and the Serve config that it submits.
 
-The command, what it takes from the group's resources and labels, the token and the head's probe follow the operator's
-pod.go. The operator's autoscaler sidecar and its upgrades are left out.
+`tests.k8s.kuberay.pods` makes the pods. The operator's autoscaler beside the head and its upgrades are left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,15 @@ from cluster.ray_serve.client import ServeApi
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod, PodError, http_ok
+from tests.k8s.kuberay.pods import AGENT, DASHBOARD, GCS, HEALTH, head, head_address, worker
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
-GCS, DASHBOARD, AGENT, METRICS = 6379, 8265, 52365, 8080
 LOOK_S = 0.5
-HEALTH = "/api/healthz"
-"""Of a node, its raylet included; since Ray 2.53."""
 ATTEMPTS = 3
 """Ray gives its agents 15 s and a raylet 30 s to come up, which a busy machine can miss."""
 START_S = 120.0
 """For Ray to start, on a machine that others use too."""
-UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "m": 1e-3}
 
 
 class Ray:
@@ -44,17 +39,18 @@ class Ray:
 
     async def start(self, folder: Path) -> None:
         """Start head and workers, and submit the Serve config; returns when every worker is ready."""
-        head = self.head = await self._node("ray-head", self._pod("head", self._cluster["headGroupSpec"]))
-        for port in (GCS, DASHBOARD):
-            self._kubelet.name_service(self._host, port, head.ip)
+        first = self.head = await self._node("ray-head", head(self.service))
+        for host in (self._host, head_address(self.service)):
+            for port in (GCS, DASHBOARD):
+                self._kubelet.name_service(host, port, first.ip)
         for group in self._cluster["workerGroupSpecs"]:
             for _ in range(group["replicas"]):
                 # One after the other: a machine of two cores has enough to do with each.
-                await self._node("replicas", self._pod("worker", group))
+                await self._node("replicas", worker(self.service, group))
         token = folder / "ray-token"
         token.write_text(self._kubelet.secret(self._cluster["authOptions"]["secretName"])["auth_token"])
-        self.serve = ServeApi(f"http://{head.ip}:{DASHBOARD}", token)
-        await self._kubelet.until_ready([head], START_S)
+        self.serve = ServeApi(f"http://{first.ip}:{DASHBOARD}", token)
+        await self._kubelet.until_ready([first], START_S)
         await self.submit(serve_config(self.service))
         await self._kubelet.until_ready(self._kubelet.pods["replicas"], START_S)
 
@@ -102,54 +98,3 @@ class Ray:
             return (app.status, app.running, app.target) == ("RUNNING", replicas, replicas)
 
         await until(there, seconds)
-
-    def _pod(self, kind: str, group: dict[str, Any]) -> PodSpec:
-        template = json.loads(json.dumps(group["template"]))
-        container = template["spec"]["containers"][0]
-        assert "command" not in container, "the operator would put its own command behind this one"
-        container["command"] = ["/bin/bash", "-c", "--"]
-        container["args"] = [f"ulimit -n ${{RAY_START_ULIMIT_OPEN_FILES:-65536}}; {self._start(kind, group)}"]
-        token = {"name": self._cluster["authOptions"]["secretName"], "key": "auth_token"}
-        container["env"] += [
-            {"name": "RAY_AUTH_MODE", "value": "token"},
-            {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": token}},
-        ]
-        health = {"httpGet": {"path": HEALTH, "port": AGENT}, "periodSeconds": 5, "timeoutSeconds": 5}
-        # A probe of ours stays, so a worker is ready when its replica is.
-        container.setdefault("readinessProbe", {**health, "failureThreshold": 10})
-        container.setdefault("livenessProbe", {**health, "failureThreshold": 120})
-        return PodSpec(f"RayService/{kind}", template["metadata"], template["spec"])
-
-    def _start(self, kind: str, group: dict[str, Any]) -> str:
-        options = {
-            **group.get("rayStartParams", {}),
-            "metrics-export-port": METRICS,
-            "dashboard-agent-listen-port": AGENT,
-        }
-        limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-        own = {}
-        for name, amount in group.get("resources", {}).items():
-            known = {"cpu": "num-cpus", "gpu": "num-gpus", "memory": "memory"}.get(name.lower())
-            if known:
-                options[known] = int(quantity(amount))
-            else:
-                own[name] = quantity(amount)
-        if own:
-            options["resources"] = f"'{json.dumps(own)}'"
-        if labels := group.get("labels"):
-            options["labels"] = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-        options.setdefault("num-cpus", ceil(quantity(limits["cpu"])))
-        options.setdefault("memory", int(quantity(limits["memory"])))
-        if kind == "worker":
-            options["address"] = f"{self._host}:{GCS}"
-        switches = ["--head"] * (kind == "head") + ["--block"]
-        # The operator's sidecar is the autoscaler.
-        switches += ["--no-monitor"] * (kind == "head" and self._cluster["enableInTreeAutoscaling"])
-        return " ".join(["ray start", *switches, *(f"--{name}={value}" for name, value in sorted(options.items()))])
-
-
-def quantity(text: str | float) -> float:
-    """Read a quantity of Kubernetes."""
-    text = str(text)
-    unit = next((unit for unit in UNITS if text.endswith(unit)), "")
-    return float(text.removesuffix(unit)) * UNITS.get(unit, 1)

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
+from tests.k8s import crds
 from tests.k8s.charts import Object, of_kind, one
+from tests.k8s.kuberay import writes
 from tests.k8s.view import pods, selected, settings_toml
 
-KEPT_EMPTY = frozenset({"emptyDir", "resources", "securityContext", "scaleStrategy", "rayStartParams", "metadata"})
-"""Fields that a program in Go writes even where they are empty: pointers, and structures without omitempty."""
-PLAIN_FLAGS = frozenset({"readOnly", "hostNetwork", "hostPID", "hostIPC", "stdin", "tty"})
-"""Fields that a program in Go leaves out where they are false."""
 BY = "app.kubernetes.io/managed-by"
-DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 def operators_write_back_nothing(objects: list[Object]) -> list[str]:
     """KubeRay reads a RayService, adds a finalizer, and writes all of it: what changes by that is its own from then on,
     and an upgrade that applies on the server conflicts.
     """
-    cluster = one(objects, "RayService")["spec"]["rayClusterConfig"]
-    found = [
-        f"{group['groupName']}: KubeRay adds scaleStrategy"
-        for group in cluster["workerGroupSpecs"]
-        if "scaleStrategy" not in group
-    ]
+    kept = crds.stored(one(objects, "RayService"))
+    changed = differences("spec", kept["spec"], crds.stored(writes.written_back(kept))["spec"])
+    found = [f"{path}: KubeRay writes {new!r}, not {old!r}" for path, old, new in changed]
     for pod in pods(objects):
         if pod.component not in ("ray-head", "ray-worker"):
             continue
@@ -35,53 +27,27 @@ def operators_write_back_nothing(objects: list[Object]) -> list[str]:
             names = [each["name"] for each in container.get("env", [])]
             if len(names) != len(set(names)):
                 found.append(f"{pod.owner}/{container['name']}: KubeRay's definition refuses a variable twice")
-            if "resources" not in container:
-                found.append(f"{pod.owner}/{container['name']}: KubeRay adds resources")
-            found += _amounts(f"{pod.owner}/{container['name']}", container.get("resources", {}))
-        for volume in pod.spec.get("volumes", []):
-            if size := volume.get("emptyDir", {}).get("sizeLimit"):
-                found += _amounts(f"{pod.owner}/{volume['name']}", {"limits": {"sizeLimit": size}})
-    found += _amounts("autoscalerOptions", cluster.get("autoscalerOptions", {}).get("resources", {}))
-    return [*found, *_left_out("rayClusterConfig", cluster)]
+            found += _nothing(f"{pod.owner}/{container['name']}", container.get("resources", {}))
+    return found
 
 
-def _amounts(owner: str, resources: dict[str, Any]) -> Iterator[str]:
+def differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Return where two values differ: path, the first one's, the second one's. What one lacks is None."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in {**old, **new}:
+            yield from differences(f"{path}.{name}", old.get(name), new.get(name))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (first, second) in enumerate(zip(old, new, strict=True)):
+            yield from differences(f"{path}[{number}]", first, second)
+    elif old != new or isinstance(old, bool) != isinstance(new, bool):
+        yield path, old, new
+
+
+def _nothing(owner: str, resources: dict[str, Any]) -> Iterator[str]:
     for part in ("requests", "limits"):
         for name, value in resources.get(part, {}).items():
-            if canonical(value) == "0":
+            if writes.canonical(value) == "0":
                 yield f"{owner}: {name} is nothing, such as a fraction that was cut"
-            if value != canonical(value):
-                yield f"{owner}: KubeRay writes {name} {value!r} as {canonical(value)!r}"
-
-
-def canonical(quantity: str | float) -> str:
-    """Return a quantity as Kubernetes' own libraries write it."""
-    text = str(quantity)
-    number = text.rstrip("kKmMGTPEi")
-    unit = text.removeprefix(number)
-    if unit in BINARY[1:]:
-        amount, step, units = Decimal(number) * 1024 ** BINARY.index(unit), 1024, BINARY
-    else:
-        amount = Decimal(number) * (Decimal("0.001") if unit == "m" else 1000 ** DECIMAL.index(unit))
-        step, units = 1000, DECIMAL
-    if amount != int(amount):
-        return f"{int(amount * 1000)}m"
-    whole, at = int(amount), 0
-    while whole and whole % step == 0:
-        whole, at = whole // step, at + 1
-    return f"{whole}{units[at]}"
-
-
-def _left_out(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            empty = inner is None or inner in ("", [], {}) or (inner is False and key in PLAIN_FLAGS)
-            if empty and not (key in KEPT_EMPTY and inner == {}):
-                yield f"{path}.{key}: KubeRay leaves {inner!r} out"
-            yield from _left_out(f"{path}.{key}", inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _left_out(f"{path}[{number}]", inner)
 
 
 def secrets_belong_to_no_revision(objects: list[Object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rules that KubeRay's operator enforces and its CRD does not say (validation.go of 1.7)."""
+"""What the operator refuses and its CRD does not say (controllers/ray/utils/validation.go)."""
 
 from __future__ import annotations
 
