@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cluster.lifecycle import TaskOwner
 from cluster.queue.heartbeats import DRAIN_CODES, ReplicaRecord
+from cluster.ray_serve.successors import Standing, superseded
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
@@ -22,7 +23,6 @@ from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.placement import Group, Placement
 from router.links.safeguards import LinkSafeguards
-from router.links.successors import Standing, superseded
 
 _LOG = logging.getLogger(__name__)
 

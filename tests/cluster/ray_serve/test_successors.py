@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.links.successors import Standing, superseded
+from cluster.ray_serve.successors import Standing, superseded
 
 
 def members(cluster: str, count: int, started_at: float, *, ready: int = 99, reached: bool = True) -> list[Standing]:
