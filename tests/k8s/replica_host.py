@@ -1,4 +1,4 @@
-"""Hosts one replica as a Ray Serve actor would: `python -m tests.k8s.replica_host IMPORT_PATH ARGS_JSON ID [SESSION]`.
+"""Hosts one replica as a Ray Serve actor would: `python -m tests.k8s.replica_host IMPORT_PATH ARGS_JSON ID SESSION`.
 
 The application is built by the import path of the Serve config from its arguments; its class is constructed with what
 the application binds, asked for its health, and its destructor awaited on SIGTERM. Serve itself is made up: importing
@@ -20,8 +20,6 @@ from typing import Any
 from cluster.lifecycle import stop_signals
 
 HEALTH_S = 2.0
-SESSION = "session_2026-11-27_10-00-00_000000_1"
-"""Session of the first RayCluster."""
 
 
 @dataclass
@@ -69,8 +67,8 @@ async def run(import_path: str, arguments: dict[str, Any], name: str, session: s
 
 def main() -> None:
     """Read the arguments and run."""
-    import_path, arguments, name, *session = sys.argv[1:]
-    asyncio.run(run(import_path, json.loads(arguments), name, session[0] if session else SESSION))
+    import_path, arguments, name, session = sys.argv[1:]
+    asyncio.run(run(import_path, json.loads(arguments), name, session))
     # The collector would run the destructor again.
     os._exit(0)
 

@@ -110,7 +110,8 @@ async def test_a_second_ray_cluster_takes_over_and_no_request_fails(kubelet: Kub
     older = list(kubelet.pods["replicas"])
     async with load(kubelet) as clients:
         await more(clients)
-        newer = [kubelet.add_replica("penstock-zzzzz", "session_2026-11-27_11-00-00_000000_1") for _ in older]
+        kubelet.clusters += 1
+        newer = [kubelet.add_replica() for _ in older]
         await kubelet.until_ready(newer)
         await until(lambda: all(replica_sample(pod, "sequences_ended_total") for pod in newer), 60)
         await until(lambda: not any(replica_sample(pod, "slots_held") for pod in older), 60)

@@ -41,6 +41,8 @@ class Kubelet:
         self.objects = objects
         self.pods: dict[str, list[Pod]] = {}
         """By workload."""
+        self.clusters = 1
+        """RayClusters so far, one in place of the other."""
         self._secrets = {name: dict(data) for name, data in secrets.items()}
         for each in of_kind(objects, "Secret"):
             decoded = {key: base64.b64decode(value).decode() for key, value in each["data"].items()}
@@ -77,19 +79,19 @@ class Kubelet:
         await self.until_ready(self.pods["replicas"])
         return self.pods["replicas"]
 
-    def add_replica(self, cluster: str = "", session: str = "") -> Pod:
-        """Start one more replica of the first pool, in another RayCluster if its name and session are given."""
+    def add_replica(self) -> Pod:
+        """Start one more replica of the first pool, in the newest RayCluster."""
         service = one(self.objects, "RayService")
         (app, *_), (group, *_) = (
             serve_config(service)["applications"],
             service["spec"]["rayClusterConfig"]["workerGroupSpecs"],
         )
         made = worker(service, group)
-        made.labels["ray.io/cluster"] = cluster or made.labels["ray.io/cluster"]
+        made.labels["ray.io/cluster"] += f"-{self.clusters}" if self.clusters > 1 else ""
         # There is no Ray to wait for.
         made.spec.pop("initContainers")
         arguments = [app["import_path"], json.dumps(app["args"]), f"replica-{next(self._numbers)}"]
-        arguments += [session] if session else []
+        arguments.append(f"session_2026-11-27_{9 + self.clusters:02}-00-00_000000_1")
         made.spec["containers"][0] |= {"command": ["python", "-m", "tests.k8s.replica_host"], "args": arguments}
         return self.add("replicas", made)
 

@@ -59,7 +59,7 @@ class Serve:
     def status(self) -> dict[str, Any]:
         """Answer as Serve does; called on another thread."""
         states = [
-            {"state": "RUNNING" if pod.ready else "STARTING", "replica_id": pod.spec.containers()[0]["args"][-1]}
+            {"state": "RUNNING" if pod.ready else "STARTING", "replica_id": pod.spec.containers()[0]["args"][2]}
             for pod in list(self.replicas)
         ]
         deployment = {"target_num_replicas": self.target, "replicas": states}
