@@ -6,11 +6,18 @@ Each pod has a network namespace, so that everything is on the ports that the ch
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
+from cluster.settings import QueueSettings
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
 from tests.k8s.charts import one, render
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.network import bridge
@@ -46,6 +53,26 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tup
             yield kubelet, ray
         finally:
             await kubelet.close()
+
+
+async def test_replicas_announce_their_ray_cluster_and_when_it_began(
+    running: tuple[Kubelet, Ray], tmp_path: Path
+) -> None:
+    """From the variable that KubeRay sets, and from Ray."""
+    kubelet, _ = running
+    (tmp_path / "secret").write_text(kubelet.secret("penstock-cluster")["cluster-secret"])
+    secret = ClusterSecret.from_file(tmp_path / "secret")
+    url = kubelet.pods["penstock-router"][0].environ["PENSTOCK_REDIS__URL"]
+    queue = RedisQueue(url, "demo", limits_from(QueueSettings()), 5.0)
+    try:
+        view = await queue.observe()
+    finally:
+        await queue.close()
+    found = [Announcement.open(record.record, secret) for record in view.replicas]
+    homes = {(each.ray_cluster, each.ray_started_at) for each in found if each is not None}
+    ((cluster, began),) = homes
+    assert (2, "penstock-x7k2p") == (len(found), cluster)
+    assert abs(time.time() - began) < 24 * 3600
 
 
 async def test_a_rolling_update_under_load_fails_no_request(running: tuple[Kubelet, Ray]) -> None:

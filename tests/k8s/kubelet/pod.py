@@ -85,6 +85,11 @@ class Pod:
         self._container: dict[str, Any] = spec.spec["containers"][0]
 
     @property
+    def environ(self) -> Mapping[str, str]:
+        """Its whole environment."""
+        return self._environ
+
+    @property
     def grace_s(self) -> float:
         """Seconds from its deletion to SIGKILL."""
         return float(self.spec.spec.get("terminationGracePeriodSeconds", 30))
