@@ -15,7 +15,7 @@ from cluster.ray_serve.client import ServeApi
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod, PodError, http_ok
-from tests.k8s.kuberay.pods import AGENT, DASHBOARD, GCS, HEALTH, head, head_address, worker
+from tests.k8s.kuberay.pods import AGENT, DASHBOARD, GCS, HEALTH, head, head_address, service_address, worker
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
@@ -33,7 +33,7 @@ class Ray:
         self._kubelet = kubelet
         self.service = one(kubelet.objects, "RayService")
         self._cluster: dict[str, Any] = self.service["spec"]["rayClusterConfig"]
-        self._host = f"{self.service['metadata']['name']}-head-svc"
+        self._host = service_address(self.service)
         self.head: Pod | None = None
         self.serve: ServeApi | None = None
 

@@ -16,9 +16,9 @@ from typing import Any
 from tests.k8s.charts import of_kind, one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod
+from tests.k8s.kuberay.pods import DASHBOARD, service_address
 from tests.k8s.view import serve_config
 
-DASHBOARD = 8265
 APPLICATIONS = "/api/serve/applications/"
 
 
@@ -36,7 +36,7 @@ class Serve:
         self._loop = asyncio.get_running_loop()
         secret = service["spec"]["rayClusterConfig"]["authOptions"]["secretName"]
         self._token = kubelet.secret(secret)["auth_token"]
-        self.address = kubelet.add_service(f"{service['metadata']['name']}-head-svc", DASHBOARD)
+        self.address = kubelet.add_service(service_address(service), DASHBOARD)
 
     @property
     def replicas(self) -> list[Pod]:

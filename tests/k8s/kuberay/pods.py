@@ -90,6 +90,14 @@ def head_address(service: Object, domain: str = "cluster.local") -> str:
     return f"{cluster_name(service)}-head-svc.{namespace}.svc.{domain}"
 
 
+def service_address(service: Object) -> str:
+    """Return the name of the Service that leads to the head of the active cluster, as others than workers use it.
+
+    Source: controllers/ray/utils/util.go, GenerateHeadServiceName, of a RayService.
+    """
+    return f"{service['metadata']['name']}-head-svc"
+
+
 def _pod(service: Object, group: dict[str, Any], name: str, options: dict[str, str]) -> PodSpec:
     """Source: BuildPod."""
     template, kind = group["template"], "worker" if "groupName" in group else "head"

@@ -19,13 +19,14 @@ from cluster.settings import Settings, access_of, load_settings
 from router.__main__ import build_parser as router_parser
 from router.server import PARTING_S
 from tests.k8s.charts import Object, of_kind, one
+from tests.k8s.kuberay.pods import DASHBOARD, GCS, METRICS, service_address
 from tests.k8s.view import PodSpec, pods, settings_toml
 from tests.k8s.view import serve_config as rendered_serve_config
 
 CLOSING_S = 5.0
 """What a router takes to leave its pools."""
 NOT_SETTINGS = frozenset({"PENSTOCK_API_KEY", "PENSTOCK_SETTINGS"})
-RAY_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
+RAY_PORTS = {"gcs-server": GCS, "dashboard": DASHBOARD, "client": 10001, "metrics": METRICS}
 COMMON = ("cpu", "memory", "ephemeral-storage")
 RAY_DRAIN_S = 30.0
 """What Ray gives a node that gets SIGTERM without more said."""
@@ -200,7 +201,7 @@ def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> I
     if not scaled_pools(settings):
         yield f"{pod.owner}: no pool asks for it, so it would end"
     # The operator names the head's Service.
-    head = f"http://{one(objects, 'RayService')['metadata']['name']}-head-svc:{RAY_PORTS['dashboard']}"
+    head = f"http://{service_address(one(objects, 'RayService'))}:{DASHBOARD}"
     if settings.cluster.ray_address != head:
         yield f"{pod.owner}: looks for Ray at {settings.cluster.ray_address}, which is at {head}"
     mounts = [mount["mountPath"] for mount in pod.spec["containers"][0]["volumeMounts"]]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.k8s.charts import Object, of_kind
+from tests.k8s.kuberay.pods import AGENT
 from tests.k8s.view import PodSpec, pods, selected
 
 SCALABLE = ("Deployment", "StatefulSet")
-RAY_AGENT = 52365
 
 
 def selectors_find_pods(objects: list[Object]) -> list[str]:
@@ -77,7 +77,7 @@ def services_reach_ports(objects: list[Object]) -> list[str]:
 
 def _undeclared(pod: PodSpec) -> tuple[int, ...]:
     """Return ports that Ray opens beside those that the pod declares."""
-    return (RAY_AGENT,) if pod.component == "ray-worker" else ()
+    return (AGENT,) if pod.component == "ray-worker" else ()
 
 
 def _probe_ports(container: dict[str, Any]) -> Iterator[Any]:
