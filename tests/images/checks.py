@@ -83,6 +83,7 @@ def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
         "PENSTOCK_REPLICA__HOST": "127.0.0.1",
         "RAY_AUTH_TOKEN": "t" * 32,
     }
+    (work / "kubelet").mkdir()
     ray = Ray(Kubelet(objects, {}, work / "kubelet", 1.0))
     group = ray.service["spec"]["rayClusterConfig"]["headGroupSpec"]
     head = ray._pod("head", group)
@@ -163,7 +164,9 @@ def _bundle(
     values: dict[str, str],
     command: list[str] | None = None,
 ) -> Path:
-    kubelet = Kubelet(objects, {}, folder.with_name(f"{folder.name}-kubelet"), 1.0)
+    place = folder.with_name(f"{folder.name}-kubelet")
+    place.mkdir(exist_ok=True)
+    kubelet = Kubelet(objects, {}, place, 1.0)
     files = {volume["name"]: kubelet._content(volume) for volume in pod.spec["volumes"]}
     (container,) = pod.spec["containers"][:1]
     env = [each for each in container.get("env", []) if each["name"] in values or "value" in each]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,8 @@ def _mounts(
         source.mkdir(parents=True, exist_ok=True)
         for name, text in files.get(mount["name"], {}).items():
             (source / name).write_text(text, encoding="utf-8")
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", source], check=True)
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", f"{uid}:{uid}", source], check=True)
         options = ["rbind", "ro" if mount.get("readOnly") else "rw", "nosuid", "nodev"]
         if "emptyDir" not in volume and not mount.get("readOnly"):
             raise ValueError(f"{mount['name']} can be written, and is not empty")
