@@ -20,9 +20,10 @@ from tests.images import runtime
 from tests.images.base import MissingError
 from tests.images.build import Image, context
 from tests.images.dockerfile import read
-from tests.k8s.charts import Object, render
+from tests.k8s.charts import Object, one, render
 from tests.k8s.kubelet.cluster import Kubelet
-from tests.k8s.kubelet.ray import AGENT, HEALTH, Ray
+from tests.k8s.kuberay.pods import AGENT, HEALTH
+from tests.k8s.kuberay.pods import head as head_of
 from tests.k8s.view import PodSpec, pods
 from tests.wheels.build import ROOT
 
@@ -83,10 +84,7 @@ def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
         "PENSTOCK_REPLICA__HOST": "127.0.0.1",
         "RAY_AUTH_TOKEN": "t" * 32,
     }
-    (work / "kubelet").mkdir()
-    ray = Ray(Kubelet(objects, {}, work / "kubelet", 1.0))
-    group = ray.service["spec"]["rayClusterConfig"]["headGroupSpec"]
-    head = ray._pod("head", group)
+    head = head_of(one(objects, "RayService"))
     folder = _bundle(work / "head", image, head, objects, values)
     with _running("penstock-check-head", folder, say, "Ray's head: KubeRay's command, the chart's pod"):
         _until_ok(f"http://127.0.0.1:{AGENT}{HEALTH}", folder, _START_S, token=values["RAY_AUTH_TOKEN"])
