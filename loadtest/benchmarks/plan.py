@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
 from rich.table import Table
@@ -14,21 +13,32 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.plan.engine.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
+from loadtest.plan.engine.held_out import (
+    ALONE,
+    HeldOut,
+    as_json,
+    hold_out,
+    hold_out_gpus,
+    hold_out_models,
+    leave_one_shape_out,
+    three_points,
+    usable,
+)
 from loadtest.plan.engine.points import read_points, score
 from loadtest.plan.verbs.check_points import show_scores
 
-POINTS = "vllm_silicon_h100.csv"
+POINTS = ("vllm_silicon_h100.csv", "vllm_silicon_more.csv")
 
 
-def table_of(title: str, results: list[HeldOut]) -> Table:
+def table_of(title: str, results: list[HeldOut], inside: str = "fitted points", outside: str = "left out") -> Table:
     """Return a table of the errors on the points left out."""
     table = Table(title=title, title_justify="left")
-    names = ("left out of", "kind", "points", "fitted points", "left out")
-    add_columns(table, *names, words=("left out of",), left=("kind",))
+    names = ("left out", "kind", "points", inside, outside, "bias")
+    add_columns(table, *names, words=("left out",), left=("kind",))
     for each in results:
         kind = "dense" if each.dense else "MoE"
-        table.add_row(Text(each.name), kind, str(each.points), f"{each.in_sample:.1%}", f"{each.held_out:.1%}")
+        errors = f"{each.in_sample:.1%}", f"{each.held_out:.1%}", f"{each.bias:+.1%}"
+        table.add_row(Text(each.name), kind, str(each.points), *errors)
     return table
 
 
@@ -37,34 +47,53 @@ def main() -> int:
     parser.add_argument(
         "--points",
         type=Path,
-        default=data_folder() / POINTS,
-        help="a CSV file as for `penstock plan --check-points` (default %(default)s)",
+        action="append",
+        help=f"a CSV file as for `penstock plan --check-points`; may be given again (default {' and '.join(POINTS)})",
     )
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    check_there(options.points, "--points")
+    files = options.points or [data_folder() / each for each in POINTS]
+    for file in files:
+        check_there(file, "--points")
     console = screen()
-    points = read_points(options.points)
+    points = [point for file in files for point in read_points(file)]
     scores = score(points)
-    shapes, models = leave_one_shape_out(points), hold_out_models(points)
-    alone = leave_one_shape_out(points, ALONE)
+    clean = score(usable(points))
     show_scores(scores, console)
-    print_table(table_of("One pair of lengths left out, held to the prior, mean TPOT error", shapes), console)
-    print_table(table_of("One pair of lengths left out, points alone, mean TPOT error", alone), console)
-    if models:
-        print_table(table_of("One model left out, mean TPOT error", models), console)
-    for name, results in (("held to the prior", shapes), ("points alone", alone)):
-        dense = [each.held_out for each in results if each.dense]
-        if dense:
-            console.print(f"dense, unseen lengths, {name}: {statistics.fmean(dense):.1%}", highlight=False)
+    figures = clean.as_json()
+    if clean.configs:
+        console.print(
+            f"without queues and odd engines: TPOT {figures['median_tpot_error']:.1%} (90th percentile "
+            f"{figures['p90_tpot_error']:.1%}), TTFT {figures['median_ttft_error']:.1%}, in their ranges "
+            f"{figures['tpot_in_range']:.0%} and {figures['ttft_in_range']:.0%}",
+            highlight=False,
+        )
+    parts = {
+        "leave_one_shape_out": leave_one_shape_out(points),
+        "leave_one_shape_out_points_alone": leave_one_shape_out(points, ALONE),
+        "hold_out_model": hold_out_models(points),
+        "hold_out_gpu": hold_out_gpus(points),
+        "hold_out_model_ttft": hold_out(points, lambda point: point.config.model, ttft=True),
+        "hold_out_gpu_ttft": hold_out(points, lambda point: point.config.system, ttft=True),
+    }
+    titles = {
+        "leave_one_shape_out": "One pair of lengths left out, held to the prior, mean TPOT error",
+        "leave_one_shape_out_points_alone": "One pair of lengths left out, points alone, mean TPOT error",
+        "hold_out_model": "One model left out of the prior, mean TPOT error",
+        "hold_out_gpu": "One accelerator left out of the prior, mean TPOT error",
+        "hold_out_model_ttft": "One model left out of the constants of TTFT, mean TTFT error",
+        "hold_out_gpu_ttft": "One accelerator left out of the constants of TTFT, mean TTFT error",
+    }
+    for name, results in parts.items():
+        if results:
+            print_table(table_of(titles[name], results), console)
+    three = three_points(points) if parts["hold_out_model"] else []
+    if three:
+        title = "A model left out of the prior, then three points of each engine, mean TPOT error on other lengths"
+        print_table(table_of(title, three, "before", "after"), console)
     if options.json is not None:
-        data = {
-            **scores.as_json(),
-            "leave_one_shape_out": as_json(shapes),
-            "leave_one_shape_out_points_alone": as_json(alone),
-            "hold_out_model": as_json(models),
-        }
-        options.json.write_text(json.dumps(data, indent=1) + "\n")
+        held = {name: as_json(results) for name, results in (*parts.items(), ("three_points", three))}
+        options.json.write_text(json.dumps({**scores.as_json(), "clean": figures, **held}, indent=1) + "\n")
     return 0
 
 

@@ -53,7 +53,7 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
         cold_start_s=cold_start_s,
     )
     slow = PenstockSlow(
-        point_of(dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.itl_p95_s)), promise.attainment),
+        point_of(dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.policy_itl_s)), promise.attainment),
         GroupBounds(1, most),
         engine.steps.for_shape(load.shape),
         candidate.operation.batch,

@@ -10,7 +10,7 @@ from cluster.terminal.values import above_zero, folder, from_zero, whole
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("model")
-    what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name such as llama-3.1-70b")
+    what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name or hub id")
     what.add_argument(
         "--precision", metavar="A,B", help="precisions of the weights: bf16, fp8, fp4, int4 (default: the model's own)"
     )
@@ -20,9 +20,28 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="bf16",
         help="data type of the KV cache (default %(default)s)",
     )
-    what.add_argument("--gpu", metavar="A,B", default="h100", help="accelerators to compare (default %(default)s)")
+    what.add_argument(
+        "--gpu",
+        metavar="A,B",
+        default="h100",
+        help="accelerators to compare (default %(default)s)",
+    )
     what.add_argument(
         "--tp", type=whole(1), action="append", metavar="N", help="tensor parallel size; may be given again"
+    )
+    what.add_argument(
+        "--pp",
+        type=whole(1),
+        action="append",
+        metavar="N",
+        help="pipeline stages of --tp GPUs each",
+    )
+    what.add_argument(
+        "--dp",
+        type=whole(1),
+        action="append",
+        metavar="N",
+        help="groups of --tp GPUs that compute attention for their own requests and share the experts",
     )
     what.add_argument(
         "--price",
@@ -54,6 +73,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0.5,
         help="standard deviation of lengths, as a part of the mean (default %(default)g)",
     )
+    load.add_argument(
+        "--prefix-hit",
+        type=_part_or_none,
+        metavar="PART",
+        default=0.0,
+        help="part of each prompt that the prefix cache has (default %(default)g; a trace with hash_ids has its own)",
+    )
     load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace, a CSV or `sample`")
     load.add_argument(
         "--trace", metavar="FILE", help="a recorded load instead, or `sample`, as for `penstock simulate`"
@@ -61,6 +87,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--limit", type=whole(1), metavar="N", help="only the trace's first N requests")
     load.add_argument(
         "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"
+    )
+    load.add_argument(
+        "--rate-factor",
+        type=above_zero,
+        metavar="FACTOR",
+        default=1.0,
+        help="so many times the trace's requests, at its own pace",
     )
     load.add_argument(
         "--cold-start",
@@ -81,15 +114,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--slo-itl",
         type=above_zero,
         metavar="SECONDS",
-        default=0.1,
-        help="time between tokens, 95th percentile (default %(default)g)",
+        help="time between tokens, 95th percentile of a request's gaps (default 0.1 without --slo-tpot)",
+    )
+    slo.add_argument(
+        "--slo-tpot",
+        type=above_zero,
+        metavar="SECONDS",
+        help="mean time per output token of a request, as most load tests report it; instead of --slo-itl or beside it",
     )
     slo.add_argument(
         "--attainment",
         type=_part,
         metavar="PART",
         default=0.99,
-        help="part of the requests that must meet both (default %(default)g)",
+        help="part of the requests that must meet all of them (default %(default)g)",
+    )
+    slo.add_argument(
+        "--confidence",
+        type=_part,
+        metavar="PART",
+        default=0.9,
+        help="probability that the replicas are enough, over what is known of the engine's speed (default %(default)g)",
     )
     search = parser.add_argument_group("search")
     search.add_argument(
@@ -130,6 +175,14 @@ def _part(text: str) -> float:
     value = above_zero(text)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, such as 0.99, got {text!r}")
+    return value
+
+
+def _part_or_none(text: str) -> float:
+    """Read a number of at least 0 and below 1."""
+    value = from_zero(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0 and below 1, such as 0.6, got {text!r}")
     return value
 
 

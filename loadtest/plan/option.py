@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 from cluster.control.batch_policy import FastRules
 from cluster.control.step_model import Shape
-from loadtest.plan.engine.prior import StepPrior
-from loadtest.plan.engine.steady import ARRIVAL_S, STEPS_BEFORE, itl_of, prefill_s
+from loadtest.plan.engine.points import DEVIATION
+from loadtest.plan.engine.steady import ARRIVAL_S, STEPS_BEFORE, first_token_s, itl_of, prefill_s
+from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.traffic import Load
 
-STEP_TOKENS = (512, 1024, 2048, 4096, 8192)
+STEP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 KV_FILL = 0.9
 """Part of the KV cache that is planned for."""
 AIM = FastRules()
 """Constants of the batch policy, which lets no batch grow larger."""
-NEAR = 0.5
-"""Part of the largest throughput on paper that a step size must bring if a full step of it keeps the ITL SLO. Larger
-steps took two to four times as many replicas in trials, or never kept the SLO."""
+TTFT_PART = 0.7
+"""Part of the TTFT SLO that the steps of a long prompt may take. The rest is for the queue."""
 USE = 0.85
 """Part of a replica's capacity that the first guess of the number of replicas uses."""
+
+
+CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,49 @@ class Promise:
 
     ttft_p99_s: float = 2.0
     itl_p95_s: float = 0.1
+    """Bound on a request's gaps between tokens, their 95th percentile; infinity without one."""
     attainment: float = 0.99
-    """Part of the requests that keep both."""
+    """Part of the requests that keep all bounds."""
+    tpot_s: float = math.inf
+    """Bound on a request's mean time per output token; infinity without one."""
+    confidence: float = CONFIDENCE
+    """Probability, over what is known of the engine's speed, that the replicas are enough."""
+
+    @property
+    def policy_itl_s(self) -> float:
+        """Bound on the gaps that production's batch policy gets. It knows no bound on a mean, so it gets one that
+        leaves room for steps with prompts; the batch limit keeps the mean.
+        """
+        return min(self.itl_p95_s, GAPS * self.tpot_s)
+
+    def looser(self, factor: float) -> Promise:
+        """Return the promise with a longer time between tokens."""
+        return replace(self, itl_p95_s=factor * self.itl_p95_s, tpot_s=factor * self.tpot_s)
+
+
+GAPS = 4.0
+"""Times that a gap may be longer than the mean time per token where only the mean is bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Split of a replica beside tensor parallelism. Each part has a batch and a KV cache of its own."""
+
+    pipeline: int = 1
+    """Stages of layers. As many batches are under way at a time, one in each stage."""
+    data: int = 1
+    """Groups that share the experts: attention is computed by each group for its own requests."""
+
+    @property
+    def lanes(self) -> int:
+        """Batches beside each other."""
+        return self.pipeline * self.data
+
+    def words(self, tensor_parallel: int) -> str:
+        """Return the split in words."""
+        if self.data > 1:
+            return f"{tensor_parallel * self.data} (DP {self.data}, EP)"
+        return f"{tensor_parallel * self.pipeline} (PP {self.pipeline})" if self.pipeline > 1 else str(tensor_parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +103,41 @@ class Engine:
     """Seconds of the way to the first token beside the engine's steps and the queue."""
     overhead_steps: float = STEPS_BEFORE - 0.5
     """Steps that a prompt waits for, beside the rest of the step that runs when it comes: those prepared in advance."""
+    ttft_error: float | None = None
+    """Mean relative error of a first token's time without a queue; None where it is that of step times."""
+    layout: Layout = field(default_factory=Layout)
 
     @property
     def name(self) -> str:
-        """Tensor parallel size, accelerator and precision in words."""
-        return f"{self.tensor_parallel} x {self.gpu}, {self.precision}"
+        """GPUs of a replica, how the model is split over them, and the precision in words."""
+        return f"{self.layout.words(self.tensor_parallel)} x {self.gpu}, {self.precision}"
 
-    def scaled(self, a: float, b: float, g: float) -> Engine:
-        """Return the engine with step times scaled by `a` per step and expert, `b` per token, `g` per KV token."""
-        s = self.steps.steps
-        model = replace(s, a=s.a * a, b=s.b * b, g=s.g * g, m=s.m * a)
-        return replace(self, steps=StepPrior(model, self.steps.request_s * a))
+    @property
+    def gpus(self) -> int:
+        """Accelerators of one replica."""
+        return self.tensor_parallel * self.layout.lanes
+
+    @property
+    def lanes(self) -> int:
+        """Batches that a replica runs beside each other. Limits and KV tokens are those of one."""
+        return self.layout.lanes
+
+    def scaled(self, a: float, b: float, g: float, first: float = 1.0) -> Engine:
+        """Return the engine with step times scaled by `a` per step and read, `b` per token, `g` per KV token, and the
+        time to a first token beyond that by `first`.
+        """
+        return replace(self, steps=self.steps.times(a, b, g, first))
+
+    def at(self, quantile: float) -> Engine:
+        """Return the engine that is as slow as a part `quantile` of what is known of it would have it at most."""
+        z = NormalDist().inv_cdf(quantile) * DEVIATION
+        factor, first = math.exp(z * self.error), math.exp(z * (self.ttft_error or self.error))
+        return self.scaled(factor, factor, factor, first / factor)
 
     @property
     def careful(self) -> Engine:
-        """The engine, as slow as its error makes likely."""
-        factor = 1 + self.error
-        return self.scaled(factor, factor, factor)
+        """The engine, as slow as it is with the usual confidence."""
+        return self.at(CONFIDENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +166,14 @@ def itl_p95(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> 
     """Return the 95th percentile of the time between tokens of a steady batch, seconds. Where more than one step in
     twenty has a prompt in it, that is the length of such a step.
     """
-    chunks = max(1, math.ceil((shape.prompt_tokens - shape.cached_tokens) / step_tokens))
+    own = max(1.0, shape.prompt_tokens - shape.cached_tokens)
+    chunks = max(1, math.ceil(own / max(1.0, step_tokens - batch)))
     per_step = batch * chunks / max(1.0, shape.output_tokens)
     context = batch * shape.mix.kv_tokens
     if per_step <= 1 - AIM.aim_part:
         return engine.step(batch, batch, context)
-    prompt = min(float(step_tokens), max(1.0, per_step) * shape.prompt_tokens / chunks)
-    return engine.step(batch + 1, batch + prompt, context)
+    prompt = min(max(1.0, step_tokens - batch), max(1.0, per_step) * own / chunks)
+    return engine.step(batch + 1, batch + prompt, context, prompt * (shape.cached_tokens + own / 2))
 
 
 def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossible:
@@ -121,54 +186,83 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
     if load.longest > engine.context:
         return Impossible(f"the longest request has {load.longest:,} tokens, and the context is {engine.context:,}")
     largest, most = engine.step_limits
-    alone = steps.step(1, 1, shape.mix.kv_tokens)
-    if alone > promise.itl_p95_s:
+    alone, bound = steps.step(1, 1, shape.mix.kv_tokens), min(promise.itl_p95_s, promise.tpot_s)
+    if alone > bound:
         return Impossible(
-            f"one sequence alone takes {1e3 * alone:.1f} ms per token, and the SLO is {1e3 * promise.itl_p95_s:.1f} ms"
+            f"one sequence alone takes {1e3 * alone:.1f} ms per token, and the SLO is {1e3 * bound:.1f} ms"
         )
-    first = prefill_s(steps, 1, shape, largest) + engine.overhead_s
+    first = alone_s(engine, shape, largest)
     if first > promise.ttft_p99_s:
         return Impossible(
             f"a mean prompt takes {first:.2f} s on an idle replica, and the TTFT SLO is {promise.ttft_p99_s:.2f} s"
         )
     budgets = [each for each in STEP_TOKENS if each < largest] + [largest]
     found = [_with_budget(engine, load, promise, budget, most) for budget in budgets]
-    least = NEAR * max(each.rate for each in found)
-    calm = [each for each in found if each.rate >= least and _whole_step_s(engine, each, shape) <= promise.itl_p95_s]
-    return max(calm or found, key=lambda each: (each.rate, each.step_tokens))
+    # With small steps a long prompt takes many of them.
+    quick = [each for each in found if _long_prompt_s(engine, load, each) <= TTFT_PART * promise.ttft_p99_s] or found
+    # A batch so small that steps with prompts are rarer than the percentile keeps the SLO on paper only.
+    calm = [each for each in quick if _whole_step_s(engine, each, shape) <= promise.itl_p95_s]
+    return max(calm or quick, key=lambda each: (each.rate, each.step_tokens))
+
+
+def _long_prompt_s(engine: Engine, load: Load, operation: Operation) -> float:
+    """Return the seconds to the first token of a long prompt beside a full batch."""
+    shape = replace(load.shape, prompt_tokens=load.long_prompt)
+    return prefill_s(engine.steps, operation.batch, shape, operation.step_tokens) + engine.overhead_s
+
+
+def alone_s(engine: Engine, shape: Shape, step_tokens: int) -> float:
+    """Return the seconds to a first token on an idle replica."""
+    known = replace(engine.steps.first, overhead_s=engine.overhead_s, steps=0.0)
+    return first_token_s(replace(engine.steps, first=known), 0, shape, step_tokens)
 
 
 def _whole_step_s(engine: Engine, operation: Operation, shape: Shape) -> float:
     """Return the seconds of a step whose budget is full. However short steps are on average, a few long prompts fill
     one. In an answer of fewer than twenty tokens a single gap over the SLO is a miss, and more replicas do not help.
     """
-    batch = operation.batch
-    return engine.steps.step(batch, batch + operation.step_tokens, batch * shape.mix.kv_tokens)
+    batch, tokens = operation.batch, operation.step_tokens
+    attended = tokens * shape.prompt_tokens / 2
+    return engine.steps.step(batch, batch + tokens, batch * shape.mix.kv_tokens, attended)
 
 
 def _with_budget(engine: Engine, load: Load, promise: Promise, budget: int, most: int) -> Operation:
     shape, steps = load.shape, engine.steps
     by_kv = KV_FILL * engine.kv_tokens / shape.peak_tokens
-    by_itl = float(most)
-    aim = AIM.aim * promise.itl_p95_s
-    if itl_p95(steps, most, shape, budget) > aim:
-        low, by_itl = 0.0, float(most)
-        for _ in range(30):
-            middle = (low + by_itl) / 2
-            low, by_itl = (middle, by_itl) if itl_p95(steps, middle, shape, budget) <= aim else (low, middle)
+    by_itl = _largest(lambda batch: itl_p95(steps, batch, shape, budget), AIM.aim * promise.itl_p95_s, most)
+    # Where steps with prompts are rarer than the percentile they are in the mean still.
+    by_itl = min(by_itl, _largest(lambda batch: itl_of(steps, batch, shape, budget), AIM.aim * promise.itl_p95_s, most))
+    by_tpot = _largest(lambda batch: itl_of(steps, batch, shape, budget), AIM.aim * promise.tpot_s, most)
     # More sequences bring more prompt tokens than steps of this size can take.
     by_step = budget / shape.mix.tokens
-    bounds = {"engine's batch limit": float(most), "KV cache": by_kv, "ITL SLO": by_itl, "tokens per step": by_step}
+    bounds = {
+        "engine's batch limit": float(most),
+        "KV cache": by_kv,
+        "ITL SLO": by_itl,
+        "TPOT SLO": by_tpot,
+        "tokens per step": by_step,
+    }
     binding = min(bounds, key=lambda name: bounds[name])
     batch = max(1, int(bounds[binding]))
     if binding == "tokens per step" and budget < engine.step_limits[0]:
         # A larger budget would take more tokens, but its steps are too long.
-        binding = "ITL SLO"
+        binding = "ITL SLO" if math.isfinite(promise.itl_p95_s) else "TPOT SLO"
     itl = itl_of(steps, batch, shape, budget)
     rate = batch / (shape.output_tokens * itl + prefill_s(steps, batch, shape, budget))
     return Operation(batch, budget, itl, rate, binding)
 
 
-def replicas_for(operation: Operation, rate: float) -> int:
+def _largest(seconds: Callable[[float], float], bound: float, most: int) -> float:
+    """Return the largest batch, `most` at most, whose time stays within a bound."""
+    if seconds(most) <= bound:
+        return float(most)
+    low, high = 0.0, float(most)
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if seconds(middle) <= bound else (low, middle)
+    return low
+
+
+def replicas_for(operation: Operation, rate: float, lanes: int = 1) -> int:
     """Return a first guess of the replicas that a load needs."""
-    return max(1, math.ceil(rate / (USE * operation.rate)))
+    return max(1, math.ceil(rate / (USE * operation.rate * lanes)))

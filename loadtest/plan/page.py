@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cluster.plural import counted
-from loadtest.plan.report import Plan, money, notes, said, slo_words, span
+from loadtest.plan.report import Plan, engine_flags, money, notes, said, slo_words, span
 from loadtest.plan.search import SimulatedCandidate, priced
 from loadtest.plan.trial import Range
 from loadtest.report.charts import RangeChart, RangeRow, Rule
@@ -16,7 +16,7 @@ from loadtest.report.origin import shown_origin
 from loadtest.report.units import shown_bound
 
 _HEAD = (
-    "replicas", "GPUs", "batch", "TTFT p99, ms", "ITL p95, ms", "tokens/s", "SLO met, at worst", "cost per hour",
+    "replicas", "GPUs", "batch", "TTFT p99, ms", "ITL p95, ms", "tokens/s", "SLO met, when sure", "cost per hour",
     "per M tokens", "bound by",
 )  # fmt: skip
 
@@ -29,6 +29,7 @@ def write_html(path: Path, plan: Plan, origin: Mapping[str, str]) -> None:
     """
     parts = [
         Part("Candidates, the best first", notes(plan), charts=_charts(plan), grid=_grid(plan)),
+        Part("Flags of the engines", items=[f"{_name(each)}: {engine_flags(each.candidate)}" for each in plan.planned]),
         Part("What if", items=[said(what, plan.currency) for what in plan.what_ifs]),
         Part("Cannot be", items=[f"{lost.name}: {lost.why}" for lost in plan.rejected]),
     ]
@@ -59,18 +60,28 @@ def _tiles(plan: Plan) -> list[Tile]:
         return []
     best, load = plan.planned[0], plan.load
     ranges, candidate = best.ranges, best.candidate
-    worst = ranges.attainment.low
+    sure = f"{plan.promise.confidence:.0%}".replace("%", " %")
     made = [
         Tile("GPUs", str(candidate.gpus), _name(best)),
-        Tile("SLO met, at worst", f"{worst:.1%}".replace("%", " %"), bad=worst < plan.promise.attainment),
+        Tile(
+            f"SLO met, {sure} sure",
+            f"{best.sure:.1%}".replace("%", " %"),
+            f"{ranges.attainment.low:.1%}".replace("%", " %") + " at worst",
+            bad=best.sure < plan.promise.attainment,
+        ),
         Tile("TTFT p99", f"{span(ranges.ttft_p99_s, 1e3)} ms", f"SLO {shown_bound(plan.promise.ttft_p99_s)}"),
-        Tile("ITL p95", f"{span(ranges.itl_p95_s, 1e3)} ms", f"SLO {shown_bound(plan.promise.itl_p95_s)}"),
+        Tile("ITL p95", f"{span(ranges.itl_p95_s, 1e3)} ms", _bound(plan.promise.itl_p95_s)),
+        Tile("TPOT, mean", f"{span(ranges.itl_mean_s, 1e3)} ms", _bound(plan.promise.tpot_s)),
         Tile("Throughput", f"{span(ranges.tokens_per_s, 1)} tokens/s"),
     ]
     if candidate.hourly is not None:
         per_million = money(best.per_million_tokens(load), plan.currency)
         made.insert(1, Tile("Cost per hour", money(candidate.hourly, plan.currency), f"{per_million} per M tokens"))
     return made
+
+
+def _bound(seconds: float) -> str:
+    return f"SLO {shown_bound(seconds)}" if math.isfinite(seconds) else "no SLO"
 
 
 def _grid(plan: Plan) -> Grid:
@@ -85,13 +96,13 @@ def _grid(plan: Plan) -> Grid:
                 span(ranges.ttft_p99_s, 1e3),
                 span(ranges.itl_p95_s, 1e3),
                 span(ranges.tokens_per_s, 1),
-                f"{ranges.attainment.low:.1%}".replace("%", " %"),
+                f"{each.sure:.1%}".replace("%", " %"),
                 money(candidate.hourly, plan.currency),
                 money(each.per_million_tokens(plan.load), plan.currency),
                 each.binding,
             )
         )
-        if ranges.attainment.low < plan.promise.attainment:
+        if each.sure < plan.promise.attainment:
             bad.add((at, 6))
         if not each.holds:
             bad.add((at, 9))
@@ -107,7 +118,8 @@ def _charts(plan: Plan) -> list[RangeChart]:
             for each in plan.planned
             if math.isfinite(of(each).high)
         ]
-        return RangeChart(title, unit, rows, [Rule(f"SLO {shown_bound(bound_s)}", 1e3 * bound_s)])
+        rules = [Rule(f"SLO {shown_bound(bound_s)}", 1e3 * bound_s)] if math.isfinite(bound_s) else []
+        return RangeChart(title, unit, rows, rules)
 
     costs = [(each, each.candidate.rank(by_cost=by_cost)[0]) for each in plan.planned]
     unit = f"{plan.currency} per hour".strip() if by_cost else "GPUs"

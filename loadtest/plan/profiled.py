@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.errors import SettingsError
-from loadtest.plan.engine.prior import StepPrior
+from loadtest.plan.engine.steps import FirstToken, StepPrior
 from loadtest.plan.option import Engine
-from loadtest.plan.search import FOREIGN_ERROR
 from loadtest.plan.traffic import Load
 from loadtest.profile.stored import Profile
 
 LEAST_PROFILE_ERROR = 0.05
 """Engines vary more from day to day than a profile's own check shows."""
 MOST_PROFILE_ERROR = 1.0
+LONGER_ERROR = 0.25
+"""Error for requests longer than those that a profile measured."""
 
 
 def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
@@ -27,12 +28,13 @@ def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
             f"profile: its held-out error of {profile.error:.0%} is more than {MOST_PROFILE_ERROR:.0%}: other work "
             "disturbed it; profile again on a quieter machine"
         )
+    first = FirstToken(profile.overhead_s, profile.overhead_steps + 0.5)
     return Engine(
         model=profile.model,
         gpu=profile.hardware,
         tensor_parallel=profile.tensor_parallel,
         precision=profile.precision,
-        steps=StepPrior(profile.model_of_steps, 0.0),
+        steps=StepPrior(profile.model_of_steps, 0.0, first=first),
         error=max(LEAST_PROFILE_ERROR, profile.error),
         source="profile",
         kv_tokens=profile.kv_tokens,
@@ -49,4 +51,4 @@ def for_load(engine: Engine, profile: Profile, load: Load) -> Engine:
     mean = load.shape.prompt_tokens + load.shape.output_tokens
     if mean <= profile.lengths[1]:
         return engine
-    return replace(engine, error=max(engine.error, FOREIGN_ERROR), source="profile, of shorter requests")
+    return replace(engine, error=max(engine.error, LONGER_ERROR), source="profile, of shorter requests")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cluster.plural import counted
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.plan.option import Promise
+from loadtest.plan.option import Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
@@ -47,7 +47,7 @@ class Plan:
         return {
             "model": self.model,
             "load": {"name": self.load.name, "rate": self.load.rate, **asdict(self.load.shape)},
-            "slo": asdict(self.promise),
+            "slo": {name: _finite(value) for name, value in asdict(self.promise).items()},
             "feasible": self.feasible,
             "currency": self.currency,
             "candidates": [_planned(each, self.load) for each in self.planned],
@@ -55,6 +55,11 @@ class Plan:
             "rejected": [asdict(each) for each in self.rejected],
             "what_ifs": [asdict(each) for each in self.what_ifs],
         }
+
+
+def _finite(value: float) -> float | None:
+    """Return a bound; None where there is none, because JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def _paper(each: Candidate) -> dict[str, Any]:
@@ -71,6 +76,11 @@ def _paper(each: Candidate) -> dict[str, Any]:
         "kv_starved": engine.starved,
         "source": engine.source,
         "error": engine.error,
+        "ttft_error": engine.ttft_error if engine.ttft_error is not None else engine.error,
+        "pipeline_parallel": engine.layout.pipeline,
+        "data_parallel": engine.layout.data,
+        "gpus_per_replica": engine.gpus,
+        "engine_flags": engine_flags(each),
         "binding": operation.binding,
         "cost_per_hour": each.hourly,
     }
@@ -81,6 +91,7 @@ def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
         **_paper(each.candidate),
         "binding": each.binding,
         "holds": each.holds,
+        "attainment_when_sure": each.sure,
         "predicted": asdict(each.ranges),
         "cost_per_million_tokens": each.per_million_tokens(load),
         "cost_per_million_output_tokens": each.per_million_tokens(load, output_only=True),
@@ -89,18 +100,42 @@ def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
 
 def slo_words(promise: Promise) -> str:
     """Return the promise in words."""
-    itl = f"{1e3 * promise.itl_p95_s:g} ms"
-    return f"TTFT p99 {promise.ttft_p99_s:g} s, ITL p95 {itl} for {promise.attainment:.1%}"
+    bounds = [f"TTFT p99 {promise.ttft_p99_s:g} s"]
+    if math.isfinite(promise.itl_p95_s):
+        bounds.append(f"ITL p95 {1e3 * promise.itl_p95_s:g} ms")
+    if math.isfinite(promise.tpot_s):
+        bounds.append(f"mean TPOT {1e3 * promise.tpot_s:g} ms")
+    return f"{', '.join(bounds)} for {promise.attainment:.1%}"
+
+
+def source_words(engine: Engine) -> str:
+    """Return where step times come from, and how far off they may be."""
+    step, first = engine.error, engine.error if engine.ttft_error is None else engine.ttft_error
+    return f"{engine.source} (mean error of step times {step:.0%}, of the first token {first:.0%})"
+
+
+def engine_flags(candidate: Candidate) -> str:
+    """Return the flags of vLLM that make an engine as it was planned."""
+    engine, operation = candidate.engine, candidate.operation
+    flags = [f"--tensor-parallel-size {engine.tensor_parallel}"]
+    if engine.layout.pipeline > 1:
+        flags.append(f"--pipeline-parallel-size {engine.layout.pipeline}")
+    if engine.layout.data > 1:
+        flags.append(f"--data-parallel-size {engine.layout.data} --enable-expert-parallel")
+    tokens = max(operation.step_tokens, operation.batch)
+    return " ".join([*flags, f"--max-num-seqs {operation.batch}", f"--max-num-batched-tokens {tokens}"])
 
 
 def notes(plan: Plan) -> list[str]:
     """Return what one must know to read the candidates."""
     made = []
     if plan.planned:
-        sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
+        sources = sorted({source_words(each.engine) for each in plan.planned})
+        sure = f"{plan.promise.confidence:.0%}".replace("%", " %")
         made.append(
             "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
-            f"{'; '.join(sources)}. Replicas are enough for an engine that is as much slower."
+            f"{'; '.join(sources)}. Replicas are enough with a confidence of {sure}; "
+            "the part of requests that met the SLO is that of an engine as slow as this allows."
         )
     compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
     if any(each.hourly is not None for each in compared) and not priced(compared):
@@ -134,11 +169,11 @@ def said(what: WhatIf, currency: str = "") -> str:
 
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
-    names = ("replicas", "batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met,\nat worst", "cost", "bound by")
+    names = ("replicas", "batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met,\nwhen sure", "cost", "bound by")
     add_columns(table, *names, words=("replicas", "cost", "bound by"))
     for each in plan.planned:
         r, candidate = each.ranges, each.candidate
-        met = f"{r.attainment.low:.1%}"
+        met = f"{each.sure:.1%}"
         starved = ", KV starved" if each.engine.starved else ""
         hourly, tokens = money(candidate.hourly, plan.currency), money(each.per_million_tokens(plan.load))
         cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
@@ -148,7 +183,7 @@ def _table(plan: Plan) -> Table:
             span(r.ttft_p99_s, 1e3),
             span(r.itl_p95_s, 1e3),
             span(r.tokens_per_s, 1),
-            met if r.attainment.low >= plan.promise.attainment else f"[red]{met}[/]",
+            met if each.sure >= plan.promise.attainment else f"[red]{met}[/]",
             cost,
             Text(each.binding, "" if each.holds else "red"),
         )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.plural import counted
 from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.engine.memory import Sizing, size
-from loadtest.plan.engine.points import Known, in_calibration
+from loadtest.plan.engine.points import Known, errors_of
 from loadtest.plan.engine.precision import weights_of
 from loadtest.plan.engine.prior import prior
 from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.least import find_least
-from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate, replicas_for
+from loadtest.plan.option import Engine, Impossible, Layout, Operation, Promise, operate, replicas_for
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Ranges, TrialFigures, production, ranges, try_out
 
-PRIOR_ERROR, FOREIGN_ERROR = 0.10, 0.25
-"""Relative error of the prior inside and outside its calibration."""
 PARALLEL = (1, 2, 4, 8)
+STAGES = (2, 4)
+"""Pipeline stages to look at, each of one server, where a model does not fit into one."""
+GROUPS = (8, 16)
+"""Groups with attention of their own that share experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Candidate:
     @property
     def gpus(self) -> int:
         """Accelerators of all replicas."""
-        return self.replicas * self.engine.tensor_parallel
+        return self.replicas * self.engine.gpus
 
     @property
     def hourly(self) -> float | None:
@@ -63,7 +65,11 @@ class SimulatedCandidate:
     ranges: Ranges
     binding: str
     holds: bool
-    """Whether an engine as slow as its error makes likely keeps the promise. The ranges cover slower ones too."""
+    """Whether an engine as slow as it is with the promise's confidence keeps the promise. The ranges cover slower ones
+    too.
+    """
+    sure: float
+    """Part of the requests that keep the SLO at the promise's confidence."""
 
     @property
     def engine(self) -> Engine:
@@ -85,22 +91,78 @@ def engines(
     prices: Mapping[str, float],
     parallel: Iterable[int] = PARALLEL,
     kv_element_bytes: float = 2.0,
+    layouts: Sequence[Layout] | None = None,
+    length: float | None = None,
 ) -> tuple[list[Engine], list[Rejected]]:
-    """List the engines that can run a model, and the options that cannot."""
+    """List the engines that can run a model, and the options that cannot.
+
+    Args:
+        shape: the model.
+        gpus: accelerators.
+        precisions: of the weights.
+        prices: per accelerator and hour, by name.
+        parallel: tensor parallel sizes.
+        kv_element_bytes: 2, or 1 for an fp8 cache.
+        layouts: splits beside tensor parallelism; None for none, and for several servers where one is too small.
+        length: tokens of a mean request, prompt and output.
+    """
     found: list[Engine] = []
     lost: list[Rejected] = []
+    sizes = tuple(parallel)
     for gpu in gpus:
         for precision in precisions:
-            for ranks in parallel:
-                name = f"{ranks} x {gpu.name}, {precision}"
-                if shape.heads % ranks:
-                    lost.append(Rejected(name, f"{shape.heads} attention heads can't be split over {ranks} GPUs"))
-                    continue
-                room = size(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes)
-                if not room.fits:
-                    lost.append(Rejected(name, _too_large(room)))
-                    continue
-                found.append(_engine(shape, gpu, precision, room, prices.get(gpu.name), kv_element_bytes))
+            fits, too_large = _split(shape, gpu, precision, sizes, layouts or (Layout(),), kv_element_bytes, length)
+            if layouts is None and not fits:
+                widest = [size for size in sizes if size <= gpu.domain][-1:]
+                for stages in STAGES:
+                    more = [Layout(pipeline=stages)]
+                    fits, lost_too = _split(shape, gpu, precision, widest, more, kv_element_bytes, length)
+                    too_large += lost_too
+                    if any(not each.starved for each in fits):
+                        break
+            if layouts is None and shape.latent is not None and shape.experts is not None:
+                groups = [Layout(data=each) for each in GROUPS]
+                shared, lost_too = _split(shape, gpu, precision, (1,), groups, kv_element_bytes, length)
+                fits, too_large = [*fits, *shared], [*too_large, *lost_too]
+            found += [replace(each, price=prices.get(gpu.name)) for each in fits]
+            lost += too_large
+    return found, lost
+
+
+def _split(
+    shape: ModelShape,
+    gpu: Gpu,
+    precision: str,
+    parallel: Iterable[int],
+    layouts: Iterable[Layout],
+    kv_element_bytes: float,
+    length: float | None,
+) -> tuple[list[Engine], list[Rejected]]:
+    found: list[Engine] = []
+    lost: list[Rejected] = []
+    for layout in layouts:
+        for ranks in parallel:
+            name = f"{layout.words(ranks)} x {gpu.name}, {precision}"
+            if shape.heads % ranks:
+                lost.append(Rejected(name, f"{shape.heads} attention heads can't be split over {ranks} GPUs"))
+                continue
+            if layout.data > 1 and shape.experts is None:
+                lost.append(Rejected(name, "the model has no experts that groups could share"))
+                continue
+            part = size(
+                shape,
+                gpu,
+                ranks,
+                precision,
+                kv_element_bytes=kv_element_bytes,
+                length=length,
+                stages=layout.pipeline,
+                groups=layout.data,
+            )
+            if part.fits:
+                found.append(_engine(shape, gpu, precision, part, layout, kv_element_bytes))
+            else:
+                lost.append(Rejected(name, _too_large(part)))
     return found, lost
 
 
@@ -113,23 +175,27 @@ def _too_large(room: Sizing) -> str:
 
 
 def _engine(
-    shape: ModelShape, gpu: Gpu, precision: str, room: Sizing, price: float | None, kv_element_bytes: float
+    shape: ModelShape, gpu: Gpu, precision: str, room: Sizing, layout: Layout, kv_element_bytes: float
 ) -> Engine:
     weights, ranks = weights_of(shape, precision), room.tensor_parallel
-    inside = in_calibration(Known(shape, gpu, weights.precision), ranks)
+    errors = errors_of(Known(shape, gpu, weights.precision), ranks, layout.lanes)
+    steps = prior(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes, groups=layout.data)
     return Engine(
         model=shape.name,
         gpu=gpu.name,
         tensor_parallel=ranks,
         precision=weights.precision,
-        steps=prior(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes),
-        error=PRIOR_ERROR if inside else FOREIGN_ERROR,
-        source="prior" if inside else "prior, outside its calibration",
+        steps=steps,
+        error=errors.steps,
+        source="prior" if errors.inside else "prior, outside its calibration",
         kv_tokens=room.kv_tokens,
         step_limits=gpu.step_limits,
         context=shape.context,
         starved=room.starved,
-        price=price,
+        overhead_s=steps.first.overhead_s,
+        overhead_steps=max(0.0, steps.first.steps - 0.5),
+        ttft_error=errors.ttft,
+        layout=layout,
     )
 
 
@@ -143,11 +209,11 @@ def on_paper(options: Iterable[Engine], load: Load, promise: Promise) -> tuple[l
     found: list[Candidate] = []
     lost: list[Rejected] = []
     for engine in options:
-        operation = operate(engine.careful, load, promise)
+        operation = operate(engine.at(promise.confidence), load, promise)
         if isinstance(operation, Impossible):
             lost.append(Rejected(engine.name, operation.why))
         else:
-            found.append(Candidate(engine, operation, replicas_for(operation, load.rate)))
+            found.append(Candidate(engine, operation, replicas_for(operation, load.rate, engine.lanes)))
     by_cost = priced(found)
     return sorted(found, key=lambda each: each.rank(by_cost=by_cost)), lost
 
@@ -161,17 +227,21 @@ def simulate(
     seed: int = 1,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SimulatedCandidate:
-    """Find the number of replicas that keeps the promise even if the engine is as slow as its error makes likely."""
+    """Find the number of replicas that keeps the promise even if the engine is as slow as it is with the promise's
+    confidence.
+    """
     engine, operation = candidate.engine, candidate.operation
+    careful, sure = engine.at(promise.confidence), dict[int, float]()
 
     def tried(replicas: int) -> TrialFigures:
         tell(f"{engine.name}: {counted(replicas, 'replica')}")
-        careful = engine.careful
         fast = production(careful, load, promise)
-        return try_out(careful, operation, load, promise, replicas, seed=seed, fast=fast)
+        seen = try_out(careful, operation, load, promise, replicas, seed=seed, fast=fast)
+        sure[replicas] = seen.attainment
+        return seen
 
     guess = candidate.replicas
-    floor = max(1, math.ceil(load.rate / operation.rate))
+    floor = max(1, math.ceil(load.rate / (operation.rate * engine.lanes)))
     least = find_least(tried, promise, floor, guess)
     replicas, missed = least.replicas, least.missed
     final = Candidate(engine, operation, replicas)
@@ -182,7 +252,7 @@ def simulate(
         binding = f"{missed}, and {counted(replicas, 'replica was', 'replicas were')} the most that was tried"
     elif replicas == 1:
         binding = f"one replica is enough ({operation.binding})"
-    return SimulatedCandidate(final, spread, binding, least.holds)
+    return SimulatedCandidate(final, spread, binding, least.holds, sure[replicas])
 
 
 def plan(
@@ -206,8 +276,8 @@ def plan(
 def ranking(
     planned: SimulatedCandidate, promise: Promise, *, by_cost: bool
 ) -> tuple[bool, bool, tuple[float, ...], float]:
-    """Return the sort key of candidates, the best first. First come those that hold. Among them, first those that hold
-    with an engine as slow as it may be. Then the cost or the number of accelerators decides.
+    """Return the sort key of candidates, the best first. First come those that hold at the promise's confidence. Then
+    the cost or the number of accelerators decides.
     """
-    at_risk = planned.ranges.attainment.low < promise.attainment
+    at_risk = planned.sure < promise.attainment
     return not planned.holds, at_risk, planned.candidate.rank(by_cost=by_cost), planned.ranges.ttft_p99_s.middle

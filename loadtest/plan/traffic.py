@@ -14,6 +14,9 @@ from cluster.errors import SettingsError
 from loadtest.load.schedule.lengths import recorded
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
+LONG, LONG_Z = 0.99, 2.33
+"""Part of the prompts that are no longer than a long one, and its place in a normal distribution."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -32,15 +35,35 @@ class Load:
     """Standard deviation over mean of drawn lengths."""
     pairs: Sequence[tuple[int, int]] = ()
     """Recorded prompt and output lengths to draw from instead."""
+    factor: float = 1.0
+    """Factor on the number of recorded requests, at their own pace."""
+    prefix_hit: float = 0.0
+    """Part of each drawn prompt that the prefix cache has."""
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether prompts begin alike."""
+        return self.prefix_hit > 0 or any(each.block_ids for each in self.trace[:1])
+
+    @property
+    def long_prompt(self) -> float:
+        """Prompt tokens that one request in a hundred exceeds."""
+        if self.trace or self.pairs:
+            lengths = [each.prompt_tokens for each in self.trace] or [prompt for prompt, _ in self.pairs]
+            return float(sorted(lengths)[int(LONG * (len(lengths) - 1))])
+        sigma = math.sqrt(math.log1p(self.spread**2))
+        return self.shape.prompt_tokens * math.exp(LONG_Z * sigma - sigma**2 / 2)
 
     def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
         """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
         if self.trace:
-            return _thinned(self.trace, share, count, seed)
+            return _thinned(self.trace, share * self.factor, count, seed)
         return _drawn(self, share * self.rate, count, seed)
 
 
-def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread: float = 0.5) -> Load:
+def steady_load(
+    rate: float, prompt_tokens: float, output_tokens: float, spread: float = 0.5, prefix_hit: float = 0.0
+) -> Load:
     """Return a load of Poisson arrivals with log-normal lengths.
 
     Args:
@@ -48,6 +71,7 @@ def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread:
         prompt_tokens: mean.
         output_tokens: mean.
         spread: standard deviation of both lengths over their mean. With 0 each length is the mean.
+        prefix_hit: part of each prompt that the prefix cache has.
 
     Raises:
         SettingsError: a value is out of range.
@@ -57,10 +81,15 @@ def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread:
             raise SettingsError(f"{name} must be above 0, got {value:g}")
     if not 0 <= spread <= 3:
         raise SettingsError(f"spread must be 0 to 3, got {spread:g}")
+    if not 0 <= prefix_hit < 1:
+        raise SettingsError(f"prefix-hit must be at least 0 and below 1, got {prefix_hit:g}")
     sigma = math.sqrt(math.log1p(spread**2))
     longest = (prompt_tokens + output_tokens) * math.exp(2.33 * sigma - sigma**2 / 2)
     name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens"
-    return Load(name, rate, Shape(prompt_tokens, output_tokens), math.ceil(longest), spread=spread)
+    if prefix_hit:
+        name += f", {prefix_hit:.0%} of each prompt in the prefix cache"
+    shape = Shape(prompt_tokens, output_tokens, prefix_hit * prompt_tokens)
+    return Load(name, rate, shape, math.ceil(longest), spread=spread, prefix_hit=prefix_hit)
 
 
 USUAL = Shape(1000.0, 250.0)
@@ -77,12 +106,13 @@ def usual_within(context: int, spread: float) -> Shape:
     return Shape(*(float(max(1, math.floor(part * each))) for each in (USUAL.prompt_tokens, USUAL.output_tokens)))
 
 
-def load_of_lengths(rate: float, path: Path) -> Load:
+def load_of_lengths(rate: float, path: Path, prefix_hit: float = 0.0) -> Load:
     """Return a load of Poisson arrivals with lengths that were recorded together.
 
     Args:
         rate: requests per second.
         path: a trace, or a CSV with num_prefill_tokens and num_decode_tokens.
+        prefix_hit: part of each prompt that the prefix cache has.
 
     Raises:
         SettingsError: the rate is out of range.
@@ -91,20 +121,28 @@ def load_of_lengths(rate: float, path: Path) -> Load:
     if not 0 < rate < math.inf:
         raise SettingsError(f"rate must be above 0, got {rate:g}")
     pairs = recorded(path).pairs
-    shape = Shape(fmean(prompt for prompt, _ in pairs), fmean(output for _, output in pairs))
+    prompts = fmean(prompt for prompt, _ in pairs)
+    shape = Shape(prompts, fmean(output for _, output in pairs), prefix_hit * prompts)
     longest = max(prompt + output for prompt, output in pairs)
-    return Load(f"{rate:g} requests/s with lengths of {path.name}", rate, shape, longest, pairs=pairs)
+    name = f"{rate:g} requests/s with lengths of {path.name}"
+    return Load(name, rate, shape, longest, pairs=pairs, prefix_hit=prefix_hit)
 
 
 def recorded_load(
-    path: Path, limit: int | None = None, faster: float = 1.0, *, tell: Callable[[str], None] = lambda _: None
+    path: Path,
+    limit: int | None = None,
+    faster: float = 1.0,
+    *,
+    factor: float = 1.0,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Load:
     """Read a recorded load. Its rate is the mean over its time.
 
     Args:
         path: the trace.
         limit: number of requests to read, the earliest ones; None for all.
-        faster: factor on the rate.
+        faster: factor on the rate that shortens the time.
+        factor: factor on the number of requests at the trace's own pace.
         tell: called with the number of lines that are left out, if there are any.
 
     Raises:
@@ -116,14 +154,42 @@ def recorded_load(
     if span <= 0:
         raise SettingsError(f"trace: {path} must have requests at two moments at least")
     prompts, outputs = sum(r.prompt_tokens for r in trace), sum(r.output_tokens for r in trace)
-    shape = Shape(prompts / len(trace), outputs / len(trace))
+    shape = Shape(prompts / len(trace), outputs / len(trace), _cached_tokens(trace) / len(trace))
     longest = max(r.prompt_tokens + r.output_tokens for r in trace)
-    return Load(path.name, len(trace) / span, shape, longest, tuple(trace))
+    name = path.name if factor == 1 else f"{path.name}, {factor:g} times the requests"
+    return Load(name, factor * len(trace) / span, shape, longest, tuple(trace), factor=factor)
+
+
+def _cached_tokens(trace: Sequence[TraceRequest]) -> int:
+    """Return the prompt tokens that a cache without an end would have."""
+    seen: set[int] = set()
+    cached = 0
+    for request in trace:
+        known = 0
+        for block in request.full_blocks:
+            if block not in seen:
+                break
+            known += request.block_tokens
+        seen.update(request.full_blocks)
+        # The last token of a prompt is computed in any case.
+        cached += min(known, request.prompt_tokens - 1)
+    return cached
+
+
+SPREAD_S = 5.0
+"""Time over which copies of a recorded request scatter, seconds. Rates change more slowly."""
 
 
 def _thinned(trace: Sequence[TraceRequest], share: float, count: int, seed: int) -> list[TraceRequest]:
     rnd = random.Random(seed)
-    kept = [request for request in trace if rnd.random() < share] or [trace[0]]
+    kept: list[TraceRequest] = []
+    for request in trace:
+        copies = int(share) + (rnd.random() < share % 1)
+        # The first stays where it was recorded.
+        for copy in range(copies):
+            late = rnd.uniform(0.0, SPREAD_S) if copy else 0.0
+            kept.append(replace(request, arrival_s=request.arrival_s + late) if late else request)
+    kept = sorted(kept, key=lambda each: each.arrival_s) or [trace[0]]
     if len(kept) > count:
         # The busiest stretch: a plan that holds there holds elsewhere.
         starts = range(len(kept) - count + 1)
@@ -131,6 +197,10 @@ def _thinned(trace: Sequence[TraceRequest], share: float, count: int, seed: int)
         kept = kept[first : first + count]
     begin = kept[0].arrival_s
     return [replace(each, number=n, arrival_s=each.arrival_s - begin) for n, each in enumerate(kept)]
+
+
+BLOCK = 16
+"""Tokens per block of a drawn prompt's shared beginning."""
 
 
 def _drawn(load: Load, rate: float, count: int, seed: int) -> list[TraceRequest]:
@@ -147,6 +217,7 @@ def _drawn(load: Load, rate: float, count: int, seed: int) -> list[TraceRequest]
             prompt, output = rnd.choice(load.pairs)
         else:
             prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
-        requests.append(TraceRequest(number, at, prompt, output))
+        shared = range(int(load.prefix_hit * prompt) // BLOCK)
+        requests.append(TraceRequest(number, at, prompt, output, block_ids=shared, block_tokens=BLOCK * bool(shared)))
         at += rnd.expovariate(rate)
     return requests

@@ -7,14 +7,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
 
-from cluster.control.step_model import Experts
+from cluster.control.step_model import StepModel
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
+from loadtest.plan.engine.points import DEVIATION
+from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.option import Engine, Operation, Promise
 from loadtest.plan.traffic import Load
 from loadtest.simulate.autoscalers.contract import FastFactory
@@ -40,28 +42,35 @@ times would hide the busiest."""
 LULL_S = 60.0
 """Longest lull that is simulated, seconds, or `LIFETIMES` if that is longer. Replicas are idle by then and stay so. A
 longer lull would only cost time."""
+RANGE = (0.05, 0.95)
+"""Ends of the ranges in the distribution of an engine's speed."""
+OWN = 0.3
+"""Part of the deviation that each term has for itself."""
 MANY_REQUESTS = 4000
 """Requests above which one replica stands for all, for as long as before. Two with more would take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertTimes(StepTimes):
-    """Step times with the time to read experts."""
+class EngineTimes(StepTimes):
+    """Step times of an engine whose steps are more than a line: reads that hide arithmetic, experts, attention."""
 
-    experts_s: float = 0.0
-    experts: Experts | None = None
+    engine: StepPrior = field(default_factory=lambda: StepPrior(StepModel(0.0, 0.0, 0.0), 0.0))
 
     def one(self, tokens: int, kv_tokens: int) -> float:
-        base = self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
-        return base + self._reading(tokens)
+        return self.engine.step(tokens, tokens, kv_tokens)
+
+    def with_prompts(self, decoded: int, filled: int, tokens: int, kv_tokens: int, decode_kv_tokens: int) -> float:
+        prompt = tokens - decoded
+        if not filled or prompt <= 0:
+            return self.engine.step(decoded, decoded, kv_tokens)
+        # Of several parts the mean counts: each attends to what is before it and to half of itself.
+        before = max(0.0, (kv_tokens - decode_kv_tokens) / filled - prompt / filled / 2)
+        return self.engine.step(decoded + filled, tokens, decode_kv_tokens, prompt * before)
 
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
-        slope, fixed = self.per_kv_token_s, self.base_s + self.per_token_s * sequences
-        reading, last = self._reading(sequences), kv_tokens + sequences * steps
-        return [fixed + slope * kv + reading for kv in range(kv_tokens + sequences, last + 1, sequences)]
-
-    def _reading(self, tokens: int) -> float:
-        return self.experts_s * self.experts.share_read(tokens) if self.experts else 0.0
+        slope, fixed = self.engine.steps.g, self.engine.step(sequences, sequences, 0)
+        last = kv_tokens + sequences * steps
+        return [fixed + slope * kv for kv in range(kv_tokens + sequences, last + 1, sequences)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +98,8 @@ class Range:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Range:
-        """Return the 5th, 50th and 95th percentile of the draws."""
-        low, middle, high = np.percentile(values, (5, 50, 95))
-        return cls(float(low), float(middle), float(high))
+        """Return the range of draws that reach from its one end to the other."""
+        return cls(min(values), float(np.median(values)), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +129,9 @@ class Ranges:
 def times_of(engine: Engine, load: Load) -> StepTimes:
     """Return an engine's step times for a load."""
     model = engine.steps.for_shape(load.shape)
-    if model.experts is None:
+    if engine.steps.roofline is None and model.experts is None:
         return StepTimes(model.a, model.b, model.g)
-    return ExpertTimes(model.a, model.b, model.g, model.m, model.experts)
+    return EngineTimes(model.a, model.b, model.g, engine.steps)
 
 
 def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> FastFactory:
@@ -141,7 +149,7 @@ def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> 
 
 
 def _slos(promise: Promise) -> dict[RequestClass, Slo]:
-    return dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.itl_p95_s))
+    return dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.policy_itl_s))
 
 
 def try_out(
@@ -165,13 +173,14 @@ def try_out(
         seed: of the random draws.
         fast: moves the batch limits below the operation's; None keeps them there.
     """
-    some = min(replicas, MOST_REPLICAS if LIFETIMES * operation.batch * MOST_REPLICAS <= MANY_REQUESTS else 1)
-    share = some / replicas
+    lanes = replicas * engine.lanes
+    some = min(lanes, MOST_REPLICAS if LIFETIMES * operation.batch * MOST_REPLICAS <= MANY_REQUESTS else 1)
+    share = some / lanes
     lull_s = max(LULL_S, LIFETIMES * operation.batch / operation.rate)
     trace, left_out_s = without_lulls(load.slice(share, _count(operation, load, some, share), seed), lull_s)
     setup = setup_of(engine, operation, load, promise, some, seed=seed)
     run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
-    return _seen(run, engine, promise, replicas / some, left_out_s)
+    return _seen(run, engine, promise, lanes / some, left_out_s)
 
 
 def without_lulls(trace: Sequence[TraceRequest], most_s: float) -> tuple[list[TraceRequest], float]:
@@ -208,8 +217,8 @@ def setup_of(
         max_replicas=replicas,
         limits=QueueLimits(),
         expected_output_tokens=max(1, round(load.shape.output_tokens)),
-        slo=Slo(promise.ttft_p99_s, promise.itl_p95_s),
-        prefix_cache=False,
+        slo=Slo(promise.ttft_p99_s, promise.policy_itl_s),
+        prefix_cache=load.shares_prefixes,
         seed=seed,
     )
 
@@ -218,13 +227,18 @@ def ttft_of(each: Outcome, engine: Engine) -> float:
     """Return a simulated request's TTFT plus what the simulator leaves out: the way to the replica and back, and the
     steps prepared in advance.
     """
-    return each.ttft_s + engine.overhead_s + engine.overhead_steps * each.itl_mean_s
+    first, steps = engine.steps.first, engine.steps
+    around = engine.overhead_s + engine.overhead_steps * each.itl_mean_s
+    own = steps.prompt_work_s(max(0, each.prompt_tokens - each.cached_tokens))
+    # What is known of a first token is about one that waits for nobody.
+    alone = around + each.itl_mean_s + first.prefill * own
+    return each.ttft_s + around + (first.prefill - 1) * own + (first.scale - 1) * alone
 
 
 def attains(each: Outcome, engine: Engine, promise: Promise) -> bool:
     """Return whether a simulated request kept the promise."""
     in_time = each.end is RequestEnd.COMPLETED and ttft_of(each, engine) <= promise.ttft_p99_s
-    return in_time and each.itl_p95_s <= promise.itl_p95_s
+    return in_time and each.itl_p95_s <= promise.itl_p95_s and each.itl_mean_s <= promise.tpot_s
 
 
 def _seen(run: SimulatedRun, engine: Engine, promise: Promise, factor: float, left_out_s: float) -> TrialFigures:
@@ -265,13 +279,22 @@ def ranges(
     arrivals.
     """
     rnd = random.Random(seed)
-    # A mean error of e is a standard deviation of 1.25 e. Most of the error is common to all terms.
-    deviation = 1.2533 * engine.error
     trials = []
-    for number in range(draws):
-        common = rnd.gauss(0.0, 0.9 * deviation)
-        a, b, g = (float(np.exp(common + rnd.gauss(0.0, 0.44 * deviation))) for _ in range(3))
-        drawn = engine.scaled(a, b, g)
+    for number, quantile in enumerate(_quantiles(draws)):
+        drawn = engine.at(quantile)
+        # Terms err together for the most part, and a little each for itself.
+        a, b, g = (math.exp(rnd.gauss(0.0, OWN * DEVIATION * engine.error)) for _ in range(3))
+        drawn = drawn.scaled(a, b, g)
         fast = production(drawn, load, promise)
         trials.append(try_out(drawn, operation, load, promise, replicas, seed=seed + number, fast=fast))
     return Ranges.of(trials)
+
+
+def _quantiles(draws: int) -> list[float]:
+    """Return places in the distribution of the engine's speed: the ends of the range, and as many between as there are
+    draws for.
+    """
+    low, high = RANGE
+    if draws == 1:
+        return [0.5]
+    return [low + (high - low) * number / (draws - 1) for number in range(draws)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from cluster.plural import counted
@@ -72,12 +73,18 @@ def what_ifs(
     results += [
         _told(gpu.name, _best(listed, [gpu], [own.precision], load, promise)) for gpu in gpus if gpu.name != own.gpu
     ]
-    looser = replace(promise, itl_p95_s=LOOSER * promise.itl_p95_s)
+    looser = promise.looser(LOOSER)
     again, _ = on_paper([own], load, looser)
-    results.append(_told(f"ITL SLO of {1e3 * looser.itl_p95_s:.0f} ms", again))
+    results.append(_told(_bound_words(looser), again))
     if base.hourly is not None:
         results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
     return results
+
+
+def _bound_words(promise: Promise) -> str:
+    if math.isfinite(promise.itl_p95_s):
+        return f"ITL SLO of {1e3 * promise.itl_p95_s:.0f} ms"
+    return f"TPOT SLO of {1e3 * promise.tpot_s:.0f} ms"
 
 
 def ways_out(
@@ -102,7 +109,7 @@ def ways_out(
 def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: float) -> WhatIf:
     """Return the effect of the autoscaler over a recorded load."""
     seen = elastic(base, load, promise, cold_start_s=cold_start_s)
-    each = base.engine.tensor_parallel
+    each = base.engine.gpus
     hourly = None if base.engine.price is None else seen.mean * each * base.engine.price
     outcome = (
         f"{seen.mean:.2f} replicas on average, {seen.most} at most, SLO met {seen.attainment:.1%} "

@@ -1,28 +1,68 @@
-"""Quality of a fit to measured points on points that it has not seen: other lengths, or another model."""
+"""Fit of the prior's constants, and its quality on what the fit has not seen: other lengths, models, accelerators."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cluster.control.least_squares import solve_with_floors
-from cluster.control.step_model import Experts, StepModel
-from loadtest.plan.engine.points import Config, Known, Point, known, predict
-from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
-from loadtest.plan.engine.steady import itl_of
+from loadtest.plan.engine.gauss_newton import Guess, fit
+from loadtest.plan.engine.points import Config, Known, Point, known
+from loadtest.plan.engine.prior import Coefficients, FirstToken, FirstTokens, StepPrior, prior
+from loadtest.plan.engine.steady import itl_of, steady
+from loadtest.plan.measured.correction import Room, correct
 
 LONGEST_TTFT_S, MOST_CLIENTS = 3.0, 256
 """Points beyond these bounds measure a queue, not steps."""
-TRUST = 0.02
-"""Weight of the prior's value of each coefficient, in points."""
+TRUST = 1.0
+"""Weight of the prior in a fit of one engine."""
+ALONE = 1e-6
+"""Weight with which the points decide alone."""
+_SPARSE = 0.3
+"""Weight of a point. Its neighbours err as it does, so many points are less than as many proofs."""
+
+GUESSES: dict[str, Guess] = {
+    "weight_read": Guess(1.05, 0.3),
+    "fp4_read": Guess(1.15, 0.15),
+    "int4_read": Guess(1.2, 0.4),
+    "mxfp4_read": Guess(1.1, 0.4),
+    "kv_read": Guess(0.85, 0.4),
+    "kv_blackwell": Guess(0.85, 0.2),
+    "kv_latent": Guess(1.0, 0.3),
+    "compute": Guess(1.48, 0.4),
+    "compute_blackwell": Guess(1.48, 0.4),
+    "experts_fp8": Guess(3.0, 0.6),
+    "experts_mxfp4": Guess(3.0, 0.6),
+    "experts_int4": Guess(3.0, 0.6),
+    "experts_fp8_blackwell": Guess(3.0, 0.6),
+    "experts_fp4_blackwell": Guess(2.0, 0.6),
+    "experts_mxfp4_blackwell": Guess(1.5, 0.6),
+    "narrow": Guess(100.0, 1.0),
+    "rows": Guess(16.0, 0.7),
+    "widening": Guess(60.0, 0.6),
+    "gathering": Guess(0.93, 0.05),
+    "layer_s": Guess(60e-6, 0.4),
+    "layer_blackwell": Guess(1.0, 0.3),
+    "moe_layer_s": Guess(40e-6, 0.6),
+    "latent_layer_s": Guess(40e-6, 0.6),
+    "split_layer_s": Guess(8e-6, 0.8),
+    "all_reduce": Guess(1.6, 0.4),
+    "attention": Guess(1.6, 0.3),
+    "request_s": Guess(20e-6, 0.6),
+    "sharpness": Guess(5.0, 0.5),
+}
+"""Constants that the points decide, and what one would say without them. The others are in `Coefficients` alone."""
+_FIRST: tuple[Guess, ...] = (Guess(0.02, 0.7), Guess(2.0, 0.4), Guess(1.2, 0.3))
+"""Overhead, steps and factor on the prompt's work, of each class of engines."""
+_CLASSES = tuple(field.name for field in fields(FirstTokens))
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Relative error on the points that were left out."""
+    """Relative errors with and without a part of the points."""
 
     name: str
     dense: bool
@@ -31,6 +71,8 @@ class HeldOut:
     """Mean |error| on the points of the fit."""
     held_out: float
     """Mean |error| on the points that were left out."""
+    bias: float = 0.0
+    """Median of the errors on the points that were left out."""
 
 
 def usable(points: Sequence[Point]) -> list[Point]:
@@ -42,15 +84,12 @@ def usable(points: Sequence[Point]) -> list[Point]:
         and point.clients <= MOST_CLIENTS
         and not point.layout
         and not isinstance(known(point.config), str)
+        and not point.odd
     ]
 
 
-ALONE = 1e-9
-"""Weight with which the points decide alone."""
-
-
 def leave_one_shape_out(points: Sequence[Point], trust: float = TRUST) -> list[HeldOut]:
-    """Fit each config's step model without one pair of lengths at a time, and predict that pair. Where the prior saw
+    """Correct each config's prior without one pair of lengths at a time, and predict that pair. Where the prior saw
     such points, only a fit without the prior (`trust` = `ALONE`) predicts points that it has not seen.
     """
     groups: dict[Config, list[Point]] = defaultdict(list)
@@ -63,110 +102,190 @@ def leave_one_shape_out(points: Sequence[Point], trust: float = TRUST) -> list[H
         if isinstance(found, str) or len(shapes) < 2:
             continue
         start = prior(found.shape, found.gpu, config.tensor_parallel, found.precision)
-        tokens = found.gpu.step_limits[0]
         errors = []
         for shape in shapes:
-            engine = fit_points(start, [point for point in group if point.shape != shape], tokens, trust)
-            errors += [_error(engine, point, tokens) for point in group if point.shape == shape]
-        whole = fit_points(start, group, tokens, trust)
+            engine = _corrected(start, found, [point for point in group if point.shape != shape], trust)
+            errors += [_error(engine, found, point) for point in group if point.shape == shape]
+        whole = _corrected(start, found, group, trust)
         name = f"{config.model} {config.system} {config.precision} TP{config.tensor_parallel}"
-        inside = statistics.fmean(_error(whole, point, tokens) for point in group)
-        results.append(HeldOut(name, found.shape.experts is None, len(group), inside, statistics.fmean(errors)))
+        inside = _mean([_error(whole, found, point) for point in group])
+        dense = found.shape.experts is None
+        results.append(HeldOut(name, dense, len(group), inside, _mean(errors), statistics.median(errors)))
     return results
 
 
-def _error(engine: StepPrior, point: Point, step_tokens: int) -> float:
-    return abs(itl_of(engine, point.clients, point.shape, step_tokens) / point.tpot_s - 1)
+def _corrected(start: StepPrior, found: Known, points: Sequence[Point], trust: float) -> StepPrior:
+    return correct(start, points, Room(1_000_000_000, *found.gpu.step_limits), trust).of(start)
 
 
-def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int, trust: float = TRUST) -> StepPrior:
-    """Fit a step model to steady batches by least squares of relative errors. The prior holds coefficients about which
-    the points say nothing.
+def _error(engine: StepPrior, found: Known, point: Point) -> float:
+    return itl_of(engine, point.clients, point.shape, found.gpu.step_limits[0]) / point.tpot_s - 1
+
+
+def _mean(errors: Sequence[float]) -> float:
+    return statistics.fmean(abs(each) for each in errors)
+
+
+def hold_out(points: Sequence[Point], of: Callable[[Point], str], *, ttft: bool = False) -> list[HeldOut]:
+    """Fit the prior's constants without one group of points at a time, and predict that group.
+
+    Args:
+        points: measured ones.
+        of: names a point's group.
+        ttft: whether to look at the time to the first token, with steps as they are.
     """
-    s = start.steps
-    start_values = [s.a, s.b, s.g, s.m][: 4 if s.experts else 3]
-    units = [_unit(s, place) for place in range(len(start_values))]
-    rows, right = [], []
-    for point in points:
-        known_part = itl_of(StepPrior(StepModel(0, 0, 0, 0, s.experts), start.request_s), point.clients, point.shape, 1)
-        # In units of the prior, every coefficient is near 1.
-        columns = [
-            value * itl_of(StepPrior(unit, 0.0), point.clients, point.shape, step_tokens) / point.tpot_s
-            for value, unit in zip(start_values, units, strict=True)
-        ]
-        rows.append(columns)
-        right.append(1 - known_part / point.tpot_s)
-    solved = _least_squares(rows, right, [1.0] * len(start_values), trust)
-    values = [value * factor for value, factor in zip(start_values, solved, strict=True)]
-    return StepPrior(_model(values, s.experts), start.request_s)
-
-
-def _unit(model: StepModel, place: int) -> StepModel:
-    return _model([1.0 if place == each else 0.0 for each in range(4)], model.experts)
-
-
-def _model(values: Sequence[float], experts: Experts | None) -> StepModel:
-    a, b, g, m = (*values, 0.0)[:4]
-    return StepModel(a, b, g, m, experts)
-
-
-def _least_squares(
-    rows: Sequence[Sequence[float]], right: Sequence[float], start: Sequence[float], trust: float
-) -> list[float]:
-    size = len(start)
-    gram = [[sum(row[i] * row[j] for row in rows) for j in range(size)] for i in range(size)]
-    vector = [sum(row[i] * y for row, y in zip(rows, right, strict=True)) for i in range(size)]
-    for i in range(size):
-        gram[i][i] += trust
-        vector[i] += trust * start[i]
-    return solve_with_floors(gram, vector, [0.0] * size) or list(start)
+    use = usable(points)
+    results = []
+    for name in sorted({of(point) for point in use}):
+        train = [point for point in use if of(point) != name]
+        test = [point for point in use if of(point) == name]
+        if not train:
+            continue
+        if ttft:
+            first = fit_first_tokens(train)
+            inside, outside = (_ttft_errors(part, first) for part in (train, test))
+        else:
+            fitted = fit_coefficients(train)
+            inside, outside = (_tpot_errors(part, fitted) for part in (train, test))
+        dense = all(isinstance(each := known(point.config), Known) and each.shape.experts is None for point in test)
+        results.append(HeldOut(name, dense, len(test), _mean(inside), _mean(outside), statistics.median(outside)))
+    return results
 
 
 def hold_out_models(points: Sequence[Point]) -> list[HeldOut]:
-    """Fit the prior's coefficients without one model at a time, and predict that model."""
-    use = usable(points)
-    models = sorted({point.config.model for point in use})
-    results = []
-    for model in models:
-        train = [point for point in use if point.config.model != model]
-        test = [point for point in use if point.config.model == model]
-        if not train:
-            continue
-        fitted = fit_coefficients(train)
-        found = known(test[0].config)
-        dense = isinstance(found, Known) and found.shape.experts is None
-        inside, outside = (statistics.fmean(abs(each) for each in _errors(part, fitted)) for part in (train, test))
-        results.append(HeldOut(model, dense, len(test), inside, outside))
-    return results
+    """Leave one model out at a time."""
+    return hold_out(points, lambda point: point.config.model)
+
+
+def hold_out_gpus(points: Sequence[Point]) -> list[HeldOut]:
+    """Leave one accelerator out at a time."""
+    return hold_out(points, lambda point: point.config.system)
 
 
 def fit_coefficients(points: Sequence[Point]) -> Coefficients:
-    """Fit the prior's coefficients. The prediction is linear in them."""
-    names = [field.name for field in fields(Coefficients)]
-    start = [float(getattr(Coefficients(), name)) for name in names]
-    rows = []
-    for point in points:
-        ones = [
-            Coefficients(**{n: (v if n == name else 0.0) for n, v in zip(names, start, strict=True)}) for name in names
-        ]
-        rows.append([_tpot(point, each) / point.tpot_s for each in ones])
-    solved = _least_squares(rows, [1.0] * len(rows), [1.0] * len(names), TRUST)
-    return Coefficients(**{n: v * factor for n, v, factor in zip(names, start, solved, strict=True)})
+    """Fit the prior's coefficients."""
+    use = usable(points)
+
+    def errors(values: Sequence[float]) -> list[float]:
+        made = _coefficients(values)
+        engines = _Engines(
+            lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, coefficients=made)
+        )
+        return [math.log(engines.tpot_s(point) / point.tpot_s) for point in use]
+
+    return _coefficients(fit(errors, list(GUESSES.values()), _weights(use)))
 
 
-def _tpot(point: Point, coefficients: Coefficients) -> float:
-    found = known(point.config)
-    got = None if isinstance(found, str) else predict(point, found, coefficients)
-    return got.itl_s if got else point.tpot_s
+def _coefficients(values: Sequence[float]) -> Coefficients:
+    return Coefficients(**dict(zip(GUESSES, values, strict=True)))
 
 
-def _errors(points: Sequence[Point], coefficients: Coefficients) -> list[float]:
-    return [_tpot(point, coefficients) / point.tpot_s - 1 for point in points]
+def fit_first_tokens(points: Sequence[Point]) -> FirstTokens:
+    """Fit the constants of the time to a first token, with the coefficients as they are."""
+    use = usable(points)
+
+    def errors(values: Sequence[float]) -> list[float]:
+        made = _first_tokens(values)
+        engines = _Engines(
+            lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, first_tokens=made)
+        )
+        return [math.log(engines.ttft_s(point) / point.ttft_s) for point in use]
+
+    return _first_tokens(fit(errors, list(_FIRST) * len(_CLASSES), _weights(use), robust=0.25))
+
+
+def _first_tokens(values: Sequence[float]) -> FirstTokens:
+    size_of = len(_FIRST)
+    parts = [values[at : at + size_of] for at in range(0, len(values), size_of)]
+    return FirstTokens(**{name: FirstToken(*part) for name, part in zip(_CLASSES, parts, strict=True)})
+
+
+class _Engines:
+    """Predictions of one set of constants, with one prior per config."""
+
+    def __init__(self, made: Callable[[Known, int], StepPrior]) -> None:
+        self._made = made
+        self._known: dict[Config, tuple[StepPrior, Known]] = {}
+
+    def _of(self, point: Point) -> tuple[StepPrior, Known]:
+        config = point.config
+        if config not in self._known:
+            found = known(config)
+            if isinstance(found, str):
+                raise ValueError(found)
+            self._known[config] = self._made(found, config.tensor_parallel), found
+        return self._known[config]
+
+    def tpot_s(self, point: Point) -> float:
+        engine, found = self._of(point)
+        return itl_of(engine, point.clients, point.shape, found.gpu.step_limits[0])
+
+    def ttft_s(self, point: Point) -> float:
+        engine, found = self._of(point)
+        tokens, sequences = found.gpu.step_limits
+        room = 1_000_000_000
+        return steady(
+            engine, point.clients, point.shape, kv_tokens=room, step_tokens=tokens, max_sequences=sequences
+        ).ttft_s
+
+
+def _weights(points: Sequence[Point]) -> list[float]:
+    """Let a model count as the square root of its points."""
+    counts = Counter(point.config.model for point in points)
+    weights = [counts[point.config.model] ** -0.5 for point in points]
+    return [_SPARSE * len(weights) * each / sum(weights) for each in weights]
+
+
+def _tpot_errors(points: Sequence[Point], coefficients: Coefficients) -> list[float]:
+    engines = _Engines(
+        lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, coefficients=coefficients)
+    )
+    return [engines.tpot_s(point) / point.tpot_s - 1 for point in points]
+
+
+def _ttft_errors(points: Sequence[Point], first: FirstTokens) -> list[float]:
+    engines = _Engines(
+        lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, first_tokens=first)
+    )
+    return [engines.ttft_s(point) / point.ttft_s - 1 for point in points]
+
+
+def three_points(points: Sequence[Point]) -> list[HeldOut]:
+    """Leave each model out of the prior's fit, correct its engines by three points of one pair of lengths (the fewest,
+    the middle and the most clients), and predict the other lengths. `in_sample` is the error before the correction.
+    """
+    use, results = usable(points), []
+    for model in sorted({point.config.model for point in use}):
+        fitted = fit_coefficients([point for point in use if point.config.model != model])
+        before, after, dense = [], [], True
+        for config in sorted({point.config for point in use if point.config.model == model}, key=str):
+            group = [point for point in use if point.config == config]
+            shapes = Counter(point.shape for point in group)
+            shape = max(shapes, key=lambda each: (shapes[each], -each.prompt_tokens, -each.output_tokens))
+            own = sorted((point for point in group if point.shape == shape), key=lambda point: point.clients)
+            rest, found = [point for point in group if point.shape != shape], known(config)
+            if len(own) < 3 or not rest or isinstance(found, str):
+                continue
+            dense = found.shape.experts is None
+            start = prior(found.shape, found.gpu, config.tensor_parallel, found.precision, coefficients=fitted)
+            engine = _corrected(start, found, [own[0], own[len(own) // 2], own[-1]], TRUST)
+            before += [_error(start, found, point) for point in rest]
+            after += [_error(engine, found, point) for point in rest]
+        if after:
+            results.append(HeldOut(model, dense, len(after), _mean(before), _mean(after), statistics.median(after)))
+    return results
 
 
 def as_json(results: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Return the data that the benchmark writes."""
     return [
-        {"name": r.name, "dense": r.dense, "points": r.points, "in_sample": r.in_sample, "held_out": r.held_out}
+        {
+            "name": r.name,
+            "dense": r.dense,
+            "points": r.points,
+            "in_sample": r.in_sample,
+            "held_out": r.held_out,
+            "bias": r.bias,
+        }
         for r in results
     ]

@@ -11,6 +11,8 @@ from loadtest.plan.engine.shapes import ModelShape
 BASE_OVERHEAD = 1.1e9
 """CUDA context, NCCL, graphs and the allocator's waste, bytes per GPU."""
 LEAST_OVERHEAD = 1.5e9
+TOWER_OVERHEAD = 1.0e9
+"""Room for the images of a profile run, where a model has an encoder of images or sound, bytes per GPU."""
 STARVED = 0.10
 """Part of the usable memory below which a KV cache is too small for batches."""
 
@@ -56,6 +58,10 @@ def size(
     utilization: float = 0.9,
     step_tokens: int | None = None,
     block_tokens: int = 16,
+    length: float | None = None,
+    sequences: int = 64,
+    stages: int = 1,
+    groups: int = 1,
 ) -> Sizing:
     """Size one replica.
 
@@ -68,14 +74,26 @@ def size(
         utilization: part of the memory that the engine may take.
         step_tokens: token budget of a step; None for vLLM's default for the accelerator.
         block_tokens: size of a block of the KV cache, tokens.
+        length: tokens of a mean sequence, which says how much layers with a window keep; None counts them in full.
+        sequences: number of sequences whose fixed states must have room, where layers have such states.
+        stages: of a pipeline; each has a part of the layers, and a batch of its own.
+        groups: with attention of their own; they share the experts. The result is of one group.
     """
-    weights = weights_of(shape, precision).total_bytes / tensor_parallel
+    parts = weights_of(shape, precision)
+    rest = (parts.total_bytes - parts.expert_bytes + 2.0 * shape.tower) / (tensor_parallel * stages)
+    weights = rest + parts.expert_bytes / (tensor_parallel * stages * groups)
     tokens = step_tokens or gpu.step_limits[0]
     # Buffers of a full step: the residual stream on every rank, and the feed-forward part split over the ranks.
     activations = 2 * tokens * (2 * shape.hidden + 3 * shape.intermediate / tensor_parallel)
-    overhead = max(LEAST_OVERHEAD, BASE_OVERHEAD + activations)
+    overhead = max(LEAST_OVERHEAD, BASE_OVERHEAD + activations) + (TOWER_OVERHEAD if shape.tower else 0.0)
+    if shape.recurrent is not None:
+        overhead += sequences * shape.recurrent.state_bytes / tensor_parallel
     usable = utilization * gpu.memory
     left = usable - weights - overhead
-    each = shape.kv_bytes_per_rank(tensor_parallel, kv_element_bytes)
+    each = shape.kv_bytes_per_rank(tensor_parallel, kv_element_bytes, length)
+    if not each:
+        # Without a cache only memory for activations bounds the texts.
+        return Sizing(tensor_parallel, usable, weights, overhead, left, tokens if left > 0 else 0, 0.0)
+    # A stage keeps its own layers' part of every batch's tokens, and as many batches share that room.
     blocks = int(max(0.0, left) // (each * block_tokens))
     return Sizing(tensor_parallel, usable, weights, overhead, left, blocks * block_tokens, each)

@@ -33,7 +33,9 @@ class Weights:
     embedding_bytes: float
     """Part of the total that no step reads as a whole."""
     arithmetic: str
-    """Units that do the work: bf16, fp8 or fp4."""
+    """Units that do the work on dense weights: bf16, fp8 or fp4."""
+    expert_arithmetic: str
+    """The same for routed experts."""
 
 
 def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> Weights:
@@ -52,15 +54,18 @@ def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> We
         precision = "mxfp4"
     each = _BYTES[precision]
     routed = shape.experts.parameters if shape.experts else 0
-    # MXFP4 checkpoints leave all weights but the experts as they were trained.
-    rest = 2.0 if precision == "mxfp4" else each
-    arithmetic = precision if precision == "fp8" or (precision == "fp4" and has_fp4) else "bf16"
+    # Some checkpoints leave all weights but the experts as they were trained.
+    experts_only = routed > 0 and (precision == "mxfp4" or (shape.experts_only and precision == shape.native))
+    rest = 2.0 if experts_only else each
+    units = precision if precision == "fp8" or (precision in ("fp4", "mxfp4") and has_fp4) else "bf16"
+    units = "fp4" if units == "mxfp4" else units
     return Weights(
         precision,
         routed * each + (shape.parameters - routed) * rest,
         routed * each,
         shape.embedding * rest,
-        arithmetic,
+        "bf16" if experts_only else units,
+        units,
     )
 
 

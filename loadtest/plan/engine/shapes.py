@@ -9,26 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SettingsError, plain_reason
+from loadtest.plan.engine.attention import LatentAttention, Recurrent, Window, latent_of, layers_of, parameters_of
+from loadtest.plan.engine.feed_forward import ExpertShape, feed_forward_of
+from loadtest.plan.engine.fields import Fields
+from loadtest.plan.engine.quantization import native_of
 
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (MLA): one compressed vector per token and layer, whatever the number of heads."""
-
-    rank: int
-    """Dimension of the compressed keys and values."""
-    rope_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertShape:
-    """A mixture of experts."""
-
-    total: int
-    active: int
-    """Active experts per token, without shared experts."""
-    parameters: int
-    """Parameters of all routed experts in all layers."""
+_ENCODERS = {
+    "bert", "roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic_bert", "deberta-v2",
+    "camembert", "xlm-roberta-xl", "albert", "ernie", "new", "gte",
+}  # fmt: skip
+"""Families that read a text at once and generate none."""
+_TOWERS = ("vision_config", "audio_config", "vision_tower_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +45,16 @@ class ModelShape:
     """Precision of the published weights."""
     heads: int = 0
     """Attention heads; 0 where the number is not known."""
+    window: Window | None = None
+    recurrent: Recurrent | None = None
+    attending: int = 0
+    """Layers that attend to the whole context."""
+    experts_only: bool = False
+    """Whether published weights are in 16 bits but for routed experts."""
+    tower: int = 0
+    """Parameters of encoders of images and sound. Engines keep them in 16 bits."""
+    encoder: bool = False
+    """Whether the model reads texts and generates none. It has no KV cache."""
 
     @property
     def active_parameters(self) -> int:
@@ -66,20 +67,33 @@ class ModelShape:
         """Part of `active_parameters` that belongs to routed experts."""
         return self.experts.parameters * self.experts.active // self.experts.total if self.experts else 0
 
-    def kv_bytes(self, element_bytes: float = 2.0) -> float:
-        """Return the bytes of KV cache per token, over all layers and heads. Windowed layers count in full, so the
-        result is an upper bound for them.
-        """
+    @property
+    def layer_kv_values(self) -> int:
+        """Values that one attending layer keeps per token."""
         if self.latent is not None:
-            return self.layers * (self.latent.rank + self.latent.rope_dim) * element_bytes
-        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+            return self.latent.rank + self.latent.rope_dim + self.latent.index_dim // 2
+        return 2 * self.kv_heads * self.head_dim
 
-    def kv_bytes_per_rank(self, tensor_parallel: int, element_bytes: float = 2.0) -> float:
+    def kv_bytes(self, element_bytes: float = 2.0, length: float | None = None) -> float:
+        """Return the bytes of KV cache per token, over all layers and heads.
+
+        Args:
+            element_bytes: of each value.
+            length: tokens of a sequence. Layers with a window keep no more than that. None counts them in full.
+        """
+        if self.encoder:
+            return 0.0
+        layers = float(self.attending)
+        if self.window is not None:
+            layers += self.window.layers * (1.0 if length is None else min(1.0, self.window.tokens / max(1.0, length)))
+        return layers * self.layer_kv_values * element_bytes
+
+    def kv_bytes_per_rank(self, tensor_parallel: int, element_bytes: float = 2.0, length: float | None = None) -> float:
         """Return a token's bytes on each GPU. Latent vectors are on all GPUs, heads are split as far as they go."""
         if self.latent is not None:
-            return self.kv_bytes(element_bytes)
+            return self.kv_bytes(element_bytes, length)
         heads = -(-self.kv_heads // tensor_parallel)
-        return self.kv_bytes(element_bytes) * heads / self.kv_heads
+        return self.kv_bytes(element_bytes, length) * heads / self.kv_heads
 
 
 def read_config(path: Path) -> ModelShape:
@@ -89,109 +103,103 @@ def read_config(path: Path) -> ModelShape:
         SettingsError: the file is missing, is no JSON, or lacks a field.
     """
     file = path / "config.json" if path.is_dir() else path
+    config = _object(file)
+    beside = file.parent / "hf_quant_config.json"
+    more = _object(beside) if beside.exists() else None
+    return shape_of(path.name if path.is_dir() else file.parent.name, config, more)
+
+
+def _object(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise SettingsError(f"model: {file} cannot be read: {plain_reason(error)}") from error
     if not isinstance(config, dict):
         raise SettingsError(f"model: {file} must hold one JSON object")
-    return shape_of(path.name if path.is_dir() else file.parent.name, config)
+    return config
 
 
-def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
+def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, Any] | None = None) -> ModelShape:
     """Read a configuration in Hugging Face's terms.
 
+    Args:
+        name: of the model.
+        config: its config.json.
+        quantization: its hf_quant_config.json, if there is one.
+
     Raises:
-        SettingsError: a field is missing or not a positive whole number.
+        SettingsError: a field is missing or not a positive whole number, or a kind of layer or quantisation is unknown.
     """
-    config = _section(name, config, "text_config") or config
-    hidden, layers = _whole(name, config, "hidden_size"), _whole(name, config, "num_hidden_layers")
-    heads = _whole(name, config, "num_attention_heads")
-    kv_heads = _whole(name, config, "num_key_value_heads", heads)
-    head_dim = _whole(name, config, "head_dim", hidden // heads)
-    vocabulary = _whole(name, config, "vocab_size")
-    tied = bool(config.get("tie_word_embeddings", False))
+    whole = Fields(name, config)
+    fields = whole.of_text()
+    hidden, layers = fields.whole("hidden_size"), _layer_count(fields)
+    recurrent_only = fields.text("model_type") in ("mamba", "mamba2", "falcon_mamba")
+    heads = fields.whole("num_attention_heads", 1 if recurrent_only else None)
+    kv_heads = _kv_heads(fields, heads)
+    head_dim = fields.whole("head_dim", hidden // heads)
+    vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
+    encoder = fields.text("model_type") in _ENCODERS
+    tied = bool(fields.get("tie_word_embeddings")) or encoder
     embedding = vocabulary * hidden
-    latent = None
-    if config.get("kv_lora_rank"):
-        latent = LatentAttention(_whole(name, config, "kv_lora_rank"), _whole(name, config, "qk_rope_head_dim"))
-        attention = _latent_parameters(name, config, hidden, heads, latent)
-    else:
-        attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim
-    experts, feed_forward, width = _feed_forward(name, config, hidden, layers)
-    parameters = embedding * (1 if tied else 2) + layers * (attention + 2 * hidden) + feed_forward
+    latent, kinds = latent_of(fields), layers_of(fields, layers, context)
+    feed = feed_forward_of(fields, layers)
+    windowed = kinds.window.layers if kinds.window else 0
+    recurrent = kinds.recurrent.layers if kinds.recurrent else 0
+    attention = 0 if recurrent_only else parameters_of(fields, latent)
+    parameters = (
+        embedding * (1 if tied else 2)
+        + (kinds.full + windowed) * attention
+        + recurrent * kinds.recurrent_parameters
+        + layers * 2 * hidden
+        + (0 if recurrent_only else feed.parameters)
+    )
+    native = native_of(fields, quantization)
     return ModelShape(
         name=name,
         parameters=parameters,
         layers=layers,
         hidden=hidden,
-        intermediate=width,
+        intermediate=feed.widest,
         kv_heads=kv_heads,
         head_dim=head_dim,
         embedding=0 if tied else embedding,
-        context=_whole(name, config, "max_position_embeddings", 131_072),
+        context=context,
         latent=latent,
-        experts=experts,
-        native=_native(name, config),
+        experts=feed.experts,
+        native=native.precision,
         heads=heads,
+        window=kinds.window,
+        recurrent=kinds.recurrent,
+        attending=kinds.full,
+        experts_only=native.experts_only and feed.experts is not None,
+        tower=sum(_tower(whole, each) for each in _TOWERS),
+        encoder=encoder,
     )
 
 
-def _latent_parameters(name: str, config: Mapping[str, Any], hidden: int, heads: int, latent: LatentAttention) -> int:
-    plain, value = _whole(name, config, "qk_nope_head_dim"), _whole(name, config, "v_head_dim")
-    query = heads * (plain + latent.rope_dim)
-    rank = _whole_or_zero(name, config, "q_lora_rank")
-    queries = hidden * rank + rank * query if rank else hidden * query
-    keys = hidden * (latent.rank + latent.rope_dim) + latent.rank * heads * (plain + value)
-    return queries + keys + heads * value * hidden
+def _layer_count(fields: Fields) -> int:
+    pattern = fields.get("hybrid_override_pattern")
+    return len(pattern) if isinstance(pattern, str) and pattern else fields.whole("num_hidden_layers")
 
 
-def _feed_forward(
-    name: str, config: Mapping[str, Any], hidden: int, layers: int
-) -> tuple[ExpertShape | None, int, int]:
-    """Return the experts, the parameters of all feed-forward layers, and the widest activation of a token."""
-    totals = (_whole_or_zero(name, config, key) for key in ("n_routed_experts", "num_local_experts", "num_experts"))
-    total = next(filter(None, totals), 0)
-    dense = _whole(name, config, "intermediate_size", 4 * hidden)
-    if not total:
-        return None, layers * 3 * hidden * dense, dense
-    active = _whole(name, config, "num_experts_per_tok")
-    width = _whole(name, config, "moe_intermediate_size", dense)
-    plain_layers = min(layers, _whole_or_zero(name, config, "first_k_dense_replace"))
-    steps = (_whole_or_zero(name, config, key) for key in ("decoder_sparse_step", "interleave_moe_layer_step"))
-    step = next(filter(None, steps), 1)
-    sparse = (layers - plain_layers) // step
-    shared = _whole_or_zero(name, config, "n_shared_experts") * width
-    shared = _whole_or_zero(name, config, "shared_expert_intermediate_size") or shared
-    routed = sparse * total * 3 * hidden * width
-    rest = sparse * (3 * hidden * shared + hidden * total) + (layers - sparse) * 3 * hidden * dense
-    widest = max(dense if plain_layers or step > 1 else 0, active * width + shared)
-    return ExpertShape(total, active, routed), routed + rest, widest
+def _kv_heads(fields: Fields, heads: int) -> int:
+    if fields.get("multi_query") and not fields.get("num_key_value_heads"):
+        return 1
+    return fields.whole("num_key_value_heads", heads)
 
 
-def _native(name: str, config: Mapping[str, Any]) -> str:
-    method = str(_section(name, config, "quantization_config").get("quant_method", ""))
-    known = {"mxfp4": "mxfp4", "fp8": "fp8", "awq": "int4", "gptq": "int4", "modelopt": "fp8"}
-    return known.get(method, "bf16")
-
-
-def _section(name: str, config: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return an object within the configuration, an empty one where it is missing."""
-    value = config.get(field) or {}
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"model {name}: config.json: {field} must be one JSON object, got {value!r}")
-    return value
-
-
-def _whole_or_zero(name: str, config: Mapping[str, Any], field: str) -> int:
-    """Return a whole number, or 0 where there is none. Configurations write "none" in several ways."""
-    return _whole(name, config, field) if config.get(field) else 0
-
-
-def _whole(name: str, config: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    value = config.get(field)
-    if value is None:
-        value = default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingsError(f"model {name}: config.json: {field} must be a whole number of at least 1, got {value!r}")
-    return value
+def _tower(whole: Fields, section: str) -> int:
+    """Return the parameters of an encoder of images or sound, 0 where there is none."""
+    inner = whole.section("thinker_config")
+    config = (Fields(whole.name, inner) if inner else whole).section(section)
+    if not config:
+        return 0
+    fields = Fields(f"{whole.name}: {section}", config)
+    hidden = fields.any_of("hidden_size", "vt_hidden_size", "embed_dim", "width", "d_model")
+    layers = fields.any_of("num_hidden_layers", "vt_num_hidden_layers", "depth", "layers", "encoder_layers")
+    if not hidden or not layers:
+        raise fields.wrong("hidden_size", "and num_hidden_layers must be there", config.get("hidden_size"))
+    if fields.any_of("embed_dim") and fields.any_of("depth"):
+        hidden = fields.any_of("embed_dim")
+    width = fields.any_of("intermediate_size", "vt_intermediate_size", "encoder_ffn_dim") or 4 * hidden
+    return layers * (4 * hidden * hidden + 3 * hidden * width)

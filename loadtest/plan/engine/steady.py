@@ -1,7 +1,7 @@
 """A replica under a steady number of clients: TPOT and TTFT in closed form.
 
-Prompts are computed in a few long steps between many short ones. The mean over both is exact for all terms but that of
-experts. The batch reads experts in every step, and prompts read them only in their own steps.
+Prompts are computed in a few long steps between many short ones. Times of both are averaged, because they are not
+linear: the batch reads experts in every step, and prompts read them only in their own steps.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import math
 from dataclasses import dataclass
 
 from cluster.control.step_model import Shape
-from loadtest.plan.engine.prior import StepPrior
+from loadtest.plan.engine.steps import FirstToken, StepPrior
 
-ARRIVAL_S = 0.015
-"""Seconds from the client to the scheduler and back: HTTP or gRPC, tokenizing, detokenizing."""
-STEPS_BEFORE = 1.5
-"""Steps that pass before the prompt's own: the one that runs, and the one already prepared behind it."""
-TOGETHER = 0.06
+ARRIVAL_S = FirstToken().overhead_s
+STEPS_BEFORE = FirstToken().steps
+TOGETHER = 0.055
 """Part of the other clients' prompts that a closed loop puts ahead of a prompt: all begin at the same moment."""
 
 
@@ -38,23 +36,41 @@ class Steady:
 
 def itl_of(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
     """Return the mean time between tokens of a steady batch, seconds."""
-    model, mix = engine.steps, shape.mix
-    dense = engine.request_s * batch + model.a + batch * (model.b * mix.tokens + model.g * mix.kv_tokens)
-    if model.experts is None or not model.m:
-        return dense
+    context = batch * shape.mix.kv_tokens
+    decode = engine.step(batch, batch, context)
     prompt = max(0.0, shape.prompt_tokens - shape.cached_tokens)
-    chunks = math.ceil(prompt / step_tokens) if prompt else 0
-    part = min(1.0, batch * chunks / max(1.0, shape.output_tokens))
-    decode = model.experts.share_read(batch)
-    mixed = model.experts.share_read(batch + prompt / max(1, chunks))
-    return dense + model.m * ((1 - part) * decode + part * mixed)
+    if not prompt:
+        return decode
+    chunks, each, attended = _chunks(shape, batch, step_tokens)
+    # Where prompts fill more than every step, their work goes on in all steps.
+    part = batch * chunks / max(1.0, shape.output_tokens)
+    mixed = engine.step(batch, batch + each, context, attended)
+    return decode + part * (mixed - decode)
+
+
+def _chunks(shape: Shape, batch: float, step_tokens: int) -> tuple[int, float, float]:
+    """Return the steps that compute a prompt beside a batch, the prompt's tokens in each, and what they attend to."""
+    prompt = max(1.0, shape.prompt_tokens - shape.cached_tokens)
+    chunks = max(1, math.ceil(prompt / max(1.0, step_tokens - batch)))
+    attended = prompt * (shape.cached_tokens + prompt / 2)
+    return chunks, prompt / chunks, attended / chunks
 
 
 def prefill_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
     """Return the seconds of the steps that compute one prompt beside a batch that decodes."""
-    prompt = max(1.0, shape.prompt_tokens - shape.cached_tokens)
-    chunks = max(1, math.ceil(prompt / max(1.0, step_tokens - batch)))
-    return chunks * engine.step(batch + 1, batch + prompt / chunks, batch * shape.mix.kv_tokens)
+    chunks, each, attended = _chunks(shape, batch, step_tokens)
+    return chunks * engine.step(batch + 1, batch + each, batch * shape.mix.kv_tokens, attended)
+
+
+def first_token_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
+    """Return the seconds to a first token beside a batch that decodes, without a queue."""
+    chunks, _, _ = _chunks(shape, batch, step_tokens)
+    decode = engine.step(batch, batch, batch * shape.mix.kv_tokens)
+    whole = prefill_s(engine, batch, shape, step_tokens)
+    first = engine.first
+    # Only the prompt's own work is slower than the same work of many prompts.
+    own = chunks * decode + first.prefill * (whole - chunks * decode)
+    return first.scale * (first.overhead_s + first.steps * decode + own)
 
 
 def steady(
@@ -73,8 +89,9 @@ def steady(
     room = kv_tokens / (shape.prompt_tokens + shape.output_tokens / 2)
     batch = max(1.0, min(clients, room, max_sequences))
     itl = itl_of(engine, batch, shape, step_tokens)
-    others = TOGETHER * (batch - 1) * engine.steps.b * max(0.0, shape.prompt_tokens - shape.cached_tokens)
-    decoding = engine.step(batch, batch, batch * shape.mix.kv_tokens)
-    ttft = ARRIVAL_S + STEPS_BEFORE * decoding + others + prefill_s(engine, batch, shape, step_tokens)
+    prompt = max(0.0, shape.prompt_tokens - shape.cached_tokens)
+    first = engine.first
+    others = TOGETHER * (batch - 1) * engine.prompt_work_s(prompt) * first.prefill * first.scale
+    ttft = first_token_s(engine, batch, shape, step_tokens) + others
     queue = (clients / batch - 1) * (shape.output_tokens * itl + ttft) if clients > batch else 0.0
     return Steady(itl, ttft + queue, batch, queue)

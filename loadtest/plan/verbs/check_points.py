@@ -54,7 +54,9 @@ def show_scores(scores: Scores, console: Console) -> None:
     whole = scores.as_json()
     if scores.configs:
         console.print(
-            f"Median error: TPOT {whole['median_tpot_error']:.1%}, TTFT {whole['median_ttft_error']:.1%}",
+            f"Median error: TPOT {whole['median_tpot_error']:.1%}, TTFT {whole['median_ttft_error']:.1%}; "
+            f"90th percentile: {whole['p90_tpot_error']:.1%}, {whole['p90_ttft_error']:.1%}; "
+            f"in their 90 % ranges: {whole['tpot_in_range']:.0%}, {whole['ttft_in_range']:.0%}",
             highlight=False,
         )
     for lost in scores.skipped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +19,7 @@ from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import GPUS, load_gpu
 from loadtest.plan.engine.precision import canonical
-from loadtest.plan.option import Engine, Promise
+from loadtest.plan.option import Engine, Layout, Promise
 from loadtest.plan.prices import check_prices, prices_of
 from loadtest.plan.profiled import engine_of, for_load
 from loadtest.plan.report import Plan, show
@@ -76,8 +77,8 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
     profile = _profile(options) if options.profile else None
     load = _load(options, profile)
-    promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
-    offer = _from_profile(options, profile, load) if profile is not None else _from_model(options)
+    promise = promise_of(options)
+    offer = _from_profile(options, profile, load) if profile is not None else _from_model(options, load)
     console = messages()
     with console.status("sizing") as status:
         lines = ProgressLines(console)
@@ -107,8 +108,20 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     return 0 if found.feasible else INFEASIBLE
 
 
+def promise_of(options: argparse.Namespace) -> Promise:
+    """Return the SLO that flags ask for. Without one on the time between tokens the usual one is on its gaps."""
+    usual = Promise().itl_p95_s if options.slo_tpot is None else math.inf
+    return Promise(
+        options.slo_ttft,
+        usual if options.slo_itl is None else options.slo_itl,
+        options.attainment,
+        math.inf if options.slo_tpot is None else options.slo_tpot,
+        options.confidence,
+    )
+
+
 def _profile(options: argparse.Namespace) -> Profile:
-    for flag in ("model", "precision", "tp"):
+    for flag in ("model", "precision", "tp", "pp", "dp"):
         if getattr(options, flag):
             raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
     return read_profile(Path(options.profile))
@@ -120,7 +133,7 @@ def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> 
     return _Offer([for_load(engine_of(profile, prices), profile, load)])
 
 
-def _from_model(options: argparse.Namespace) -> _Offer:
+def _from_model(options: argparse.Namespace, load: Load) -> _Offer:
     prices = prices_of(options.price)
     if not options.model:
         raise SettingsError("one of model, profile, check-points, observe and review must be given")
@@ -130,39 +143,58 @@ def _from_model(options: argparse.Namespace) -> _Offer:
     precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
     parallel = tuple(options.tp) if options.tp else PARALLEL
     kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
-    listed = partial(engines, shape, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes)
+    listed = partial(
+        engines,
+        shape,
+        prices=prices,
+        parallel=parallel,
+        kv_element_bytes=kv_bytes,
+        layouts=_layouts(options),
+        length=load.shape.peak_tokens,
+    )
     narrower = () if shape.native == "mxfp4" else ("fp8", "int4")
     asked = Choices(gpus, precisions)
     other = Choices(
         [GPUS[name] for name in COMPARED if GPUS[name] not in gpus],
         [each for each in narrower if each not in precisions],
     )
-    freer = partial(listed, parallel=PARALLEL) if options.tp else None
+    freer = partial(listed, parallel=PARALLEL, layouts=None) if options.tp else None
     return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer))
+
+
+def _layouts(options: argparse.Namespace) -> list[Layout] | None:
+    """Return the splits that flags ask for beside tensor parallelism; None for those that make sense."""
+    if options.pp and options.dp:
+        raise SettingsError("pp and dp: give one of them; no plan is made for both at once")
+    if options.pp or options.dp:
+        return [Layout(pipeline=each) for each in options.pp or ()] + [Layout(data=each) for each in options.dp or ()]
+    return [Layout()] if options.tp else None
 
 
 def _load(options: argparse.Namespace, profile: Profile | None) -> Load:
     _check_load(options)
     if options.trace:
-        return recorded_load(Path(trace_file(options.trace)), options.limit, options.scale_rate, tell=_note_line)
+        file = Path(trace_file(options.trace))
+        return recorded_load(file, options.limit, options.scale_rate, factor=options.rate_factor, tell=_note_line)
     if not options.rate:
         raise SettingsError("one of rate and trace must be given")
     if options.lengths:
-        return load_of_lengths(options.rate, Path(trace_file(options.lengths)))
+        return load_of_lengths(options.rate, Path(trace_file(options.lengths)), options.prefix_hit)
     usual = USUAL if profile is None else usual_within(min(profile.context, profile.kv_tokens), options.spread)
     prompt = usual.prompt_tokens if options.prompt_tokens is None else options.prompt_tokens
     output = usual.output_tokens if options.output_tokens is None else options.output_tokens
-    return steady_load(options.rate, prompt, output, options.spread)
+    return steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
 
 
 def _check_load(options: argparse.Namespace) -> None:
     """Refuse flags without an effect: the user would take the plan for one of another load."""
     if options.trace:
-        for name, value in (("rate", options.rate), ("lengths", options.lengths)):
-            if value is not None:
-                raise SettingsError(f"{name}: a trace has its own, got {value}; see scale-rate and limit")
+        for name, value in (("rate", options.rate), ("lengths", options.lengths), ("prefix-hit", options.prefix_hit)):
+            if value:
+                raise SettingsError(f"{name}: a trace has its own, got {value}; see scale-rate, rate-factor and limit")
         return
-    for name, value, usual in (("limit", options.limit, None), ("scale-rate", options.scale_rate, 1.0)):
+    flags = (("limit", options.limit, None), ("scale-rate", options.scale_rate, 1.0))
+    for name, value, usual in (*flags, ("rate-factor", options.rate_factor, 1.0)):
         if value != usual:
             raise SettingsError(f"{name} is for traces, got {value} without a trace; give a rate")
 

@@ -247,6 +247,7 @@ class SimReplica:
         return item.ends_at_turn == turn and self.running.get(item.request_id) is item
 
     def _begin_turn(self, now: float) -> None:
+        decode_kv_tokens = self._core.decode_kv_tokens
         turn = self._turn = self._core.turn()
         for request_id in turn.admitted:
             item = self.running[request_id]
@@ -258,7 +259,9 @@ class SimReplica:
             self._interrupt(item, now)
             item.preemptions += 1
             self.preemptions += 1
-        seconds = self._times.one(turn.tokens, turn.kv_tokens)
+        seconds = self._times.with_prompts(
+            turn.decoded, len(turn.filled), turn.tokens, turn.kv_tokens, decode_kv_tokens + turn.decoded
+        )
         self.log.add(seconds, turn.decoded, turn.decoded + len(turn.filled), turn.tokens, turn.kv_tokens)
         self._seconds, self._ends, self._begun = [seconds], [now + seconds], 1
 

@@ -26,6 +26,18 @@ class StepTimes:
         """Return the seconds of one step."""
         return self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
 
+    def with_prompts(self, decoded: int, filled: int, tokens: int, kv_tokens: int, decode_kv_tokens: int) -> float:
+        """Return the seconds of one step that may compute parts of prompts.
+
+        Args:
+            decoded: sequences that decode.
+            filled: sequences with a part of their prompt in the step.
+            tokens: computed, of both.
+            kv_tokens: context read, of both.
+            decode_kv_tokens: context of those that decode.
+        """
+        return self.one(tokens, kv_tokens)
+
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
         """Return the seconds of each of several steps in which `sequences` decode. Together they have read `kv_tokens`
         before the first. The numbers are the same, to the last bit, as one by one.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from html import unescape
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -20,14 +22,16 @@ from cluster.errors import SettingsError
 from loadtest.plan import trial
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
+from loadtest.plan.engine.points import DEVIATION, FOREIGN, PRIOR
 from loadtest.plan.engine.prior import StepPrior
-from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
+from loadtest.plan.engine.steps import Roofline
+from loadtest.plan.option import Engine, Impossible, Layout, Operation, Promise, operate
 from loadtest.plan.page import write_html
 from loadtest.plan.prices import prices_of
 from loadtest.plan.report import Plan, money, notes, show, slo_words
-from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
+from loadtest.plan.search import engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
-from loadtest.plan.trial import ExpertTimes, try_out, without_lulls
+from loadtest.plan.trial import EngineTimes, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
 from loadtest.report.origin import origin
 from loadtest.simulate.pool.simulation import Simulation
@@ -92,21 +96,25 @@ def test_what_cannot_be_says_why(changed: dict[str, object], promise: Promise, w
 def test_a_prior_outside_its_calibration_claims_less() -> None:
     inside, _ = engines(load_shape("llama-3.1-70b"), [load_gpu("h100")], ["fp8"], prices={}, parallel=(4,))
     outside, _ = engines(load_shape("llama-3.1-70b"), [load_gpu("a100")], ["int4"], prices={}, parallel=(4,))
-    assert [PRIOR_ERROR, "prior"] == [inside[0].error, inside[0].source]
-    assert [FOREIGN_ERROR, "prior, outside its calibration"] == [outside[0].error, outside[0].source]
+    assert (PRIOR.steps, PRIOR.ttft, "prior") == (inside[0].error, inside[0].ttft_error, inside[0].source)
+    assert (FOREIGN.steps, FOREIGN.ttft) == (outside[0].error, outside[0].ttft_error)
+    assert "prior, outside its calibration" == outside[0].source
+    assert PRIOR.steps < FOREIGN.steps
+    assert PRIOR.ttft < FOREIGN.ttft
 
 
 def test_a_model_that_does_not_fit_is_rejected_with_what_is_missing() -> None:
-    found, lost = engines(load_shape("llama-3.1-405b"), [load_gpu("h100")], ["bf16"], prices={})
+    found, lost = engines(load_shape("llama-3.1-405b"), [load_gpu("h100")], ["bf16"], prices={}, layouts=[Layout()])
     assert [] == found
     assert "8 x h100, bf16" == lost[-1].name
     assert "26.1 GB short" in lost[-1].why
 
 
 def test_candidates_are_sized_for_the_slowest_likely_engine() -> None:
-    (careful,), _ = on_paper([engine(error=0.5)], LOAD, PROMISE)
+    (careful,), _ = on_paper([engine(error=0.2)], LOAD, PROMISE)
     (exact,), _ = on_paper([engine(error=0.0)], LOAD, PROMISE)
-    assert careful.operation.rate == pytest.approx(exact.operation.rate / 1.5, rel=0.1)
+    slower = math.exp(NormalDist().inv_cdf(PROMISE.confidence) * DEVIATION * 0.2)
+    assert careful.operation.rate == pytest.approx(exact.operation.rate / slower, rel=0.1)
 
 
 @pytest.mark.slow
@@ -152,11 +160,16 @@ def test_lulls_are_left_out_and_nothing_else() -> None:
     assert 815.0 == left_out_s
 
 
-def test_expert_times_are_those_of_the_step_model() -> None:
-    experts = Experts(8, 2)
-    times, model = ExpertTimes(0.01, 1e-5, 1e-8, 0.005, experts), StepModel(0.01, 1e-5, 1e-8, 0.005, experts)
-    assert model.predict(7, 900) == pytest.approx(times.one(7, 900))
-    assert [pytest.approx(times.one(4, 104)), pytest.approx(times.one(4, 108))] == times.run(4, 100, 2)
+def test_step_times_of_a_trial_are_those_of_the_engine() -> None:
+    """Decodes read experts as few tokens do. A prompt's part attends to what is before it, and to half of itself."""
+    roofline = Roofline(0.004, 1e-5, 0.005, 2e-5, experts=Experts(8, 2))
+    steps = StepPrior(StepModel(0.01, 0.0, 1e-8), 1e-5, roofline, 1e-9)
+    times = EngineTimes(0.0, 0.0, 0.0, steps)
+
+    assert [pytest.approx(steps.step(4, 4, kv)) for kv in (104, 108)] == times.run(4, 100, 2)
+    assert steps.step(4, 4, 104) == times.with_prompts(4, 0, 4, 104, 104)
+    # 4 sequences decode with 104 tokens of context; one computes the second 50 tokens of its 100.
+    assert steps.step(5, 54, 104, 50 * (50 + 25)) == pytest.approx(times.with_prompts(4, 1, 54, 104 + 100, 104))
 
 
 def test_a_slice_of_a_recorded_load_keeps_its_busiest_stretch() -> None:
@@ -203,11 +216,10 @@ def test_a_plan_ranks_by_cost_and_gives_ranges(planned: Plan) -> None:
 
 def test_what_may_miss_the_promise_ranks_behind_what_costs_more_and_keeps_it(planned: Plan) -> None:
     (sure,) = planned.planned
-    low = replace(sure.ranges.attainment, low=PROMISE.attainment - 0.2)
-    risky = replace(sure, ranges=replace(sure.ranges, attainment=low))
+    risky = replace(sure, sure=PROMISE.attainment - 0.2)
     dear = replace(sure, candidate=replace(sure.candidate, replicas=sure.candidate.replicas + 5))
 
-    assert PROMISE.attainment <= sure.ranges.attainment.low
+    assert PROMISE.attainment <= sure.sure
     assert [sure, dear, risky] == sorted([risky, dear, sure], key=lambda each: ranking(each, PROMISE, by_cost=True))
 
 
@@ -264,7 +276,7 @@ def test_a_plan_is_json_and_a_page_that_shows_what_the_terminal_shows(planned: P
     (best,) = planned.planned
     assert "Keeps the SLO" in page
     assert slo_words(planned.promise) in page
-    assert f">{100 * best.ranges.attainment.low:.1f} %<" in page
+    assert f">{100 * best.sure:.1f} %<" in page
     assert f"{money(best.per_million_tokens(LOAD), 'USD')}<" in page
     assert f"{money(best.candidate.hourly, 'USD')}<" in page
     for text in notes(planned):
@@ -300,9 +312,9 @@ def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_infeasible_has_ways_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "llama-3.1-405b", "--gpu", "h100", "--rate", "0.5", "--state-dir", str(tmp_path)]
-    assert 3 == main(["plan", *words, "--slo-itl", "0.2", "--json"])
+    assert 3 == main(["plan", *words, "--slo-itl", "0.2", "--tp", "8", "--json"])
     found = {each["change"]: each["gpus"] for each in json.loads(capsys.readouterr().out)["what_ifs"]}
-    assert {"weights in fp8", "weights in int4", "h200", "b200", "l40s"} == found.keys()
+    assert {"any tensor parallel size", "weights in fp8", "weights in int4", "h200", "b200", "l40s"} == found.keys()
     assert found["weights in fp8"] == 8
     assert found["l40s"] is None
 
@@ -350,7 +362,10 @@ def test_wrong_numbers_and_folders_are_refused_before_anything_is_sized(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--trace", "t.csv", "--rate", "5"], "rate: a trace has its own, got 5.0; see scale-rate and limit"),
+        (
+            ["--trace", "t.csv", "--rate", "5"],
+            "rate: a trace has its own, got 5.0; see scale-rate, rate-factor and limit",
+        ),
         (["--trace", "t.csv", "--lengths", "l.csv"], "lengths: a trace has its own, got l.csv"),
         (["--rate", "5", "--limit", "10"], "limit is for traces, got 10 without a trace"),
         (["--rate", "5", "--scale-rate", "2"], "scale-rate is for traces, got 2.0 without a trace"),

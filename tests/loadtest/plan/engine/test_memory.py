@@ -202,7 +202,7 @@ def test_systems_are_recognised(name: str) -> None:
 
 
 def test_unknown_accelerators_are_named() -> None:
-    with pytest.raises(SettingsError, match="'tpu' is not in the table; known: a100"):
+    with pytest.raises(SettingsError, match="'tpu' is not in the table; known: a10"):
         load_gpu("tpu")
 
 

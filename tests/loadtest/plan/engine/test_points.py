@@ -14,6 +14,7 @@ from loadtest.plan.engine.held_out import hold_out_models, leave_one_shape_out
 from loadtest.plan.engine.points import COLUMNS, Config, Point, known, predict, read_points, score
 from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
+from loadtest.plan.engine.steps import Roofline
 
 H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
 MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
@@ -35,9 +36,10 @@ def made(config: Config, coefficients: Coefficients, clients: tuple[int, ...] = 
 
 
 def test_the_decode_floor_of_the_prior_is_the_weights_read() -> None:
-    """70B in fp8 on four H100: 5.3 ms to read the weights, 68 us for each of 80 layers."""
-    steps = prior(load_shape("llama-3.1-70b"), load_gpu("h100"), 4, "fp8").steps
-    assert 1.05 * 69.5 / (4 * 3.35) + 80 * 0.068 == pytest.approx(1e3 * steps.a, rel=0.01)
+    """70B in fp8 on four H100: 5.2 ms to read the weights at the data sheet's bandwidth, and 80 layers."""
+    c, engine = Coefficients(), prior(load_shape("llama-3.1-70b"), load_gpu("h100"), 4, "fp8")
+    floor = c.weight_read * 69.5e9 / (4 * 3.35e12) + 80 * (c.layer_s + c.split_layer_s)
+    assert floor == pytest.approx(engine.step(0, 1, 0), rel=0.01)
 
 
 def test_a_measured_point_of_another_house_is_near() -> None:
@@ -47,7 +49,7 @@ def test_a_measured_point_of_another_house_is_near() -> None:
     got = predict(Point(H100, Shape(1024, 1024), 16, 0.1214, 0.01319), found)
     assert got is not None
     assert 0.01319 == pytest.approx(got.itl_s, rel=0.05)
-    assert 0.1214 == pytest.approx(got.ttft_s, rel=0.15)
+    assert 0.1214 == pytest.approx(got.ttft_s, rel=0.25)
 
 
 def test_too_many_clients_for_the_kv_cache_wait() -> None:
@@ -65,6 +67,55 @@ def test_prompts_read_experts_only_in_their_own_steps() -> None:
     engine = StepPrior(StepModel(0.0, 0.0, 0.0, 0.01, Experts(100, 1)), 0.0)
     one = itl_of(engine, 1, Shape(8000, 1000), 8192)
     assert 0.01 * (0.999 * 0.01 + 0.001) == pytest.approx(one, rel=0.01)
+
+
+def test_reads_hide_arithmetic_and_the_other_way_round() -> None:
+    """Neither a small step nor a large one takes the sum of both."""
+    roofline = Roofline(0.01, 1e-4, sharpness=8.0)
+    assert 0.01 == pytest.approx(roofline.seconds(10), rel=0.01)
+    assert 0.1 == pytest.approx(roofline.seconds(1000), rel=0.01)
+    assert 0.01 < roofline.seconds(100) < 0.012
+
+
+def test_attention_of_prompts_grows_with_the_square_of_their_length() -> None:
+    """A 32k prompt of 70B in fp8 on four H100: attention in 16 bits is two thirds of the linear part in 8."""
+    engine = prior(load_shape("llama-3.1-70b"), load_gpu("h100"), 4, "fp8")
+    assert engine.roofline is not None
+    square = engine.attention_s * 32_768**2 / 2
+    assert 4 * 64 * 128 * 80 * 32_768**2 / 2 / (4 * 989e12) * Coefficients().attention == pytest.approx(square)
+    assert 0.4 < square / (engine.roofline.dense_token_s * 32_768) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("quicker", "slower"),
+    [
+        (("gpt-oss-120b", "h200", 2, "fp4"), ("gpt-oss-120b", "h200", 2, "bf16")),
+        (("qwen3-30b-a3b", "h200", 1, "bf16"), ("qwen3-30b-a3b", "rtxpro6000", 1, "bf16")),
+        (("qwen3-32b", "a100", 2, "bf16"), ("qwen3-32b", "rtxpro6000", 2, "bf16")),
+    ],
+)
+def test_what_has_more_to_move_or_less_to_move_it_with_is_slower(
+    quicker: tuple[str, str, int, str], slower: tuple[str, str, int, str]
+) -> None:
+    fast, slow = (
+        prior(load_shape(model), load_gpu(gpu), ranks, precision).step(16, 16, 16_000)
+        for model, gpu, ranks, precision in (quicker, slower)
+    )
+    assert fast < slow
+
+
+def test_weights_that_are_widened_first_cost_arithmetic() -> None:
+    """An A100 has no unit for fp8: prompts take longer than in bf16, though there is less to read."""
+    bf16, fp8 = (
+        prior(load_shape("qwen3-32b"), load_gpu("a100"), 2, each).prompt_work_s(8000) for each in ("bf16", "fp8")
+    )
+    assert 1.0 < fp8 / bf16 < 1.25
+
+
+def test_layers_with_a_window_read_no_more_than_that() -> None:
+    """gpt-oss attends to all tokens in half of its layers."""
+    engine, whole = (prior(load_shape(name), load_gpu("h100"), 1, "bf16") for name in ("gpt-oss-20b", "qwen3-8b"))
+    assert 24 / 2 / 36 * (8 * 64) / (8 * 128) == pytest.approx(engine.steps.g / whole.steps.g, rel=0.01)
 
 
 def test_a_score_is_zero_where_the_engine_is_as_the_prior_says() -> None:
@@ -93,7 +144,7 @@ def test_unknown_models_and_splits_are_listed_as_skipped() -> None:
 
 
 def test_a_fit_to_other_lengths_finds_what_the_prior_got_wrong() -> None:
-    off = Coefficients(weight_read=1.3, kv_read=1.1, compute=2.0)
+    off = Coefficients(weight_read=1.5, kv_read=1.3, compute=2.0)
     points = made(H100, off)
     tpot = score(points).as_json()["median_tpot_error"]
     (found,) = leave_one_shape_out(points)
@@ -103,9 +154,9 @@ def test_a_fit_to_other_lengths_finds_what_the_prior_got_wrong() -> None:
 
 
 def test_a_model_is_predicted_from_another_one() -> None:
-    off = Coefficients(weight_read=1.3, layer_s=90e-6)
+    off = Coefficients(weight_read=1.5, layer_s=90e-6)
     points = made(H100, off) + made(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 2), off)
-    assert all(each.held_out < 0.06 for each in hold_out_models(points))
+    assert all(each.held_out < 0.08 for each in hold_out_models(points))
     assert 2 == len(hold_out_models(points))
 
 

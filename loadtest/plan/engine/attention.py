@@ -1,0 +1,211 @@
+"""Kinds of a model's layers: full attention, attention to a window, and layers with a state of fixed size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from loadtest.plan.engine.fields import Fields
+
+_FULL, _WINDOWED, _RECURRENT, _NONE = "full", "windowed", "recurrent", "none"
+_KINDS = {
+    _FULL: ("full_attention", "attention", "global", "global_attention", "full", "hybrid"),
+    _WINDOWED: ("sliding_attention", "chunked_attention", "sliding_window", "local", "local_attention", "swa"),
+    _RECURRENT: (
+        "linear_attention", "mamba", "mamba2", "recurrent", "lightning_attention", "conv", "kda", "ssm", "linear",
+    ),
+    _NONE: ("mlp", "moe", "identity"),
+}  # fmt: skip
+_PATTERN = {"*": _FULL, "M": _RECURRENT, "-": _NONE, "E": _NONE}
+_STATE_BYTES = 4
+"""States are kept in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): one compressed vector per token and layer, whatever the number of heads."""
+
+    rank: int
+    """Dimension of the compressed keys and values."""
+    rope_dim: int
+    plain_dim: int = 128
+    """Dimension of a head's query beside the rotated part."""
+    value_dim: int = 128
+    index_dim: int = 0
+    """Dimension of the keys by which sparse attention chooses tokens; 0 without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Layers that attend to the last tokens only."""
+
+    layers: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Layers whose state does not grow with the context: linear attention, state spaces, convolutions."""
+
+    layers: int
+    state_bytes: float
+    """Bytes per sequence, over all of these layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Kinds of the layers."""
+
+    full: int
+    window: Window | None = None
+    recurrent: Recurrent | None = None
+    recurrent_parameters: int = 0
+    """Parameters of one recurrent layer."""
+
+
+def layers_of(fields: Fields, layers: int, context: int) -> Layers:
+    """Return the kinds of a model's layers.
+
+    Raises:
+        SettingsError: a field names an unknown kind, or the size of a state is missing.
+    """
+    kinds = _kinds(fields, layers)
+    window = None
+    if kinds[_WINDOWED]:
+        tokens = fields.any_of("sliding_window", "sliding_window_size", "attention_chunk_size", "local_attention")
+        if not tokens:
+            raise fields.wrong("sliding_window", "must be there, because some layers attend to a window", None)
+        window = Window(kinds[_WINDOWED], tokens) if tokens < context else None
+        if window is None:
+            kinds[_FULL] += kinds[_WINDOWED]
+    if not kinds[_RECURRENT]:
+        return Layers(kinds[_FULL], window)
+    state, parameters = _state(fields)
+    recurrent = Recurrent(kinds[_RECURRENT], float(kinds[_RECURRENT] * state * _STATE_BYTES))
+    return Layers(kinds[_FULL], window, recurrent, parameters)
+
+
+def _kinds(fields: Fields, layers: int) -> Counter[str]:
+    pattern = fields.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        unknown = set(pattern) - set(_PATTERN)
+        if unknown:
+            raise fields.wrong("hybrid_override_pattern", f"must consist of {', '.join(_PATTERN)}", pattern)
+        return Counter(_PATTERN[each] for each in pattern)
+    for field in ("layer_types", "layers_block_type"):
+        if named := fields.items(field):
+            return Counter(_kind(fields, field, each) for each in named[:layers])
+    if numbered := fields.items("attn_type_list"):
+        return Counter(_FULL if each else _RECURRENT for each in numbered[:layers])
+    linear = fields.section("linear_attn_config")
+    if linear:
+        full = len(Fields(fields.name, linear).items("full_attn_layers"))
+        return Counter({_FULL: full, _RECURRENT: layers - full})
+    return _by_rule(fields, layers)
+
+
+def _kind(fields: Fields, field: str, value: object) -> str:
+    for kind, names in _KINDS.items():
+        if str(value).lower() in names:
+            return kind
+    known = ", ".join(each for names in _KINDS.values() for each in names)
+    raise fields.wrong(field, f"must be a list of {known}", value)
+
+
+def _by_rule(fields: Fields, layers: int) -> Counter[str]:
+    family = fields.text("model_type")
+    if interval := fields.any_of("full_attention_interval"):
+        full = layers // interval
+        return Counter({_FULL: full, _RECURRENT: layers - full})
+    if period := fields.any_of("attn_layer_period"):
+        offset = fields.get("attn_layer_offset") or 0
+        full = sum(at % period == offset for at in range(layers))
+        return Counter({_FULL: full, _RECURRENT: layers - full})
+    if family in ("mamba", "mamba2", "falcon_mamba"):
+        return Counter({_RECURRENT: layers})
+    if fields.whole_or_zero("attention_chunk_size"):
+        rope = fields.items("no_rope_layers")
+        chunked = sum(bool(each) for each in rope) if rope else layers - layers // 4
+        return Counter({_FULL: layers - chunked, _WINDOWED: chunked})
+    if fields.get("sliding_window") and fields.get("use_sliding_window") is not False:
+        usual = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4}.get(family, 0)
+        every = fields.any_of("sliding_window_pattern") or usual
+        full = layers // every if every else 0
+        if fields.get("use_sliding_window"):
+            full = min(layers, fields.whole_or_zero("max_window_layers"))
+        return Counter({_FULL: full, _WINDOWED: layers - full})
+    if every := fields.any_of("global_attn_every_n_layers"):
+        full = -(-layers // every)
+        return Counter({_FULL: full, _WINDOWED: layers - full})
+    return Counter({_FULL: layers})
+
+
+def _state(fields: Fields) -> tuple[int, int]:
+    """Return the values in a layer's state and its parameters."""
+    hidden = fields.whole("hidden_size")
+    linear = fields.section("linear_attn_config")
+    if linear:
+        inner = Fields(fields.name, linear)
+        heads, dim = inner.whole("num_heads"), inner.whole("head_dim")
+        return heads * dim * dim, 4 * hidden * heads * dim
+    if fields.get("linear_num_value_heads"):
+        heads, values = fields.whole("linear_num_value_heads"), fields.whole("linear_value_head_dim")
+        keys = fields.whole("linear_num_key_heads") * fields.whole("linear_key_head_dim")
+        width = heads * values
+        state = heads * fields.whole("linear_key_head_dim") * values
+        return state, hidden * (2 * keys + 2 * width + 2 * heads) + width * hidden
+    heads = fields.any_of("mamba_n_heads", "mamba_num_heads")
+    if heads:
+        width = heads * fields.any_of("mamba_d_head", "mamba_head_dim")
+        size = fields.any_of("mamba_d_state", "ssm_state_size")
+        groups = fields.any_of("mamba_n_groups", "n_groups") or 1
+        if not width or not size:
+            raise fields.wrong("mamba_d_state", "and mamba_d_head must be there, or ssm_state_size, for Mamba", None)
+        return width * size, hidden * (2 * width + 2 * groups * size + heads) + width * hidden
+    size = fields.any_of("mamba_d_state", "state_size")
+    if size:
+        width = hidden * (fields.any_of("mamba_expand", "expand") or 2)
+        rank = (
+            fields.any_of("mamba_dt_rank", "time_step_rank")
+            if not isinstance(fields.get("mamba_dt_rank") or fields.get("time_step_rank"), str)
+            else -(-hidden // 16)
+        )
+        return width * size, 3 * hidden * width + width * (2 * rank + 2 * size)
+    if cached := fields.any_of("conv_L_cache"):
+        return hidden * cached, 4 * hidden * hidden
+    if fields.items("attn_type_list"):
+        heads = fields.whole("num_attention_heads")
+        dim = fields.whole("head_dim", hidden // heads)
+        return heads * dim * dim, 5 * hidden * heads * dim
+    raise fields.wrong(
+        "linear_num_value_heads", "or mamba_n_heads, mamba_d_state or conv_L_cache must say how large a state is", None
+    )
+
+
+def parameters_of(fields: Fields, latent: LatentAttention | None) -> int:
+    """Return the parameters of one layer's attention."""
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    if latent is not None:
+        query = heads * (latent.plain_dim + latent.rope_dim)
+        rank = fields.whole_or_zero("q_lora_rank")
+        queries = hidden * rank + rank * query if rank else hidden * query
+        keys = hidden * (latent.rank + latent.rope_dim) + latent.rank * heads * (latent.plain_dim + latent.value_dim)
+        return queries + keys + heads * latent.value_dim * hidden
+    kv_heads, head_dim = fields.whole("num_key_value_heads", heads), fields.whole("head_dim", hidden // heads)
+    gates = (
+        1 if fields.get("attn_output_gate") or fields.text("model_type").startswith(("qwen3_next", "qwen3_5")) else 0
+    )
+    return (2 + gates) * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim
+
+
+def latent_of(fields: Fields) -> LatentAttention | None:
+    """Return a model's latent attention; None for another kind."""
+    if not fields.get("kv_lora_rank"):
+        return None
+    return LatentAttention(
+        fields.whole("kv_lora_rank"),
+        fields.whole("qk_rope_head_dim"),
+        fields.whole("qk_nope_head_dim"),
+        fields.whole("v_head_dim"),
+        fields.whole_or_zero("index_head_dim"),
+    )

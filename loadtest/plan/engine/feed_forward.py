@@ -1,0 +1,110 @@
+"""Feed-forward layers of a model: dense ones, and mixtures of experts with shared ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadtest.plan.engine.fields import Fields
+
+_PLAIN = {
+    "gpt2", "opt", "falcon", "phi", "starcoder2", "gpt_neox", "gptj", "bloom", "mpt", "nemotron", "nemotron_h", "bert",
+    "roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "gpt_bigcode", "codegen", "camembert", "deberta-v2",
+    "xlm-roberta-xl", "ernie", "albert", "layoutlm",
+}  # fmt: skip
+"""Families whose feed-forward part has two matrices. The others have a gate as a third."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """A mixture of experts."""
+
+    total: int
+    active: int
+    """Active experts per token, without shared experts."""
+    parameters: int
+    """Parameters of all routed experts in all layers."""
+    layers: int = 0
+    """Layers with experts."""
+    width: int = 0
+    """Width of one expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """All feed-forward layers."""
+
+    experts: ExpertShape | None
+    parameters: int
+    widest: int
+    """Widest activation of a token."""
+
+
+def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
+    """Read the feed-forward layers.
+
+    Raises:
+        SettingsError: a field is missing or wrong.
+    """
+    hidden = fields.whole("hidden_size")
+    inner = fields.section("ffn_config")
+    if inner:
+        fields = Fields(
+            fields.name, {"hidden_size": hidden, "intermediate_size": inner.get("ffn_hidden_size"), **inner}
+        )
+    matrices = 2 if fields.text("model_type") in _PLAIN else 3
+    scout = fields.text("model_type").startswith("llama4")
+    dense = fields.any_of("intermediate_size_mlp") if scout else 0
+    dense = dense or fields.whole("intermediate_size", 4 * hidden)
+    total = _total(fields)
+    pattern = fields.get("hybrid_override_pattern")
+    if not total:
+        plain = pattern.count("-") if isinstance(pattern, str) else layers
+        return FeedForward(None, plain * matrices * hidden * dense, dense)
+    active = fields.whole("num_experts_per_tok")
+    width = fields.whole("moe_intermediate_size", fields.whole("intermediate_size", dense) if scout else dense)
+    sparse = _sparse(fields, layers)
+    shared = fields.whole_or_zero("shared_expert_intermediate_size")
+    shared = shared or fields.whole_or_zero("n_shared_experts") * width or (width if scout else 0)
+    routed = sparse * total * matrices * hidden * width
+    plain = pattern.count("-") if isinstance(pattern, str) else layers - sparse
+    rest = sparse * (matrices * hidden * shared + hidden * total) + plain * matrices * hidden * dense
+    widest = max(dense if plain else 0, active * width + shared)
+    return FeedForward(ExpertShape(total, active, routed, sparse, width), routed + rest, widest)
+
+
+def _total(fields: Fields) -> int:
+    for field in ("n_routed_experts", "num_local_experts", "num_experts"):
+        value = fields.get(field)
+        if isinstance(value, list) and value and all(isinstance(each, int) for each in value):
+            return int(max(value))
+        if value:
+            return fields.whole(field)
+    return 0
+
+
+def _sparse(fields: Fields, layers: int) -> int:
+    """Return the number of layers with experts."""
+    pattern = fields.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return pattern.count("E")
+    listed = fields.get("moe_layers")
+    if isinstance(listed, list):
+        return len(listed)
+    kinds = fields.items("mlp_layer_types")
+    if kinds:
+        return sum(each == "sparse" for each in kinds)
+    named = fields.get("moe_layers_enum")
+    if isinstance(named, str):
+        return len([each for each in named.split(",") if each.strip()])
+    often = fields.get("moe_layer_freq")
+    if isinstance(often, list):
+        return sum(bool(each) for each in often)
+    if (period := fields.any_of("expert_layer_period")) and not fields.items("layers_block_type"):
+        offset = fields.get("expert_layer_offset") or 0
+        return sum(at % period == offset for at in range(layers))
+    first = min(layers, fields.whole_or_zero("first_k_dense_replace") or fields.any_of("moe_layer_start_index"))
+    step = (
+        fields.any_of("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_freq") or 1
+    )
+    plain = {at for at in fields.items("mlp_only_layers") if isinstance(at, int) and 0 <= at < layers}
+    return max(0, (layers - first) // step - len(plain))

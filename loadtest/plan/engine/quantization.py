@@ -1,0 +1,118 @@
+"""The precision of published weights, as the tools that quantise write it into a model's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.plan.engine.fields import Fields
+
+_PLAIN = {
+    "fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "deepspeedfp": "fp8", "ptpc_fp8": "fp8", "nvfp4": "fp4",
+}  # fmt: skip
+_MODELOPT = {
+    "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_PB_WO": "fp8", "FP8_PB_REAL": "fp8", "NVFP4": "fp4",
+    "NVFP4_AWQ": "fp4", "W4A16_NVFP4": "fp4", "W4A16_AWQ": "int4", "W4A8_AWQ": "int4", "INT4_AWQ": "int4",
+    "INT8_SQ": "int8", "W8A8_SQ_PER_CHANNEL": "int8", "MXFP4": "mxfp4", "W4A8_NVFP4_FP8": "fp4",
+}  # fmt: skip
+_BY_BITS = {("int", 4): "int4", ("int", 8): "int8", ("float", 8): "fp8", ("float", 4): "fp4"}
+_DTYPES = {
+    "bfloat16": "bf16", "float16": "bf16", "float32": "bf16", "half": "bf16", "auto": "bf16", "": "bf16",
+    "float8_e4m3fn": "fp8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Precision of published weights."""
+
+    precision: str
+    experts_only: bool = False
+    """Whether all but the routed experts are left in 16 bits."""
+
+
+def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
+    """Return the precision of the weights.
+
+    Args:
+        fields: the configuration.
+        more: the object in hf_quant_config.json, where older ModelOpt exports keep it.
+
+    Raises:
+        SettingsError: the method, the algorithm or the bits are unknown.
+    """
+    section = fields.section("quantization_config") or fields.section("compression_config")
+    if not section:
+        inner = (more or {}).get("quantization")
+        if isinstance(inner, Mapping):
+            return Native(_modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo")))
+        dtype = fields.text("torch_dtype") or fields.text("dtype")
+        if dtype.removeprefix("torch.") not in _DTYPES:
+            raise fields.wrong("torch_dtype", f"must be one of {', '.join(each for each in _DTYPES if each)}", dtype)
+        return Native(_DTYPES[dtype.removeprefix("torch.")])
+    method = str(section.get("quant_method", "")).lower()
+    if method in _PLAIN:
+        return Native(_PLAIN[method], method == "mxfp4")
+    if method.startswith("modelopt"):
+        found = section.get("quant_algo") or (section.get("quantization") or {}).get("quant_algo")
+        if found is None and method == "modelopt_fp4":
+            found = "NVFP4"
+        return Native(_modelopt(fields, "quantization_config.quant_algo", found))
+    if method in ("awq", "gptq", "auto-round", "autoround", "awq_marlin", "gptq_marlin"):
+        bits = section.get("bits", section.get("w_bit", 4))
+        return Native(_bits(fields, "quantization_config.bits", "int", bits))
+    if method in ("compressed-tensors", "sparseml"):
+        return _compressed(fields, section)
+    if method == "bitsandbytes":
+        return Native("int8" if section.get("load_in_8bit") else "int4")
+    if method == "quark":
+        return Native(_quark(fields, section))
+    known = sorted({*_PLAIN, "modelopt", "awq", "gptq", "auto-round", "compressed-tensors", "bitsandbytes", "quark"})
+    raise fields.wrong("quantization_config.quant_method", f"must be one of {', '.join(known)}", method)
+
+
+def _modelopt(fields: Fields, field: str, algorithm: object) -> str:
+    found = _MODELOPT.get(str(algorithm).upper())
+    if found is None:
+        raise fields.wrong(field, f"must be one of {', '.join(_MODELOPT)}", algorithm)
+    return found
+
+
+def _bits(fields: Fields, field: str, kind: str, bits: object) -> str:
+    found = _BY_BITS.get((kind, bits)) if isinstance(bits, int) else None
+    if found is None:
+        raise fields.wrong(field, "must be 4 or 8", bits)
+    return found
+
+
+def _compressed(fields: Fields, section: Mapping[str, Any]) -> Native:
+    groups = section.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise fields.wrong("quantization_config.config_groups", "must be an object with a group", groups)
+    found = set()
+    for name, group in groups.items():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if not isinstance(weights, Mapping):
+            raise fields.wrong(f"quantization_config.config_groups.{name}.weights", "must be one JSON object", weights)
+        field = f"quantization_config.config_groups.{name}.weights.num_bits"
+        precision = _bits(fields, field, str(weights.get("type", "int")), weights.get("num_bits"))
+        form = str(group.get("format") or section.get("format") or "")
+        found.add("mxfp4" if precision == "fp4" and form.startswith("mxfp4") else precision)
+    if len(found) > 1:
+        raise fields.wrong("quantization_config.config_groups", "must have weights of one precision", sorted(found))
+    ignored = " ".join(str(each) for each in section.get("ignore") or ())
+    return Native(found.pop(), "self_attn" in ignored)
+
+
+def _quark(fields: Fields, section: Mapping[str, Any]) -> str:
+    whole = section.get("global_quant_config") or {}
+    weight = whole.get("weight") if isinstance(whole, Mapping) else None
+    if isinstance(weight, list) and weight:
+        weight = weight[0]
+    dtype = str(weight.get("dtype", "")) if isinstance(weight, Mapping) else ""
+    found = {"fp4": "mxfp4", "fp8_e4m3": "fp8", "int4": "int4", "uint4": "int4", "int8": "int8"}.get(dtype)
+    if found is None:
+        field = "quantization_config.global_quant_config.weight.dtype"
+        raise fields.wrong(field, "must be one of fp4, fp8_e4m3, int4, uint4, int8", dtype or None)
+    return found

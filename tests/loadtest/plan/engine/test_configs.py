@@ -1,0 +1,289 @@
+"""Configurations as many families write them: layers, experts, towers and precisions are read, never guessed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import SettingsError
+from loadtest.plan.engine.architectures import KNOWN, find_shape, load_shape
+from loadtest.plan.engine.gpus import find_gpu
+from loadtest.plan.engine.memory import size
+from loadtest.plan.engine.precision import weights_of
+from loadtest.plan.engine.shapes import ModelShape, read_config, shape_of
+
+LLAMA: Mapping[str, Any] = KNOWN["llama-3.1-8b"]
+
+
+def shape(name: str) -> ModelShape:
+    found = find_shape(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 108.6, 17.0),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", 401.6, 17.0),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 80.0, 3.6),
+        ("Qwen/Qwen3.5-397B-A17B", 397.0, 17.0),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 480.0, 35.0),
+        ("Qwen/QwQ-32B", 32.8, 32.0),
+        ("google/gemma-2-9b-it", 9.24, 9.24),
+        ("google/gemma-3-27b-it", 27.4, 27.0),
+        ("microsoft/phi-4", 14.7, 14.2),
+        ("zai-org/GLM-5", 744.0, 40.0),
+        ("moonshotai/Kimi-K2.5", 1027.0, 32.0),
+        ("deepseek-ai/DeepSeek-V3.2", 671.0, 37.0),
+        ("mistralai/Mistral-Nemo-Instruct-2407", 12.2, 11.6),
+        ("mistralai/Mistral-Large-Instruct-2411", 122.6, 122.2),
+        ("codellama/CodeLlama-34b-Instruct-hf", 33.7, 33.5),
+        ("01-ai/Yi-34B-Chat", 34.4, 33.9),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 8.9, 8.3),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B", 31.6, 3.2),
+        ("ibm-granite/granite-3.3-8b-instruct", 8.17, 8.17),
+        ("ibm-granite/granite-4.0-h-small", 32.2, 9.0),
+        ("BAAI/bge-m3", 0.568, 0.568),
+    ],
+)
+def test_a_model_has_as_many_parameters_as_its_card_says(name: str, billions: float, active: float) -> None:
+    found = shape(name)
+    assert billions == pytest.approx((found.parameters + found.tower) / 1e9, rel=0.02)
+    assert active == pytest.approx(found.active_parameters / 1e9, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "fp4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", "int8"),
+        ("nvidia/DeepSeek-R1-0528-NVFP4", "fp4"),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "int4"),
+        ("Qwen/Qwen3-32B-FP8", "fp8"),
+        ("moonshotai/Kimi-K2.5", "int4"),
+        ("unsloth/Qwen3-32B-bnb-4bit", "int4"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "bf16"),
+    ],
+)
+def test_the_precision_in_a_name_is_that_of_the_weights(name: str, precision: str) -> None:
+    assert precision == shape(name).native
+
+
+@pytest.mark.parametrize(
+    ("section", "precision"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, "mxfp4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "nvfp4-pack-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}}},
+            },
+            "fp4",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+            },
+            "int4",
+        ),
+    ],
+)
+def test_tools_that_quantise_are_read(section: dict[str, Any], precision: str) -> None:
+    assert precision == shape_of("x", {**LLAMA, "quantization_config": section}).native
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"quant_method": "quip"}, "quantization_config.quant_method must be one of"),
+        ({"quant_method": "modelopt", "quant_algo": "W2A2"}, "quantization_config.quant_algo must be one of"),
+        ({"quant_method": "modelopt"}, "quantization_config.quant_algo must be one of"),
+        ({"quant_method": "gptq", "bits": 3}, "quantization_config.bits must be 4 or 8, got 3"),
+        ({"quant_method": "compressed-tensors"}, "quantization_config.config_groups must be an object with a group"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 2, "type": "int"}}}},
+            "quantization_config.config_groups.g.weights.num_bits must be 4 or 8, got 2",
+        ),
+    ],
+)
+def test_an_unknown_quantisation_is_an_error_that_names_the_field(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        shape_of("x", {**LLAMA, "quantization_config": section})
+
+
+def test_modelopts_own_file_beside_the_config_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(dict(LLAMA)))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    assert "fp4" == read_config(tmp_path).native
+
+
+def test_windowed_layers_keep_their_window_and_the_others_all_tokens() -> None:
+    """gemma-3-27b: 10 of 62 layers attend to all tokens, the others to 1,024."""
+    found = shape("gemma-3-27b")
+    each = 2 * 16 * 128 * 2
+    assert 62 * each == found.kv_bytes()
+    assert (10 + 52 * 1024 / 8192) * each == pytest.approx(found.kv_bytes(length=8192))
+    assert 62 * each == found.kv_bytes(length=500)
+
+
+@pytest.mark.parametrize(
+    ("more", "full"),
+    [
+        ({"layer_types": ["sliding_attention"] * 24 + ["full_attention"] * 8, "sliding_window": 512}, 8),
+        ({"sliding_window": 4096, "sliding_window_pattern": 4}, 8),
+        ({"sliding_window": 4096, "use_sliding_window": False}, 32),
+        ({"sliding_window": 200_000}, 32),
+        ({"attention_chunk_size": 8192}, 8),
+        ({"full_attention_interval": 4, "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16}, 8),
+        ({"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16}, 4),
+        ({"layers_block_type": ["mamba"] * 30 + ["attention"] * 2, "mamba_d_state": 16}, 2),
+    ],
+)
+def test_layers_that_attend_to_all_tokens_are_counted(more: dict[str, Any], full: int) -> None:
+    assert full == shape_of("x", {**LLAMA, **more}).attending
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"layer_types": ["full_attention", "telepathy"]}, "layer_types must be a list of .* got 'telepathy'"),
+        ({"layer_types": ["sliding_attention"] * 32}, "sliding_window must be there"),
+        ({"layer_types": ["linear_attention"] * 32}, "linear_num_value_heads or mamba_n_heads"),
+        ({"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern must consist of"),
+        ({"vision_config": {"patch_size": 14}}, "vision_config: .*hidden_size and num_hidden_layers must be there"),
+        ({"num_local_experts": 8}, "num_experts_per_tok must be a whole number of at least 1, got None"),
+    ],
+)
+def test_what_is_not_understood_is_named(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        shape_of("x", {**LLAMA, **more})
+
+
+def test_states_of_fixed_size_take_memory_per_sequence_and_none_per_token() -> None:
+    """Of 48 layers of Qwen3-Next 12 keep keys and values: 2 heads of 256."""
+    found = shape("qwen3-next-80b-a3b")
+    assert 12 * 2 * 2 * 256 * 2 == found.kv_bytes()
+    assert found.recurrent is not None
+    assert 36 * 32 * 128 * 128 * 4 == found.recurrent.state_bytes
+    gpu = find_gpu("h100")
+    assert gpu is not None
+    few, many = (size(found, gpu, 4, "fp8", sequences=count) for count in (1, 64))
+    assert 63 * found.recurrent.state_bytes / 4 == pytest.approx(many.overhead - few.overhead)
+
+
+def test_an_encoder_of_images_takes_memory_in_16_bits() -> None:
+    plain, seeing = shape("mistral-small-24b"), shape("mistral-small-3.2-24b")
+    gpu = find_gpu("l40s")
+    assert gpu is not None
+    assert 0.4e9 == pytest.approx(seeing.tower, rel=0.05)
+    assert size(seeing, gpu, 2, "fp8").weights - size(plain, gpu, 2, "fp8").weights == pytest.approx(seeing.tower)
+
+
+def test_names_of_other_families_are_read() -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    found = shape_of("gpt2", {**gpt2, "tie_word_embeddings": True})
+    assert (12, 12, 1024) == (found.layers, found.heads, found.context)
+    assert 124e6 == pytest.approx(found.parameters, rel=0.02)
+
+
+def test_text_parts_are_found_within_models_of_several_kinds_of_input() -> None:
+    around = {"text_config": dict(LLAMA), "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24}}
+    found = shape_of("x", around)
+    assert load_shape("llama-3.1-8b").parameters == found.parameters
+    assert found.tower > 0
+
+
+def test_an_encoder_has_no_kv_cache() -> None:
+    found = shape("bge-m3")
+    assert found.encoder
+    assert 0.0 == found.kv_bytes()
+
+
+def test_shared_experts_and_dense_layers_are_not_routed() -> None:
+    scout = shape("llama-4-scout")
+    assert scout.experts is not None
+    routed = 48 * 16 * 3 * 5120 * 8192
+    assert routed == scout.experts.parameters
+    assert 48 * 3 * 5120 * 8192 == pytest.approx(scout.parameters - routed - 2 * 202048 * 5120, rel=0.7)
+
+
+def test_only_experts_are_quantised_where_the_config_leaves_attention_out() -> None:
+    """Kimi-K2.5 is published with 594 GB: experts in 4 bits, the rest in 16."""
+    found = shape("kimi-k2.5")
+    assert found.experts is not None
+    rest = found.parameters - found.experts.parameters
+    weights = weights_of(found, "int4")
+    assert 2 * rest == pytest.approx(weights.total_bytes - weights.expert_bytes)
+    assert 594e9 == pytest.approx(weights.total_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100-40"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("h100-nvl", "h100-nvl"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H20", "h20"),
+        ("h20-141gb", "h20-141"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA GB300", "gb300"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 5090", "rtx5090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD Instinct MI355X", "mi355x"),
+    ],
+)
+def test_accelerators_are_known_by_the_names_that_drivers_print(printed: str, name: str) -> None:
+    found = find_gpu(printed)
+    assert found is not None
+    assert name == found.name
+
+
+@pytest.mark.parametrize("printed", ["Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4080", "NVIDIA H100 40GB", "tpu-v6"])
+def test_accelerators_with_another_memory_or_number_are_not_taken_for_their_neighbours(printed: str) -> None:
+    assert find_gpu(printed) is None
+
+
+def test_reductions_between_servers_take_the_network() -> None:
+    gpu = find_gpu("h100")
+    assert gpu is not None
+    assert gpu.link == gpu.reduce_bandwidth(8)
+    assert 50e9 == gpu.reduce_bandwidth(16)
