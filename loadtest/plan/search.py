@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 from cluster.plural import counted
 from loadtest.plan.engine.gpus import Gpu
@@ -108,25 +110,36 @@ def engines(
     """
     found: list[Engine] = []
     lost: list[Rejected] = []
-    sizes = tuple(parallel)
     for gpu in gpus:
         for precision in precisions:
-            fits, too_large = _split(shape, gpu, precision, sizes, layouts or (Layout(),), kv_element_bytes, length)
-            if layouts is None and not fits:
-                widest = [size for size in sizes if size <= gpu.domain][-1:]
-                for stages in STAGES:
-                    more = [Layout(pipeline=stages)]
-                    fits, lost_too = _split(shape, gpu, precision, widest, more, kv_element_bytes, length)
-                    too_large += lost_too
-                    if any(not each.starved for each in fits):
-                        break
-            if layouts is None and shape.latent is not None and shape.experts is not None:
-                groups = [Layout(data=each) for each in GROUPS]
-                shared, lost_too = _split(shape, gpu, precision, (1,), groups, kv_element_bytes, length)
-                fits, too_large = [*fits, *shared], [*too_large, *lost_too]
+            split = partial(_split, shape, gpu, precision, kv_element_bytes=kv_element_bytes, length=length)
+            fits, too_large = (
+                _usual(shape, gpu, tuple(parallel), split) if layouts is None else split(parallel, layouts)
+            )
             found += [replace(each, price=prices.get(gpu.name)) for each in fits]
             lost += too_large
     return found, lost
+
+
+_Split: TypeAlias = Callable[[Iterable[int], Iterable[Layout]], tuple[list[Engine], list[Rejected]]]
+
+
+def _usual(shape: ModelShape, gpu: Gpu, sizes: Sequence[int], split: _Split) -> tuple[list[Engine], list[Rejected]]:
+    """List the splits that make sense where nobody asked for one: tensor parallel, over servers where one is too
+    small, and by groups where latent vectors would be copied to every rank.
+    """
+    fits, too_large = split(sizes, [Layout()])
+    if not fits:
+        widest = [size for size in sizes if size <= gpu.domain][-1:]
+        for stages in STAGES:
+            fits, lost = split(widest, [Layout(pipeline=stages)])
+            too_large += lost
+            if any(not each.starved for each in fits):
+                break
+    if shape.latent is not None and shape.experts is not None:
+        shared, lost = split((1,), [Layout(data=each) for each in GROUPS])
+        fits, too_large = [*fits, *shared], [*too_large, *lost]
+    return fits, too_large
 
 
 def _split(
@@ -135,6 +148,7 @@ def _split(
     precision: str,
     parallel: Iterable[int],
     layouts: Iterable[Layout],
+    *,
     kv_element_bytes: float,
     length: float | None,
 ) -> tuple[list[Engine], list[Rejected]]:

@@ -36,7 +36,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """Layers that attend to the last tokens only."""
 
     layers: int
@@ -57,7 +57,7 @@ class Layers:
     """Kinds of the layers."""
 
     full: int
-    window: Window | None = None
+    window: SlidingWindow | None = None
     recurrent: Recurrent | None = None
     recurrent_parameters: int = 0
     """Parameters of one recurrent layer."""
@@ -75,7 +75,7 @@ def layers_of(fields: Fields, layers: int, context: int) -> Layers:
         tokens = fields.any_of("sliding_window", "sliding_window_size", "attention_chunk_size", "local_attention")
         if not tokens:
             raise fields.wrong("sliding_window", "must be there, because some layers attend to a window", None)
-        window = Window(kinds[_WINDOWED], tokens) if tokens < context else None
+        window = SlidingWindow(kinds[_WINDOWED], tokens) if tokens < context else None
         if window is None:
             kinds[_FULL] += kinds[_WINDOWED]
     if not kinds[_RECURRENT]:

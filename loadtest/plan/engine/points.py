@@ -79,7 +79,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class PriorErrors:
     """Mean relative errors of the prior."""
 
     steps: float
@@ -94,7 +94,7 @@ class Errors:
         return abs(math.log1p(error)) <= Z_90 * DEVIATION * size
 
 
-PRIOR, FOREIGN = Errors(0.08, 0.19, True), Errors(0.16, 0.28, False)
+PRIOR, FOREIGN = PriorErrors(0.08, 0.19, True), PriorErrors(0.16, 0.28, False)
 """As the points of the fit have it, and as fits without one model have it."""
 
 
@@ -106,7 +106,7 @@ class Score:
     points: int
     tpot: Sequence[float]
     ttft: Sequence[float]
-    errors: Errors
+    errors: PriorErrors
 
     @property
     def in_calibration(self) -> bool:
@@ -140,7 +140,7 @@ class Scores:
     """Model, system, precision, points, and why."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the data of `--json`. Errors are parts of the measured value, and None without any point."""
+        """Return the data of `--json`. PriorErrors are parts of the measured value, and None without any point."""
         return {
             "median_tpot_error": _median([each for score in self.configs for each in score.tpot]),
             "median_ttft_error": _median([each for score in self.configs for each in score.ttft]),
@@ -157,7 +157,7 @@ class Scores:
         return statistics.fmean(errors.covers(each, ttft=ttft) for each, errors in pairs) if pairs else None
 
 
-def _part(values: Sequence[float], errors: Errors, *, ttft: bool) -> float:
+def _part(values: Sequence[float], errors: PriorErrors, *, ttft: bool) -> float:
     return statistics.fmean(errors.covers(each, ttft=ttft) for each in values)
 
 
@@ -257,7 +257,7 @@ def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> 
     """Score the prior on measured points."""
     groups: dict[Config, list[tuple[float, float]]] = defaultdict(list)
     skipped: Counter[tuple[str, str, str, str]] = Counter()
-    bounds: dict[Config, Errors] = {}
+    bounds: dict[Config, PriorErrors] = {}
     for point in points:
         config = point.config
         found = known(config)
@@ -282,7 +282,7 @@ def in_calibration(found: Known, tensor_parallel: int) -> bool:
     return (found.shape.name, found.precision) in SEEN and found.gpu.in_calibration and tensor_parallel <= 8
 
 
-def errors_of(found: Known, tensor_parallel: int, lanes: int = 1) -> Errors:
+def errors_of(found: Known, tensor_parallel: int, lanes: int = 1) -> PriorErrors:
     """Return how far off the prior is for an engine."""
     return PRIOR if lanes == 1 and in_calibration(found, tensor_parallel) else FOREIGN
 

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SettingsError, plain_reason
-from loadtest.plan.engine.attention import LatentAttention, Recurrent, Window, latent_of, layers_of, parameters_of
+from loadtest.plan.engine.attention import (
+    LatentAttention,
+    Recurrent,
+    SlidingWindow,
+    latent_of,
+    layers_of,
+    parameters_of,
+)
 from loadtest.plan.engine.feed_forward import ExpertShape, feed_forward_of
 from loadtest.plan.engine.fields import Fields
 from loadtest.plan.engine.quantization import native_of
@@ -45,7 +52,7 @@ class ModelShape:
     """Precision of the published weights."""
     heads: int = 0
     """Attention heads; 0 where the number is not known."""
-    window: Window | None = None
+    window: SlidingWindow | None = None
     recurrent: Recurrent | None = None
     attending: int = 0
     """Layers that attend to the whole context."""
