@@ -13,7 +13,8 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.plan.engine.held_out import (
+from loadtest.plan.engine.points import read_points, score
+from loadtest.plan.measured.held_out import (
     ALONE,
     HeldOut,
     as_json,
@@ -24,7 +25,6 @@ from loadtest.plan.engine.held_out import (
     three_points,
     usable,
 )
-from loadtest.plan.engine.points import read_points, score
 from loadtest.plan.verbs.check_points import show_scores
 
 POINTS = ("vllm_silicon_h100.csv", "vllm_silicon_more.csv")

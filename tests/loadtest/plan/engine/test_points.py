@@ -10,11 +10,11 @@ from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import TraceError
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
-from loadtest.plan.engine.held_out import hold_out_models, leave_one_shape_out
 from loadtest.plan.engine.points import COLUMNS, Config, Point, known, predict, read_points, score
 from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
 from loadtest.plan.engine.steps import Roofline
+from loadtest.plan.measured.held_out import hold_out_models, leave_one_shape_out
 
 H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
 MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
