@@ -74,6 +74,7 @@ async def start_replica(
                 adapter_folder=settings.cluster.folder / "adapters",
                 revision=revision.number,
                 home=home,
+                fixed=settings.registry,
             )
             replica = _make_replica(settings, secret, plan, rank)
             await replica.start()

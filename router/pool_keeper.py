@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from cluster.errors import NoReplicaError, UnavailableError
 from cluster.lifecycle import TaskOwner, uninterrupted
-from cluster.registry.pools import KIND, NOTHING_FIXED, in_force, same_but_size
+from cluster.registry.pools import KIND, NOTHING_FIXED, in_force, same_but_live
 from cluster.registry.view import LOOK_S, RegistryView
 from cluster.settings import PoolSettings
 from cluster.settings.registry import RegistrySettings
@@ -100,7 +100,7 @@ class PoolKeeper:
         for name, settings in list(wanted.items()):
             if name not in self._running:
                 await self._open(name, settings)
-            elif not same_but_size(self._running[name], settings):
+            elif not same_but_live(self._running[name], settings):
                 # Another pool of the same name. What the old one had ends with its replicas.
                 await self._close(name)
                 await self._open(name, settings)

@@ -1,4 +1,7 @@
-"""The autoscaler process: one `PoolScaler` per pool, ticks, metrics and health."""
+"""The autoscaler process: one `PoolScaler` per pool, ticks, metrics and health.
+
+It follows the pools of the registry.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from cluster.autoscaler.actuator import Actuator
 from cluster.autoscaler.metrics import AutoscalerMetrics
@@ -18,9 +22,12 @@ from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
+from cluster.registry.contract import RegistryStore, Watcher
+from cluster.registry.pools import KIND, in_force
+from cluster.registry.view import RegistryView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.contract import RolloutStore
-from cluster.settings import Settings
+from cluster.settings import PoolSettings, Settings
 from cluster.telemetry.otlp_metrics import MetricPush, open_push
 from cluster.trust.secret import ClusterSecret
 
@@ -35,6 +42,23 @@ class AutoscalerStores:
     control: Callable[[str], ControlStore]
     rollout: Callable[[str], RolloutStore] | None = None
     """None where no pool can have a roll-out."""
+    registry: Callable[[], RegistryStore] | None = None
+    """Takes nothing. None where pools are those of the settings and stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """Connections of one pool's scaler."""
+
+    queue: Queue
+    store: ControlStore
+    rollouts: RolloutBook | None
+
+    async def close(self) -> None:
+        await self.queue.close()
+        await self.store.close()
+        if self.rollouts is not None:
+            await self.rollouts.close()
 
 
 class Autoscaler:
@@ -43,29 +67,32 @@ class Autoscaler:
     def __init__(self, settings: Settings, secret: ClusterSecret, stores: AutoscalerStores, actuator: Actuator) -> None:
         self.holder = f"autoscaler-{secrets.token_hex(4)}"
         self._settings = settings
-        self._queues = {name: stores.queue(name) for name in scaled_pools(settings)}
-        self._stores = {name: stores.control(name) for name in scaled_pools(settings)}
-        self._rollouts = (
-            {name: RolloutBook(name, stores.rollout(name)) for name in scaled_pools(settings)} if stores.rollout else {}
-        )
+        self._secret = secret
+        self._stores = stores
+        self._actuator = actuator
         self._owner = TaskOwner(self.holder)
         self._looked_at = time.monotonic()
         self._server: ObservedServer | None = None
         self._push: MetricPush | None = None
-        self.scalers = {
-            name: PoolScaler(
-                name,
-                self.holder,
-                settings.pools[name],
-                settings.autoscaler,
-                self._queues[name],
-                self._stores[name],
-                actuator,
-                secret,
-                rollouts=self._rollouts.get(name),
-            )
-            for name in scaled_pools(settings)
-        }
+        self._view = (
+            RegistryView(stores.registry(), Watcher(self.holder, "autoscaler")) if stores.registry is not None else None
+        )
+        self._pools: Mapping[str, PoolSettings] = settings.pools
+        """Pools that run, as far as they are known."""
+        self._changed = asyncio.Event()
+        self._connections: dict[str, _Connections] = {}
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self.scalers: dict[str, PoolScaler] = {}
+        for name in scaled_pools(settings.pools):
+            self._open(name, settings.pools[name])
+
+    def _open(self, name: str, pool: PoolSettings) -> None:
+        stores, host = self._stores, self._settings.autoscaler
+        rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
+        own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
+        self.scalers[name] = PoolScaler(
+            *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret), rollouts=rollouts
+        )
 
     @property
     def port(self) -> int:
@@ -88,8 +115,51 @@ class Autoscaler:
         resource = {"service.name": "penstock-autoscaler", "service.instance.id": self.holder}
         self._push = open_push(self._settings.telemetry.push(resource), metrics.registry)
         for scaler in self.scalers.values():
-            self._owner.spawn(self._look_after(scaler), scaler.name)
+            self._begin(scaler)
+        if self._view is not None:
+            self._view.listen(KIND, lambda _: self._changed.set())
+            self._owner.spawn(self._view.watch(), "registry")
+            self._owner.spawn(self._follow(), "follow")
         _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})
+
+    def _begin(self, scaler: PoolScaler) -> None:
+        self._work[scaler.name] = self._owner.spawn(self._look_after(scaler), scaler.name)
+
+    async def _follow(self) -> NoReturn:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Look after the pools that the registry has now, with their settings of now."""
+        assert self._view is not None  # noqa: S101 - `_follow` runs only with it
+        entries = self._view.entries(KIND)
+        self._pools = in_force(self._settings.pools, entries, self._settings.registry, self._pools)
+        wanted = scaled_pools(self._pools)
+        for name in [name for name in self.scalers if name not in wanted]:
+            await self._leave(name)
+        for name in wanted:
+            if (scaler := self.scalers.get(name)) is not None:
+                scaler.change(self._pools[name])
+            else:
+                self._open(name, self._pools[name])
+                self._begin(self.scalers[name])
+
+    async def _leave(self, name: str) -> None:
+        """Look after a pool no more."""
+        work = self._work.pop(name)
+        work.cancel()
+        await asyncio.wait([work])
+        await self._resign(self.scalers.pop(name))
+        await self._connections.pop(name).close()
+        _LOG.warning("autoscaler.left", extra={"pool": name})
+
+    async def _resign(self, scaler: PoolScaler) -> None:
+        try:
+            await scaler.resign()
+        except QueueUnavailableError:
+            _LOG.warning("autoscaler.lease_left_to_expire", extra={"pool": scaler.name})
 
     def healthy(self) -> bool:
         """Return whether the loops run: the last turn was less than a minute and three ticks ago."""
@@ -123,15 +193,11 @@ class Autoscaler:
         """Give the leases back, so that another autoscaler may lead at once, and close connections."""
         await self._owner.close()
         for scaler in self.scalers.values():
-            try:
-                await scaler.resign()
-            except QueueUnavailableError:
-                _LOG.warning("autoscaler.lease_left_to_expire", extra={"pool": scaler.name})
-        for name in self.scalers:
-            await self._queues[name].close()
-            await self._stores[name].close()
-        for book in self._rollouts.values():
-            await book.close()
+            await self._resign(scaler)
+        for own in self._connections.values():
+            await own.close()
+        if self._view is not None:
+            await self._view.close()
         if self._push is not None:
             await asyncio.to_thread(self._push.close)
         if self._server is not None:
@@ -139,6 +205,6 @@ class Autoscaler:
         _LOG.info("autoscaler.stopped", extra={"autoscaler": self.holder})
 
 
-def scaled_pools(settings: Settings) -> list[str]:
+def scaled_pools(pools: Mapping[str, PoolSettings]) -> list[str]:
     """Return the names of the pools whose settings ask for an autoscaler."""
-    return [name for name, pool in settings.pools.items() if ControlMode(pool.autoscale.mode) is not ControlMode.OFF]
+    return [name for name, pool in pools.items() if ControlMode(pool.autoscale.mode) is not ControlMode.OFF]

@@ -57,6 +57,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.queue.settings import limits_from
     from cluster.ray_serve.client import ServeApi
     from cluster.redis.check import warn_or_refuse
+    from cluster.registry.redis.store import RedisRegistryStore
     from cluster.rollout.redis.store import RedisRolloutStore
     from cluster.trust.secret import ClusterSecret
 
@@ -65,7 +66,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
         raise SettingsError("redis.url: must be set for an autoscaler; `penstock up` starts an embedded server")
     if not address:
         raise SettingsError("cluster.ray_address: must be set for an autoscaler, such as http://127.0.0.1:8265")
-    if not scaled_pools(settings):
+    if not scaled_pools(settings.pools):
         raise SettingsError("pools: none has autoscale.mode advisory or active, so there is nothing to do")
     first = next(iter(settings.pools))
     await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
@@ -74,6 +75,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
         rollout=lambda pool: RedisRolloutStore(redis.url, pool, redis.timeout_s),
+        registry=lambda: RedisRegistryStore(redis.url, redis.timeout_s),
     )
     secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")
     serve = ServeApi(address, token_file, settings.autoscaler.patience_s)

@@ -15,18 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cluster.autoscaler.actuator import Actual, Actuator
-from cluster.autoscaler.assemble import GroupFacts, assemble, ready_records
+from cluster.autoscaler.assemble import assemble, ready_records
 from cluster.autoscaler.decision_record import DecisionRecord
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
+from cluster.autoscaler.own_settings import ScalerSettings
 from cluster.autoscaler.router_report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
-from cluster.control.load_forecast import LoadRules
-from cluster.control.rails import RailRules
 from cluster.control.replica_policy import SlowDecision, decide
-from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
-from cluster.control.settings import ControlMode, operating_point
+from cluster.control.replica_rules import GroupBounds, SlowState
+from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
@@ -36,7 +35,7 @@ from cluster.queue.heartbeats import PoolView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.record import RolloutState
-from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
+from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from penstock.values.steps import Relief
@@ -88,7 +87,6 @@ class PoolScaler:
     ) -> None:
         """Without `rollouts` the pool has none."""
         self.name = name
-        self.mode = ControlMode(settings.autoscale.mode)
         self.record: DecisionRecord | None = None
         """Last decision made by this autoscaler."""
         self.leading = False
@@ -96,26 +94,30 @@ class PoolScaler:
         self.actual: Actual | None = None
         self.tally = Tally()
         self._holder = holder
-        self._settings = settings.autoscale
-        self._pool_settings = settings
+        self._settings = ScalerSettings.of(settings)
         self._rollouts = rollouts
         self._host = host
         self._queue = queue
         self._store = store
         self._actuator = actuator
         self._secret = secret
-        self._default_point = operating_point(settings)
         self._point: bytes | None = None
-        self._bounds = GroupBounds(
-            settings.autoscale.min_replicas, settings.autoscale.max_replicas or settings.replicas
-        )
-        self._facts = GroupFacts(settings.autoscale.cold_start_s, settings.ranks)
-        self._rules = slow_rules(settings.autoscale)
         self._leader_state = PoolMemory()
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread: dict[str, int] = {}
         """Routers whose reports can't be read, and since when (pool time in milliseconds)."""
+
+    @property
+    def mode(self) -> ControlMode:
+        """Effect of decisions."""
+        return self._settings.mode
+
+    def change(self, settings: PoolSettings) -> None:
+        """Take over settings that have changed. The next decision rests on them."""
+        if settings != self._settings.pool:
+            self._settings = ScalerSettings.of(settings)
+            _LOG.warning("autoscaler.changed", extra={"pool": self.name, "mode": self.mode.value})
 
     async def lead(self) -> bool:
         """Renew the lease, or take it if it is free; return whether this autoscaler leads.
@@ -185,10 +187,10 @@ class PoolScaler:
         self._leader_state = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
         jobs = [job for one in reports.values() for job in one.jobs]
         seen = assemble(
-            view, self._leader_state.meter, self._leader_state.starts, self._facts, await self._fit(view), jobs
+            view, self._leader_state.meter, self._leader_state.starts, self._settings.facts, await self._fit(view), jobs
         )
-        point = point_in_force(await self._point_of(view), self._default_point)
-        made = decide(point, bounds, seen, self._leader_state.slow, self._rules)
+        point = point_in_force(await self._point_of(view), self._settings.point)
+        made = decide(point, bounds, seen, self._leader_state.slow, self._settings.rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
         slow = made.state if self._acts else _unmoved(made.state, seen.at)
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
@@ -222,15 +224,16 @@ class PoolScaler:
         """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
         number, and has the surge beyond it: each replica that changes is missing for a while.
         """
+        bounds = self._settings.bounds
         if self._rollouts is None:
-            return self._bounds, False
+            return bounds, False
         found, _ = await self._rollouts.read()
-        if found is None or not found.state.active or not applies(found, self._pool_settings):
-            return self._bounds, False
+        if found is None or not found.state.active or not applies(found, self._settings.pool):
+            return bounds, False
         number = found.size + found.extra
         if found.state is RolloutState.HELD:
             # It may stay so for days.
-            return GroupBounds(number, max(number, self._bounds.largest)), True
+            return GroupBounds(number, max(number, bounds.largest)), True
         return GroupBounds(number, number), True
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
@@ -296,17 +299,16 @@ class PoolScaler:
 
     async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
         at = view.time_ms / 1000
-        last = self._leader_state.up_to(at).after_break(
-            at, BREAK_TICKS * self._host.tick_s, self._settings.start_timeout_s
-        )
+        own = self._settings.pool.autoscale
+        last = self._leader_state.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, own.start_timeout_s)
         newest = min((one.age_ms / 1000 for one in view.reports if one.router_id in counts), default=None)
-        meter = last.meter.update(at, counts, newest, self._settings.rate_window_s)
+        meter = last.meter.update(at, counts, newest, own.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
         # An advisory decision is stored too, but was not sent to the platform.
         told = stored.target if self._acts else None
         wanted = target if target is not None else told if told is not None else len(ready)
-        starts = last.starts.update(at, ready, wanted, stored.failed_starts, self._settings.start_timeout_s)
+        starts = last.starts.update(at, ready, wanted, stored.failed_starts, own.start_timeout_s)
         if starts.failed > last.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
                                                          "error": stored.failure})  # fmt: skip
@@ -368,21 +370,6 @@ def _unmoved(state: SlowState, at: float) -> SlowState:
     effect.
     """
     return replace(state, moves=tuple(move for move in state.moves if move.at < at))
-
-
-def slow_rules(settings: AutoscaleSettings) -> SlowRules:
-    """Return the constants of the replica policy from the settings."""
-    return SlowRules(
-        drain_s=settings.drain_s,
-        fill=settings.fill,
-        look_back_s=settings.look_back_s,
-        hold_s=settings.hold_s,
-        idle_s=settings.idle_s,
-        load=LoadRules(rate_window_s=settings.rate_window_s),
-        rails=RailRules(
-            stale_s=settings.stale_s, up_window_s=settings.up_window_s, down_window_s=settings.down_window_s
-        ),
-    )
 
 
 def read_fit(text: str | None) -> StepModel | None:

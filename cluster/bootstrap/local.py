@@ -63,8 +63,6 @@ class LocalCluster:
         self._replicas_path = self.run_dir / "replicas.json"
         """Settings of replicas and autoscaler, with the pools that run."""
         self._deploying = asyncio.Lock()
-        self._scaled: dict[str, PoolSettings] = {}
-        """Pools that the autoscaler was started for."""
         self._launcher: PoolLauncher | None = None
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
@@ -211,7 +209,6 @@ class LocalCluster:
             *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._replicas_path)),
             *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
         ]
-        self._scaled = self.pools
         process = self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
         try:
             # Also check the other processes: the supervisor waits here and does not check them.
@@ -257,7 +254,7 @@ class LocalCluster:
         self._guest = self.ray_host is None
         async with self._deploying:
             await self._serve_pools.deploy(settings_with(self.settings, self.pools))
-        await side_by_side(*(self._serve_pools.ready(name, pool.replicas) for name, pool in self._awaited.items()))
+        await side_by_side(*(self._serve_pools.ready(name, pool) for name, pool in self._awaited.items()))
 
     @property
     def _awaited(self) -> dict[str, PoolSettings]:
@@ -268,7 +265,9 @@ class LocalCluster:
     def _serve_pools(self) -> ServePools:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
         log = str(self.ray_host.log_file) if self.ray_host is not None else ""
-        return ServePools(self.serve, self._replicas_path, self._gpus, self._progress, self.check, log)
+        follows = self._launcher is not None
+        parts = self.serve, self._replicas_path, self._gpus, self._progress, self.check, log
+        return ServePools(*parts, follows=follows)
 
     # --- pools that come and go ---------------------------------------------------------------------------------------
 
@@ -281,7 +280,7 @@ class LocalCluster:
         """
         check_model(name, settings)
         await self._redeploy(name, settings)
-        await self._serve_pools.ready(name, settings.replicas)
+        await self._serve_pools.ready(name, settings)
 
     async def end_pool(self, name: str) -> None:
         """End all replicas of a pool; return when they are gone.
@@ -298,9 +297,6 @@ class LocalCluster:
             self._write_replica_settings()
             self._serve_pools.forget_starts(name)
             await self._serve_pools.redeploy(settings_with(self.settings, self.pools))
-            # The next one looks after the pools that run now; the supervisor starts it.
-            if self.pools != self._scaled:
-                await self._stop_autoscaler()
 
     async def _start_routers(self, settings_file: Path) -> None:
         count = self.settings.router.processes

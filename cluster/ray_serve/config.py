@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from cluster.settings import EngineKind, PoolSettings, Settings
+from cluster.settings.rollout import Way, settings_that_change
 
 DEPLOYMENT = "replica"
 """Name of the one deployment of each application."""
@@ -39,8 +40,10 @@ def placement(pool: PoolSettings) -> dict[str, Any]:
     return {"placement_group_bundles": bundles, "placement_group_strategy": "PACK"}
 
 
-def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str, Any]:
-    """Return the declarative config of all pools: one application each, so that each can be updated on its own."""
+def serve_config(settings: Settings, settings_file: str, gpus: int, *, follows: bool = False) -> dict[str, Any]:
+    """Return the declarative config of all pools: one application each, so that each can be updated on its own.
+    `follows`: replicas learn from the registry what changes while they run.
+    """
     return {
         # Tokens and health checks use our own ports.
         "proxy_location": "Disabled",
@@ -49,7 +52,11 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                 "name": app_name(name),
                 "route_prefix": None,
                 "import_path": "deployments.app:build",
-                "args": {"pool": name, "settings_file": settings_file, "digest": replica_digest(settings, name)},
+                "args": {
+                    "pool": name,
+                    "settings_file": settings_file,
+                    "digest": replica_digest(settings, name, follows=follows),
+                },
                 # Our own controller sets the number of replicas through the scale endpoint.
                 "external_scaler_enabled": True,
                 "deployments": [
@@ -73,7 +80,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
     }
 
 
-def replica_digest(settings: Settings, pool: str) -> str:
+def replica_digest(settings: Settings, pool: str, *, follows: bool = False) -> str:
     """Return the SHA-256, in hex, of the settings that the pool's replicas read.
 
     Serve replaces replicas when their arguments change. The file's name alone stays the same. On an existing Ray
@@ -81,10 +88,9 @@ def replica_digest(settings: Settings, pool: str) -> str:
     content and Redis, so they must be replaced.
     """
     tree = settings.model_dump(mode="json", include={"cluster", "redis", "queue", "replica"})
-    # Settings that only routers and the autoscaler read must not replace replicas.
-    tree["pool"] = settings.pools[pool].model_dump(
-        mode="json", exclude={"replicas", "autoscale", "budget_per_hour", "rollout"}
-    )
+    # What replicas do not read, or follow while they run, must not replace them.
+    unread = {*settings_that_change(Way.ENTRY), "budget_per_hour"} - (set() if follows else {"control"})
+    tree["pool"] = settings.pools[pool].model_dump(mode="json", exclude=unread)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -7,13 +7,14 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cluster.errors import BootstrapError
 from cluster.plural import counted
 from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
 from cluster.ray_serve.start_report import FOLDER, Failure, failures, forget, stages
-from cluster.settings import Settings
+from cluster.settings import PoolSettings, Settings
 
 POLL_S = 0.3
 ENGINE_TIMEOUT_S = 900.0
@@ -30,6 +31,8 @@ class ServePools:
         progress: Callable[[str, str], None],
         check: Callable[[], None],
         log: str = "",
+        *,
+        follows: bool = False,
     ) -> None:
         """Prepare the applications.
 
@@ -40,6 +43,7 @@ class ServePools:
             progress: shows a step's name and how far it is.
             check: raises BootstrapError where something ended that a start needs.
             log: path of Ray's log, for errors.
+            follows: whether replicas learn from the registry what changes while they run.
         """
         self._serve = serve
         self._settings_file = settings_file
@@ -48,6 +52,7 @@ class ServePools:
         self._progress = progress
         self._check = check
         self._log = f"; log: {log}" if log else ""
+        self._follows = follows
 
     async def deploy(self, settings: Settings) -> None:
         """Deploy all pools anew.
@@ -58,7 +63,10 @@ class ServePools:
         for name, pool in settings.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
         shutil.rmtree(self._reports, ignore_errors=True)
-        await self._serve.deploy(serve_config(settings, str(self._settings_file), self._gpus))
+        await self._serve.deploy(self._config(settings))
+
+    def _config(self, settings: Settings) -> dict[str, Any]:
+        return serve_config(settings, str(self._settings_file), self._gpus, follows=self._follows)
 
     async def redeploy(self, settings: Settings) -> None:
         """Deploy the pools while others run: these keep the number of replicas that their autoscaler gave them.
@@ -67,7 +75,7 @@ class ServePools:
             BootstrapError: Serve refused it, or does not answer.
         """
         there = await self._serve.status()
-        config = serve_config(settings, str(self._settings_file), self._gpus)
+        config = self._config(settings)
         for app, pool in zip(config["applications"], settings.pools.values(), strict=True):
             if pool.autoscale.mode == "active" and (found := there.get(app["name"])) is not None:
                 app["deployments"][0]["num_replicas"] = max(1, found.target)
@@ -77,8 +85,8 @@ class ServePools:
         """Forget reports of a pool's earlier starts: they say nothing of the next ones."""
         forget(self._reports, name)
 
-    async def ready(self, name: str, wanted: int) -> None:
-        """Wait until so many replicas of a pool run.
+    async def ready(self, name: str, pool: PoolSettings) -> None:
+        """Wait until the replicas of a pool run: as many as its settings ask for, or its autoscaler.
 
         Raises:
             BootstrapError: they do not start.
@@ -91,6 +99,7 @@ class ServePools:
             if final := next((each for each in failed if each.final), None):
                 raise self._not_started(name, final.text)
             if app is not None:
+                wanted = app.target if pool.autoscale.mode == "active" else pool.replicas
                 if app.status == "RUNNING" and app.running >= wanted:
                     self._progress(f"pool {name}", "ready")
                     return

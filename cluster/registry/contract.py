@@ -64,9 +64,9 @@ class Watcher:
 
     id: str
     kind: str
-    """Kind of the process: "router" or "replica"."""
+    """Kind of the process: "router", "replica", "autoscaler" or "launcher"."""
     pool: str = ""
-    """Pool of a replica; empty for a router, which serves all."""
+    """Pool of a replica; empty for others, which serve all."""
     report: bytes = b""
     """What the process made of the entries, in a form of its own."""
 

@@ -28,7 +28,7 @@ from cluster.registry.pools import (
     PoolState,
     in_force,
     outdated,
-    same_but_size,
+    same_but_live,
 )
 from cluster.registry.view import LOOK_S, RegistryView
 from cluster.settings import PoolSettings
@@ -139,7 +139,7 @@ class PoolLauncher:
         wanted = in_force(self._declared, self._view.entries(KIND), self._fixed, self._here)
         for name, settings in list(self._here.items()):
             # A pool that was removed and came again between two looks has other replicas.
-            if name not in wanted or not same_but_size(settings, wanted[name]):
+            if name not in wanted or not same_but_live(settings, wanted[name]):
                 del self._here[name]
                 self._tell(name, PoolState.DRAINING)
                 await self._instead(name, self._end(name, settings))

@@ -15,6 +15,7 @@ from pydantic import ValidationError, model_validator
 from cluster.registry.contract import Entry, Sighting
 from cluster.settings import PoolSettings
 from cluster.settings.registry import RegistrySettings
+from cluster.settings.rollout import Way, settings_that_change
 from cluster.settings.section import Section
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ LAUNCHER = "launcher"
 
 NOTHING_FIXED = RegistrySettings()
 """Settings that let every entry change."""
-LIVE = ("replicas",)
+LIVE = settings_that_change(Way.ENTRY)
 """Settings of a pool that an entry may change while the pool runs."""
 
 
@@ -98,7 +99,7 @@ def in_force(
     return found
 
 
-def same_but_size(one: PoolSettings, other: PoolSettings) -> bool:
+def same_but_live(one: PoolSettings, other: PoolSettings) -> bool:
     """Return whether two settings of a pool differ in what may change while it runs, or not at all."""
     return all(name in LIVE or getattr(one, name) == getattr(other, name) for name in type(one).model_fields)
 

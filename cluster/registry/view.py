@@ -19,6 +19,8 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """Pause between two looks. With it a change is in force everywhere within a second."""
+FOLLOWERS = ("router", "replica", "autoscaler")
+"""Kinds of processes that put entries in force."""
 GONE_MS = 5_000
 """A watcher that has not looked for so long is not waited for."""
 _TRIES = 3
@@ -159,7 +161,7 @@ class RegistryView:
         """Return the processes that follow the registry and live."""
         return [each for each in await self._store.watchers() if each.age_ms <= GONE_MS]
 
-    async def behind(self, version: int, timeout_s: float, kinds: Iterable[str] = ("router", "replica")) -> list[str]:
+    async def behind(self, version: int, timeout_s: float, kinds: Iterable[str] = FOLLOWERS) -> list[str]:
         """Wait until every process knows a version. Return the ids of those that do not after the timeout."""
         until, wanted = time.monotonic() + timeout_s, frozenset(kinds)
         while True:

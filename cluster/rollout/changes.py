@@ -14,10 +14,10 @@ from cluster.errors import SettingsError
 from cluster.rollout.record import Revision, Rollout, RolloutRules
 from cluster.settings import PoolSettings
 from cluster.settings.load import describe_errors
+from cluster.settings.rollout import Way, settings_that_change
 
-CHANGEABLE = ("model", "task", "vllm", "sim")
-"""Settings of a pool that a roll-out can change. The others decide what a replica reserves, or are read by routers and
-autoscaler."""
+CHANGEABLE = settings_that_change(Way.ROLLOUT)
+"""Settings of a pool that a roll-out can change."""
 _PARSERS = ("tool_call_parser", "reasoning_parser")
 """Settings of vLLM that the demo model brings along."""
 

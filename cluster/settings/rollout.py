@@ -1,10 +1,59 @@
-"""Settings of roll-outs."""
+"""How a pool changes while it runs: the one way of each of its settings, and the settings of roll-outs."""
 
 from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
 
 from pydantic import Field
 
 from cluster.settings.section import Section
+
+
+class Way(enum.StrEnum):
+    """Way in which a setting of a running pool changes."""
+
+    ENTRY = "entry"
+    """The pool's entry in the registry. Routers, replicas and autoscaler follow it at once."""
+    POINT = "operating point"
+    """The pool's operating point. They follow it at once, too."""
+    ROLLOUT = "roll-out"
+    """A roll-out, one replica at a time."""
+    NEVER = "never"
+    """Not while the pool runs."""
+
+
+WAYS: Mapping[str, Way] = {
+    "model": Way.ROLLOUT,
+    "engine": Way.NEVER,
+    "task": Way.ROLLOUT,
+    "replicas": Way.ENTRY,
+    "tensor_parallel_size": Way.NEVER,
+    "pipeline_parallel_size": Way.NEVER,
+    "vllm": Way.ROLLOUT,
+    "sim": Way.ROLLOUT,
+    "slo": Way.POINT,
+    "control": Way.ENTRY,
+    "autoscale": Way.ENTRY,
+    "rollout": Way.ENTRY,
+    "price_per_gpu_hour": Way.POINT,
+    "budget_per_hour": Way.POINT,
+    "price_per_million_prompt_tokens": Way.ENTRY,
+    "price_per_million_cached_tokens": Way.ENTRY,
+    "price_per_million_output_tokens": Way.ENTRY,
+}
+"""Way of each setting of a pool."""
+REASONS: Mapping[str, str] = {
+    "engine": "the two kinds of engines have no setting in common",
+    "tensor_parallel_size": "Ray reserves the accelerators of all replicas of a pool alike",
+    "pipeline_parallel_size": "Ray reserves the accelerators of all replicas of a pool alike",
+}
+"""Why a setting never changes while its pool runs."""
+
+
+def settings_that_change(way: Way) -> tuple[str, ...]:
+    """Return the names of the settings of a pool that change in a way."""
+    return tuple(name for name, each in WAYS.items() if each is way)
 
 
 class RolloutSettings(Section):

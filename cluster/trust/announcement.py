@@ -42,9 +42,9 @@ class Announcement:
     """Start of that cluster's Ray session, seconds since the epoch by its head's clock."""
 
     @property
-    def cost_per_hour(self) -> float:
-        """Price of all its accelerators per hour."""
-        return self.price_per_gpu_hour * (self.gpus or self.tensor_parallel_size)
+    def accelerators(self) -> int:
+        """Number of accelerators, also of a replica of the last release, which has one machine."""
+        return self.gpus or self.tensor_parallel_size
 
     def seal(self, secret: ClusterSecret) -> bytes:
         """Return the signed record."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.clock import Clock
@@ -21,7 +22,7 @@ from cluster.control.step_fit import FittedStep, StepFit
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineDeadError
 from cluster.models import Windows
-from cluster.settings import PoolSettings
+from cluster.settings import ControlSettings, PoolSettings
 from deployments.engines.base import Engine
 from deployments.engines.limits import token_budget
 from penstock.values.slo import OperatingPoint
@@ -77,6 +78,8 @@ class Governor:
     ) -> None:
         self._engine = engine
         self._settings = pool.control
+        self._changed = asyncio.Event()
+        """Set when a change of the settings waits for its tick."""
         self._largest = largest
         self._clock = clock
         self._apply = apply
@@ -123,6 +126,15 @@ class Governor:
         """Step model while it can be trusted."""
         return self.fit.trusted
 
+    def change(self, settings: ControlSettings) -> None:
+        """Take over settings that have changed. The next tick comes at once."""
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self.mode = self._mode()
+        self._changed.set()
+        _LOG.warning("control.changed", extra={"mode": self.mode.value})
+
     def set_operating_point(self, point: OperatingPoint, mode: ControlMode | None = None) -> None:
         """Promise another operating point from the next tick on.
 
@@ -159,7 +171,10 @@ class Governor:
         """Tick until cancelled, or until the engine is dead."""
         failing = False
         while True:
-            await asyncio.sleep(self._settings.period_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.period_s):
+                    await self._changed.wait()
+            self._changed.clear()
             try:
                 await self.tick()
                 failing = False

@@ -10,7 +10,9 @@ from typing import Protocol
 
 from cluster.models import EngineStats
 from cluster.queue.heartbeats import DRAIN_CODES
+from cluster.registry.pools import NOTHING_FIXED
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings, TelemetrySettings
+from cluster.settings.registry import RegistrySettings
 from cluster.trust.announcement import Announcement
 from deployments.engines.base import EngineIdentity
 from deployments.replica.output_log import OutputLog
@@ -45,6 +47,8 @@ class ReplicaPlan:
     revision: int = 0
     """Number of the revision of the pool that `pool_settings` are of."""
     home: RayHome = RayHome()
+    fixed: RegistrySettings = NOTHING_FIXED
+    """Pools that only the settings may change."""
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.adapters.keeper import AdapterKeeper
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
+from deployments.replica.follow import follow_pool
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.life import Life, ReplicaPlan, Served, announcement, engine_report, fetched
@@ -152,6 +153,8 @@ class Replica:
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
             self._running = self._build(identity, metrics)
             governor = self._running.governor
+            if self._adapters is not None:
+                follow_pool(self._adapters.view, plan, governor)
             if self._open_control is not None:
                 self._group_fit = GroupFit(self._open_control(), identity, plan.pool_settings)
                 await self._group_fit.seed(governor)
@@ -244,6 +247,7 @@ class Replica:
         if reply.point is not None and reply.point != self._point:
             self._point = reply.point
             point = point_in_force(reply.point, operating_point(self.plan.pool_settings))
+            self._account.price_per_gpu_s = point.price_per_gpu_hour / 3600
             self.governor.set_operating_point(point)
             _LOG.info("replica.operating_point", extra={"itl_p95_s": point.itl_p95_s})
 

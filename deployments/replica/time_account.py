@@ -28,7 +28,8 @@ class TimeAccount:
     def __init__(self, born_at: float, gpus: int, price_per_gpu_s: float) -> None:
         self._born_at = born_at
         self._gpus = gpus
-        self._price = price_per_gpu_s
+        self.price_per_gpu_s = price_per_gpu_s
+        """Price of what is used from now on."""
         self._ready_at: float | None = None
         self._warm_up_s = 0.0
         """Busy time before the replica took work."""
@@ -50,12 +51,12 @@ class TimeAccount:
         gpus, ready_at = self._gpus, self._ready_at
         total = (now - self._born_at) * gpus
         if ready_at is None:
-            return ReplicaTimes(gpus, self._price, total=total, starting=total)
+            return ReplicaTimes(gpus, self.price_per_gpu_s, total=total, starting=total)
         spare = self._spare(now, ready_at, stats)
         idle = spare if self._idle_before_drain is None else min(spare, self._idle_before_drain)
         return ReplicaTimes(
             gpus,
-            self._price,
+            self.price_per_gpu_s,
             total=total,
             starting=(ready_at - self._born_at) * gpus,
             idle=idle * gpus,

@@ -21,6 +21,7 @@ from router.admin.control import MODES, RELIEFS, ControlApi, PoolLook, point_to_
 from router.admin.line import add_line
 from router.dispatch.pool import Pool
 from router.identity import TenantPolicies
+from router.links.replicas import ReplicaSet
 
 FRESH_S = 0.5
 """Age below which a look at the store is used again, so that many watchers cost no more than one."""
@@ -93,10 +94,7 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
         name=pool.name,
         waiting=sum(beat.waiting),
         running=beat.running,
-        replicas=[
-            replica_status(record, known[record.replica_id], linked=pool.replicas.link(record.replica_id) is not None)
-            for record in records
-        ],
+        replicas=[replica_status(record, known[record.replica_id], pool.replicas) for record in records],
         router_ids=beat.routers,
         reachable=pool.available,
         operating_point=point_to_wire(pool.admission.demand.point),
@@ -106,7 +104,7 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
         starting=starting,
         last_decision=newest,
         relief=RELIEFS[Relief.of(beat.relief)],
-        cost_per_hour=sum(known[record.replica_id].cost_per_hour for record in records),
+        cost_per_hour=sum(pool.replicas.cost_per_hour(record.replica_id) for record in records),
         start_failure=stored.failure if stored is not None and failing else "",
     )
 
@@ -156,7 +154,7 @@ def class_counters(view: PoolView) -> Iterable[api.ClassCounters]:
         )
 
 
-def replica_status(record: ReplicaRecord, announcement: Announcement, *, linked: bool) -> api.ReplicaStatus:
+def replica_status(record: ReplicaRecord, announcement: Announcement, replicas: ReplicaSet) -> api.ReplicaStatus:
     """Return the status of a replica, from its newest heartbeat. An older replica does not report all values."""
     stats = record.stats
     drains = record.state is ReplicaState.DRAINING
@@ -169,7 +167,7 @@ def replica_status(record: ReplicaRecord, announcement: Announcement, *, linked:
         batch_limit=record.windows.sequences,
         kv_usage=stats.get("kv_usage", 0.0),
         heartbeat_age=duration_to_wire(record.heartbeat_age_ms / 1000),
-        linked=linked,
+        linked=replicas.link(record.replica_id) is not None,
         metrics_port=announcement.metrics_port,
         output_tokens=int(stats.get("output_tokens", 0)),
         accepted_draft_tokens=int(stats.get("accepted_draft_tokens", 0)),
@@ -188,5 +186,5 @@ def replica_status(record: ReplicaRecord, announcement: Announcement, *, linked:
         hardware=announcement.hardware,
         gpus=announcement.gpus,
         tensor_parallel_size=announcement.tensor_parallel_size,
-        cost_per_hour=announcement.cost_per_hour,
+        cost_per_hour=replicas.cost_per_hour(record.replica_id),
     )

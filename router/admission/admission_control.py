@@ -32,6 +32,8 @@ class AdmissionControl:
         self.refusals = Refusals()
         self.budgets = Budgets()
         self.demand = DemandCounter(self._configured)
+        self.price_per_gpu_hour: float | None = None
+        """Price of an accelerator by the operating point that was set last; None where none was ever set."""
         self.relief = Relief.NONE
         """Step of relief that the autoscaler ordered last: what the pool gives up because it lacks replicas."""
 
@@ -40,7 +42,8 @@ class AdmissionControl:
         self.estimate.beat(reply)
         # The autoscaler restores a point that the store lost. Until then the last point holds.
         if reply.point is not None:
-            self.demand.point = point_in_force(reply.point, self._configured)
+            self.demand.point = point = point_in_force(reply.point, self._configured)
+            self.price_per_gpu_hour = point.price_per_gpu_hour
         self.relief = Relief.of(reply.relief)
 
     def learn(self, metering: AttemptMetering) -> None:

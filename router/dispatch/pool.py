@@ -67,7 +67,6 @@ class Pool:
         self.closing = False
         """Whether the pool is being removed: it takes no new requests."""
         self.queue_settings = queue_settings
-        self.prices = Prices.of(self.settings)
         self.admission = AdmissionControl(self.settings, late_last=queue_settings.late_last)
         self.affinity = Affinity(router_settings.affinity)
         self.recovery = RecoveryLimits(
@@ -165,6 +164,11 @@ class Pool:
     def available(self) -> bool:
         """Whether the queue answers: this router's lease is held."""
         return self._membership.held
+
+    @property
+    def prices(self) -> Prices:
+        """Prices of tokens now."""
+        return Prices.of(self.settings)
 
     @property
     def longest_lag_s(self) -> float:
@@ -372,6 +376,7 @@ class Pool:
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
         self.admission.heard(reply)
+        self.replicas.price_per_gpu_hour = self.admission.price_per_gpu_hour
         now = time.monotonic()
         if reply.run_id != self.resubmit.run_id:
             self._doubt_until = now + self.queue_settings.lease_s

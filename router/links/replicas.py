@@ -71,6 +71,8 @@ class ReplicaSet:
         self.announcements: dict[str, Announcement] = {}
         self._cut_off_at: float | None = None
         """When the last link to a replica that takes work went down; monotonic seconds. None while one is up."""
+        self.price_per_gpu_hour: float | None = None
+        """Price of the pool's accelerators; None for those that replicas announce."""
         self.first_seen = asyncio.Event()
         """Set once a replica of this cluster has been seen."""
 
@@ -189,9 +191,18 @@ class ReplicaSet:
         if known is None:
             return Placement(link, "", 0.0, "")
         model = known.model
-        price_per_s = known.price_per_gpu_hour / 3600
+        price_per_s = self.price_of(known) / 3600
         record = self.records.get(link.replica_id)
         return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest, record)
+
+    def price_of(self, known: Announcement) -> float:
+        """Return the price of one of a replica's accelerators per hour."""
+        return known.price_per_gpu_hour if self.price_per_gpu_hour is None else self.price_per_gpu_hour
+
+    def cost_per_hour(self, replica_id: str) -> float:
+        """Return the price of all accelerators of a known replica per hour."""
+        known = self.announcements[replica_id]
+        return self.price_of(known) * known.accelerators
 
     async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
         """Return a link that is up; None when that takes longer than `seconds`. An address that the registry does not

@@ -23,6 +23,7 @@ from penstock.v1 import registry_pb2 as api
 from router.registry.kinds import ALIAS
 
 _RESTART = "change the settings and restart the cluster; on Kubernetes change `pools` in the chart's values"
+_RAYLESS = f"this cluster runs without Ray, and that needs it: {_RESTART}"
 
 
 class PoolCalls:
@@ -88,7 +89,7 @@ class PoolCalls:
                 yield "name", f"pool {name!r} is being removed; wait until it has gone"
             yield from _of_new(name, entry.settings, launcher, aliases)
         else:
-            yield from _of_changed(running, entry.settings)
+            yield from _of_changed(running, entry.settings, launcher)
 
     def _aliases(self, edits: Sequence[Edit]) -> dict[str, AliasSettings]:
         """Return all aliases as they are after the edits."""
@@ -123,18 +124,24 @@ def _of_new(
     if name in aliases:
         yield "name", f"{name!r} is an alias; a pool needs a name of its own"
     if not launcher.ray:
-        # Without Ray nothing gives replicas their accelerators, and no autoscaler runs.
-        needs = f"this cluster runs without Ray, and that needs it: {_RESTART}"
         if settings.engine is not EngineKind.SIM:
-            yield "value.settings.engine", f"must be 'sim', got {settings.engine.value!r}; {needs}"
+            # Without Ray nothing gives replicas their accelerators.
+            yield "value.settings.engine", f"must be 'sim', got {settings.engine.value!r}; {_RAYLESS}"
         if settings.autoscale.mode != "off":
-            yield "value.settings.autoscale.mode", f"must be 'off', got {settings.autoscale.mode!r}; {needs}"
+            yield "value.settings.autoscale.mode", _needs_ray(settings)
 
 
-def _of_changed(running: PoolSettings, settings: PoolSettings) -> Iterator[tuple[str, str]]:
+def _of_changed(running: PoolSettings, settings: PoolSettings, launcher: LauncherReport) -> Iterator[tuple[str, str]]:
     for field in type(running).model_fields:
         if field not in LIVE and getattr(running, field) != getattr(settings, field):
             yield f"value.settings.{field}", "can't change here; `penstock apply` says how each setting changes"
+    if not launcher.ray and running.autoscale.mode != settings.autoscale.mode:
+        yield "value.settings.autoscale.mode", _needs_ray(settings)
+
+
+def _needs_ray(settings: PoolSettings) -> str:
+    # Without Ray no autoscaler runs.
+    return f"must be 'off', got {settings.autoscale.mode!r}; {_RAYLESS}"
 
 
 def _pools_of(alias: AliasSettings) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,10 +13,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.registry.contract import Author, Edit, Watcher
-from cluster.registry.launcher import PoolLauncher
 from cluster.registry.view import RegistryView
-from cluster.settings import PoolSettings
-from loadtest.benchmarks.rollouts.places import Places
 from penstock.client import (
     AsyncClient,
     GenerateOptions,
@@ -27,49 +23,12 @@ from penstock.client import (
     NotFoundError,
     RegistryEdit,
 )
+from tests.support.launching import launching
 from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-class Machine:
-    """A platform in this process."""
-
-    def __init__(self, stack: Stack) -> None:
-        self._stack = stack
-        self.places: dict[str, Places] = {}
-
-    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
-        stack = self._stack
-        alone = stack.settings.model_copy(update={"pools": {name: settings}})
-        opened = (lambda: stack.queue(name)), (lambda: stack.rollout(name))
-        self.places[name] = Places(alone, name, settings.replicas, *opened, secret=stack.secret)
-        await self.places[name].full.wait()
-
-    async def end_pool(self, name: str) -> None:
-        if (places := self.places.pop(name, None)) is not None:
-            await places.close()
-
-
-@contextlib.asynccontextmanager
-async def launching(stack: Stack) -> AsyncIterator[Machine]:
-    async def forget(_pool: str) -> None:
-        pass
-
-    machine = Machine(stack)
-    launcher = PoolLauncher(stack.settings.pools, stack.registry(), machine, stack.queue, forget)
-    await launcher.begin()
-    running = asyncio.create_task(launcher.run())
-    try:
-        yield machine
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await launcher.close()
-        for name in list(machine.places):
-            await machine.end_pool(name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

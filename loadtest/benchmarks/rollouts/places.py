@@ -10,6 +10,7 @@ from typing import NoReturn
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
+from cluster.registry.contract import RegistryStore
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.contract import RolloutStore
 from cluster.settings import PoolSettings, Settings
@@ -40,8 +41,9 @@ class Places:
         *,
         secret: Callable[[], ClusterSecret],
         open_engine: OpenEngine = build_engine,
+        open_registry: Callable[[], RegistryStore] | None = None,
     ) -> None:
-        """Begin to start `count` replicas."""
+        """Begin to start `count` replicas. Without `open_registry` they follow no registry."""
         self.settings = settings
         self.pool = pool
         self.replicas: dict[int, Replica] = {}
@@ -54,12 +56,18 @@ class Places:
         self._open_store = open_store
         self._secret = secret
         self._open_engine = open_engine
+        self._open_registry = open_registry
         self._engines = 0
         self._started = 0
         self._count = count
         self._owner = TaskOwner("places")
         self._kept: dict[int, asyncio.Task[None]] = {}
         self._owner.spawn(self._size(), "size")
+
+    def change(self, settings: Settings, count: int) -> None:
+        """Take over settings for replicas that start from now on, and another number of places."""
+        self.settings, self._count = settings, count
+        self._look()
 
     @property
     def revisions(self) -> list[int]:
@@ -143,7 +151,8 @@ class Places:
                     telemetry=settings.telemetry,
                     revision=revision.number,
                 )
-                found = Replica(plan, self._open_engine(own), self._open_queue, self._secret())
+                parts = plan, self._open_engine(own), self._open_queue, self._secret()
+                found = Replica(*parts, open_registry=self._open_registry)
                 await found.start()
                 return found
         except Exception as error:

@@ -9,12 +9,16 @@ from typing import Any
 
 from cluster.control.settings import operating_point
 from cluster.errors import SettingsError
+from cluster.registry.pools import LIVE
 from cluster.rollout.changes import CHANGEABLE, changed, merged
 from cluster.settings import PoolSettings
+from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
 from penstock.values.slo import ClassSlo, OperatingPoint
 
-_POINT = ("slo", "price_per_gpu_hour", "budget_per_hour")
+_POINT = settings_that_change(Way.POINT)
 """Settings that are a pool's operating point."""
+_SCALED = "the pool's autoscaler decides on it; its bounds are autoscale.min_replicas and autoscale.max_replicas"
+_BACK = "a roll-out can't take a setting out again that the pool began with"
 _CLASSES = ("interactive", "standard", "batch")
 
 
@@ -29,6 +33,14 @@ class Means(enum.StrEnum):
     """Not while the pool runs."""
 
 
+_MEANS = {
+    Way.ROLLOUT: Means.ROLLOUT,
+    Way.ENTRY: Means.AT_ONCE,
+    Way.POINT: Means.AT_ONCE,
+    Way.NEVER: Means.RESTART,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class FieldChange:
     """Change of one setting."""
@@ -38,6 +50,8 @@ class FieldChange:
     before: Any
     after: Any
     means: Means
+    why: str = ""
+    """Why it can't be made while the pool runs."""
 
     @property
     def field(self) -> str:
@@ -69,8 +83,9 @@ class RunningPool:
             slo: ClassSlo = getattr(self.point, name)
             tree["slo"][name] |= {"ttft_p99_s": slo.ttft_p99_s, "itl_p95_s": slo.itl_p95_s}
         tree["slo"]["attainment"] = self.point.attainment
-        for name in _POINT[1:]:
-            tree[name] = getattr(self.point, name)
+        for name in _POINT:
+            if name != "slo":
+                tree[name] = getattr(self.point, name)
         return PoolSettings.model_validate(tree)
 
 
@@ -88,6 +103,14 @@ class PoolChange:
     def of(self, means: Means) -> tuple[FieldChange, ...]:
         """Return the changes that are made in a way."""
         return tuple(each for each in self.fields if each.means is means)
+
+    @property
+    def entry(self) -> PoolSettings | None:
+        """New settings of its entry; None where they stay."""
+        changed = {each.path[0] for each in self.of(Means.AT_ONCE)}.intersection(LIVE)
+        if not changed or self.before is None or self.after is None:
+            return None
+        return self.before.own.model_copy(update={name: getattr(self.after, name) for name in changed})
 
     @property
     def replicas(self) -> int | None:
@@ -129,14 +152,16 @@ def pool_changes(
 def _fields(before: RunningPool, after: PoolSettings) -> tuple[FieldChange, ...]:
     old, new = _flat(before.settings.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
     found = [
-        FieldChange(path, old.get(path), new.get(path), _means(path[0], after))
+        FieldChange(path, old.get(path), new.get(path), *_means(path[0], after))
         for path in dict.fromkeys((*old, *new))
         if old.get(path) != new.get(path)
     ]
     change = PoolChange("", before, after, tuple(found))
     if change.revision and not _arrives(before, change.revision, after):
         # A roll-out can't set what the pool's own settings have back to nothing.
-        found = [replace(each, means=Means.RESTART) if each.means is Means.ROLLOUT else each for each in found]
+        found = [
+            replace(each, means=Means.RESTART, why=_BACK) if each.means is Means.ROLLOUT else each for each in found
+        ]
     return tuple(found)
 
 
@@ -148,12 +173,10 @@ def _arrives(before: RunningPool, revision: Mapping[str, Any], after: PoolSettin
     return all(getattr(reached, name) == getattr(after, name) for name in CHANGEABLE)
 
 
-def _means(setting: str, after: PoolSettings) -> Means:
-    if setting in CHANGEABLE:
-        return Means.ROLLOUT
-    if setting in _POINT or (setting == "replicas" and after.autoscale.mode != "active"):
-        return Means.AT_ONCE
-    return Means.RESTART
+def _means(setting: str, after: PoolSettings) -> tuple[Means, str]:
+    if setting == "replicas" and after.autoscale.mode == "active":
+        return Means.RESTART, _SCALED
+    return _MEANS[WAYS[setting]], REASONS.get(setting, "")
 
 
 def _flat(tree: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

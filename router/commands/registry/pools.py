@@ -57,10 +57,13 @@ def change_pools(
         if not quiet:
             screen().print("nothing to change")
         return 0
-    if stuck := [f"pools.{change.name}.{each.field}" for change in changes for each in change.of(Means.RESTART)]:
+    if stuck := [(change.name, each) for change in changes for each in change.of(Means.RESTART)]:
+        told = "; ".join(
+            f"pools.{name}.{each.field}: can't change while the pool runs: {each.why}" for name, each in stuck
+        )
         raise SettingsError(
-            f"{', '.join(stuck)}: can't change while the pool runs. Nothing was changed. Restart the cluster with the "
-            "new settings, or add a pool of another name and remove this one"
+            f"{told}. Nothing was changed. Restart the cluster with the new settings, or add a pool of another name "
+            "and remove this one"
         )
     if rolling := [change.name for change in changes if change.before is not None and change.before.rolls]:
         raise SettingsError(
@@ -168,11 +171,10 @@ def _edit(change: PoolChange, running: Mapping[str, RunningPool]) -> RegistryEdi
     if change.before is None:
         settings = change.after.model_dump(mode="json", exclude_unset=True)
         return RegistryEdit("pool", change.name, {"settings": settings})
-    if change.replicas is None:
+    if (entry := change.entry) is None:
         return None
-    sized = change.before.own.model_copy(update={"replicas": change.replicas})
     return RegistryEdit(
-        "pool", change.name, {"settings": sized.model_dump(mode="json", exclude_defaults=True)}, version
+        "pool", change.name, {"settings": entry.model_dump(mode="json", exclude_defaults=True)}, version
     )
 
 

@@ -44,6 +44,8 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         ({"router": {"port": 1}}, False),
         ({"pools": {"demo": {"replicas": 2}}}, False),
         ({"pools": {"demo": {"autoscale": {"mode": "active", "max_replicas": 3}}}}, False),
+        ({"pools": {"demo": {"price_per_million_output_tokens": 3.0}}}, False),
+        ({"pools": {"demo": {"control": {"window_s": 5.0}}}}, True),
         ({"pools": {"demo": {"sim": {"max_model_len": 2000}}}}, True),
         ({"redis": {"url": "redis://elsewhere:6379/0"}}, True),
         ({"replica": {"drain_s": 7}}, True),
@@ -53,3 +55,12 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
 def test_the_arguments_follow_what_replicas_read(flags: dict[str, Any], replaced: bool) -> None:
     """Ray replaces replicas whose arguments change, and looks into no file."""
     assert replaced == (arguments({"pools": {"demo": {}}}) != arguments(flags))
+
+
+def test_replicas_that_follow_the_registry_are_not_replaced_for_what_it_changes() -> None:
+    def digest(control: dict[str, Any]) -> str:
+        settings = load_settings(flags={"pools": {"demo": {"control": control}}}, environ={})
+        found: str = serve_config(settings, "/run/settings.json", 0, follows=True)["applications"][0]["args"]["digest"]
+        return found
+
+    assert digest({}) == digest({"window_s": 5.0})

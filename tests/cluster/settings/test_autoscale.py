@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.autoscaler.autoscaler import scaled_pools
-from cluster.autoscaler.scaler import slow_rules
+from cluster.autoscaler.own_settings import slow_rules
 from cluster.control.replica_rules import SlowRules
 from cluster.errors import SettingsError
 from cluster.settings import AutoscaleSettings, load_settings

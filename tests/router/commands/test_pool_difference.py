@@ -41,7 +41,10 @@ def test_a_pool_is_added_and_one_that_is_not_wanted_goes_only_where_asked() -> N
         ({"price_per_gpu_hour": 2.0}, "price_per_gpu_hour", Means.AT_ONCE),
         ({"replicas": 4}, "replicas", Means.AT_ONCE),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size", Means.RESTART),
-        ({"control": {"window_s": 5.0}}, "control.window_s", Means.RESTART),
+        ({"control": {"window_s": 5.0}}, "control.window_s", Means.AT_ONCE),
+        ({"autoscale": {"drain_s": 5.0}}, "autoscale.drain_s", Means.AT_ONCE),
+        ({"rollout": {"attempts": 5}}, "rollout.attempts", Means.AT_ONCE),
+        ({"price_per_million_output_tokens": 5.0}, "price_per_million_output_tokens", Means.AT_ONCE),
     ],
 )
 def test_each_setting_has_its_own_way(fields: dict[str, Any], field: str, means: Means) -> None:
@@ -54,6 +57,14 @@ def test_the_number_of_an_active_autoscaler_is_its_own() -> None:
     (change,) = pool_changes({"a": pool(**scaled, replicas=2)}, {"a": running(pool(**scaled))}, prune=False)
     assert [Means.RESTART] == [each.means for each in change.fields]
     assert change.replicas is None
+
+
+def test_an_entry_gets_what_it_can_change_and_nothing_else() -> None:
+    wanted = pool(control={"window_s": 5.0}, price_per_gpu_hour=2.0, sim={"max_num_seqs": 8})
+    (change,) = pool_changes({"a": wanted}, {"a": running(pool())}, prune=False)
+    assert pool(control={"window_s": 5.0}) == change.entry
+    (change,) = pool_changes({"a": pool(price_per_gpu_hour=2.0)}, {"a": running(pool())}, prune=False)
+    assert change.entry is None
 
 
 def test_what_runs_is_compared_and_not_what_was_declared() -> None:

@@ -1,0 +1,54 @@
+"""Settings of a pool as its scaler uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.autoscaler.assemble import GroupFacts
+from cluster.control.load_forecast import LoadRules
+from cluster.control.rails import RailRules
+from cluster.control.replica_rules import GroupBounds, SlowRules
+from cluster.control.settings import ControlMode, operating_point
+from cluster.settings import AutoscaleSettings, PoolSettings
+from penstock.values.slo import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerSettings:
+    """Settings of a pool, and what follows from them for its decisions."""
+
+    pool: PoolSettings
+    mode: ControlMode
+    bounds: GroupBounds
+    facts: GroupFacts
+    rules: SlowRules
+    point: OperatingPoint
+    """Operating point of the settings."""
+
+    @classmethod
+    def of(cls, pool: PoolSettings) -> ScalerSettings:
+        """Derive the rest from a pool's settings."""
+        own = pool.autoscale
+        return cls(
+            pool,
+            ControlMode(own.mode),
+            GroupBounds(own.min_replicas, own.max_replicas or pool.replicas),
+            GroupFacts(own.cold_start_s, pool.ranks),
+            slow_rules(own),
+            operating_point(pool),
+        )
+
+
+def slow_rules(settings: AutoscaleSettings) -> SlowRules:
+    """Return the constants of the replica policy from the settings."""
+    return SlowRules(
+        drain_s=settings.drain_s,
+        fill=settings.fill,
+        look_back_s=settings.look_back_s,
+        hold_s=settings.hold_s,
+        idle_s=settings.idle_s,
+        load=LoadRules(rate_window_s=settings.rate_window_s),
+        rails=RailRules(
+            stale_s=settings.stale_s, up_window_s=settings.up_window_s, down_window_s=settings.down_window_s
+        ),
+    )
