@@ -13,7 +13,7 @@ from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError, Unavai
 from cluster.models import ModelInfo
 from cluster.registry.adapters import PoolAdapters
 from cluster.settings import LimitSettings
-from cluster.trust.announcement import model_from_fields
+from cluster.trust.announcement import Announcement, model_from_fields
 from penstock.models import ModelTask
 from penstock.v1 import inference_pb2 as api
 from penstock.wire import capabilities_to_wire, model_task_to_wire, pooling_to_wire
@@ -111,22 +111,25 @@ class Catalog:
         """Return the adapter that a request names: in its field, or as its model."""
         return adapter or ("" if model == pool.name or self.pools(model) else model)
 
-    async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
-        """Return the model and the tokenizer of a pool.
+    async def model(self, pool: Pool, of: Announcement | None = None) -> tuple[ModelInfo, Tokenizer]:
+        """Return the model and the tokenizer of a pool, or of one of its replicas.
 
         Raises:
             NoReplicaError: no replica of the pool has ever been seen, or none can be asked for its tokenizer now.
         """
-        info = self._require(pool)
+        info = self._require(pool) if of is None else self._with_adapters(pool, of.model)
         tokenizer = self._tokenizer(pool, info)
         if tokenizer is None:
             tokenizer = await self._load(pool, info)
-            self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
+            if of is None:
+                self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
         return info, tokenizer
 
-    async def encode(self, pool: Pool, prompt: Prompt, tenant: str) -> tuple[ModelInfo, Sequence[int]]:
-        """Return the model of a pool, and the token ids of a prompt. Tenants take turns with long prompts, because
-        quotas apply only later.
+    async def encode(
+        self, pool: Pool, prompt: Prompt, tenant: str, of: Announcement | None = None
+    ) -> tuple[ModelInfo, Sequence[int]]:
+        """Return the model of a pool, or of one of its replicas, and the token ids of a prompt. Tenants take turns with
+        long prompts, because quotas apply only later.
 
         Raises:
             NoReplicaError: for the reasons of `model`. A prompt of token ids needs no tokenizer.
@@ -134,7 +137,7 @@ class Catalog:
         """
         if isinstance(prompt, TokenPrompt):
             return self._require(pool), prompt.ids
-        info, tokenizer = await self.model(pool)
+        info, tokenizer = await self.model(pool, of)
         if tokenizer.is_quick(prompt):
             return info, await tokenizer.encode_prompt(prompt)
         async with self._fair_turns.turn(tenant):
@@ -160,10 +163,10 @@ class Catalog:
         """
         return self._require(pool)
 
-    async def token_bytes(self, pool: Pool) -> Mapping[int, bytes] | None:
+    async def token_bytes(self, pool: Pool, of: Announcement | None = None) -> Mapping[int, bytes] | None:
         """Return the texts of a model's tokens in UTF-8; None where its tokenizer can't be loaded."""
         try:
-            return (await self.model(pool))[1].token_bytes
+            return (await self.model(pool, of))[1].token_bytes
         except UnavailableError as error:
             # A prompt of token ids is served without a tokenizer, too.
             _LOG.warning("catalog.no_token_bytes", extra={"pool": pool.name, "error": str(error)})
@@ -189,11 +192,14 @@ class Catalog:
         elif pool.name not in self._models and (stored := self._read(pool)) is not None:
             self._models[pool.name] = stored
         info = self._models.get(pool.name)
-        return info if info is None or self._adapters is None else self._adapters.added(pool.name, info)
+        return None if info is None else self._with_adapters(pool, info)
+
+    def _with_adapters(self, pool: Pool, info: ModelInfo) -> ModelInfo:
+        return info if self._adapters is None else self._adapters.added(pool.name, info)
 
     async def _load(self, pool: Pool, info: ModelInfo) -> Tokenizer:
         async def fetch() -> Mapping[str, bytes]:
-            for replica_id in pool.replicas.connected():
+            for replica_id in pool.replicas.reading(info.tokenizer_digest):
                 if (link := pool.replicas.link(replica_id)) is not None:
                     return await link.fetch_tokenizer(info.tokenizer_digest)
             raise NoReplicaError(f"no replica of {pool.name!r} can be asked for its tokenizer now", 1.0)

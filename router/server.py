@@ -58,7 +58,6 @@ from router.records.tracing import Tracing, open_tracing
 from router.registry.build import open_registry
 from router.rollout.api import RolloutApi
 from router.rollout.keeper import RolloutKeeper, open_rollouts
-from router.rollout.members import tokenizer_of
 from router.rollout.metrics import RolloutMetrics
 from router.routing import Aliases
 from router.stores import QueueFactory
@@ -182,7 +181,7 @@ def build_router(
     )
     control_api = ControlApi(running, queues.control, queues.queue)
     records_api = RecordsApi(pools, records, control_api, aliases)
-    rollouts = open_rollouts(settings, queues.rollout, queues.queue, partial(tokenizer_of, secret))
+    rollouts = open_rollouts(settings, queues.rollout, queues.queue)
     metrics.registry.register(RolloutMetrics(rollouts.pools))
     users = PoolUsers(catalog, metrics, jobs, rollouts)
     admin = AdminServicer(

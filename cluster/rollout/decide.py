@@ -117,8 +117,6 @@ def _judged(rollout: Rollout, seen: Seen) -> Rollout:
     found = replace(rollout, late_before=round(late_share(olds, rollout.late_before), 3))
     if len(found.failures) >= found.rules.attempts:
         return go_back(found, seen.at_ms, found.failures[-1])
-    if (why := _foreign(olds, seen.members, new)) is not None:
-        return go_back(found, seen.at_ms, why, Trouble.TOKENIZER)
     passed = []
     for one in seen.members:
         if one.revision != new or one.replica_id in found.retiring:
@@ -131,15 +129,6 @@ def _judged(rollout: Rollout, seen: Seen) -> Rollout:
             if one.replica_id not in found.passed:
                 found = found.told(seen.at_ms, f"{one.replica_id} serves well")
     return replace(found, passed=tuple(passed))
-
-
-def _foreign(olds: Sequence[Member], members: Sequence[Member], new: int) -> str | None:
-    """Return why a new replica can't be judged: with another tokenizer than the old ones it gets no requests."""
-    known = {one.tokenizer for one in olds} - {""}
-    for one in members:
-        if one.revision == new and one.tokenizer and known and one.tokenizer not in known:
-            return f"{one.replica_id} of revision {new} has another tokenizer than the pool: that needs a restart"
-    return None
 
 
 def _forward(rollout: Rollout, seen: Seen) -> Rollout:

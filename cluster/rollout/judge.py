@@ -34,8 +34,6 @@ class Member:
     """Those that failed."""
     late: int = 0
     """Those that missed a latency target of the pool."""
-    tokenizer: str = ""
-    """Digest of its tokenizer; empty where it is not known."""
 
 
 class Finding(enum.Enum):

@@ -49,8 +49,6 @@ class Trouble(enum.StrEnum):
     """Too many of its requests failed."""
     SLO = "slo"
     """Too many of its requests missed the SLO."""
-    TOKENIZER = "tokenizer"
-    """Its tokenizer is another one than that of the pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from cluster.autoscaler.router_report import JobWork
@@ -37,12 +37,13 @@ from router.dispatch.quarantine import Quarantine
 from router.dispatch.reconcile import Reconciler
 from router.dispatch.releases import Releases
 from router.dispatch.resubmit import Resubmit
+from router.dispatch.translations import Translations
 from router.generation.choice import Choice
 from router.generation.choice_table import ChoiceTable
-from router.generation.metering import Prices
 from router.generation.slow_readers import SlowReaders
 from router.links.breaker import BreakerLimits
 from router.links.failure import Failure, RecoveryLimits
+from router.links.placement import Group, Placement
 from router.links.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ class Pool:
         self.mailbox = Mailbox(
             context, membership, self.replicas, self.adoption, self.releases, self.resubmit, parked=self._parked
         )
+        self._translations = Translations(context, self.releases, lambda grant: self.mailbox.granted(grant))
         self.quarantine = Quarantine(context, router_settings.quarantine_s, self._line_up)
         self.reconciler = Reconciler(
             context,
@@ -164,11 +166,6 @@ class Pool:
     def available(self) -> bool:
         """Whether the queue answers: this router's lease is held."""
         return self._membership.held
-
-    @property
-    def prices(self) -> Prices:
-        """Prices of tokens now."""
-        return Prices.of(self.settings)
 
     @property
     def longest_lag_s(self) -> float:
@@ -346,6 +343,10 @@ class Pool:
         """Wait for another slot."""
         self.releases.refuse(choice.entry.request_id, choice.attempt)
 
+    def translate(self, choice: Choice, place: Placement, elsewhere: Iterable[Group]) -> None:
+        """Start a choice once it has the ids of its replica's tokenizer."""
+        self._translations.translate(choice, place, elsewhere)
+
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
         if self.quarantine.leave(choice.entry.request_id):
@@ -365,7 +366,7 @@ class Pool:
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
     def _describe(self) -> RouterBeat:
-        # Runs on the membership's thread.
+        """Runs on the membership's thread."""
         return RouterBeat(
             self._context.router_id,
             self.replicas.connected(),

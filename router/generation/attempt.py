@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Awaitable, Callable
 
 from cluster.errors import EngineRequestError, InvalidRequestError, PenstockError, UnavailableError
 from cluster.telemetry.tracing.context import attempt_parent
@@ -13,6 +14,9 @@ from penstock.v1 import types_pb2 as types
 from router.generation.metering import AttemptOutcome, AttemptTimes, FinishedAttempt
 from router.links.placement import Placement
 from router.links.receiver import Receiver
+
+Again = Callable[[str], Awaitable[pb.Start]]
+"""Function that makes a start anew for the replica of an id, which has another tokenizer."""
 
 
 class Attempt:
@@ -121,3 +125,12 @@ def content_digest(start: pb.Start) -> bytes:
     same.ClearField("tokenizer_digest")
     same.ClearField("trace_parent")
     return hashlib.blake2b(same.SerializeToString(deterministic=True), digest_size=16).digest()
+
+
+def cancelled() -> pb.AttemptEnd:
+    """Return the end of an attempt that was stopped."""
+    return pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED)
+
+
+def nothing() -> None:
+    """Do nothing: what a choice calls until its request is bound."""

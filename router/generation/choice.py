@@ -19,7 +19,7 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Attempt, content_digest, refused_by_engine
+from router.generation.attempt import Again, Attempt, cancelled, content_digest, nothing, refused_by_engine
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, AttemptOutcome, Prices
@@ -56,7 +56,7 @@ class Choice:
         Args:
             index: of the choice in its request, from 0.
             entry: what the queue is told of it.
-            start: what a replica is told of it.
+            start: what a replica is told of it. `again` makes it anew for a replica with another tokenizer.
             pool: where it runs.
             prices: of its tokens.
             deadline: moment on the monotonic clock by which it must have ended.
@@ -84,10 +84,11 @@ class Choice:
         """Whether it has the output of a call that it took over from, and waits to go on from there."""
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
-        self._start = start
+        self.start = start
+        self.again: Again | None = None
         self._pool = pool
-        self._on_start = on_start
-        self._wake = self._tell_end = _nothing
+        self.on_start = on_start
+        self._wake = self._tell_end = nothing
         self._abandoned = False
         """Whether nothing of it is read any more."""
         self._lost = 0
@@ -141,17 +142,17 @@ class Choice:
                 return False
             case _:
                 pass
-        if "" != self._start.tokenizer_digest != place.tokenizer_digest != "":
-            self._misread()
+        if "" != self.start.tokenizer_digest != place.tokenizer_digest != "":
+            self._pool.translate(self, place, others)
             return False
         return True
 
-    def _misread(self) -> None:
-        """Fail: the engine that it got would read its ids as another text."""
+    def misread(self, error: PenstockError | None = None) -> None:
+        """Fail: the engine that it got would read its ids as another text, and can't be given that engine's ids."""
         if self.tokens:
             self._fail_with_usage("the pool's model changed")
         else:
-            self._fail(ModelChangedError(self.entry.request_id))
+            self._fail(error or ModelChangedError(self.entry.request_id))
         self._pool.release(self)
 
     def run_on(self, grant: Grant, place: Placement) -> None:
@@ -160,7 +161,7 @@ class Choice:
         if self.wait.waited_s is None:
             self.wait.waited_s = attempt.queue_s
         start = pb.Start()
-        start.CopyFrom(self._start)
+        start.CopyFrom(self.start)
         if self._deadline is not None:
             start.time_left_ms = max(1, int((self._deadline - attempt.granted_at) * 1000))
         if self.tokens:
@@ -169,8 +170,8 @@ class Choice:
         # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
         start.alone = self._suspect
         attempt.start(self, self.entry.request_id, start)
-        if self._on_start is not None:
-            self._on_start(place.link.replica_id)
+        if self.on_start is not None:
+            self.on_start(place.link.replica_id)
 
     def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""
@@ -225,7 +226,7 @@ class Choice:
         if not self._goes(ChoiceEvent.STOP):
             return
         if self.state is ChoiceState.ENDED:
-            self._conclude(_cancelled())
+            self._conclude(cancelled())
             self._pool.withdraw(self)
         elif self._attempt is not None:
             self._attempt.abort(final=True)
@@ -299,7 +300,7 @@ class Choice:
             return
         if self.state is ChoiceState.STOPPING:
             # Cancelled before it was started: nothing runs, so the slot is free.
-            self._finish(_cancelled())
+            self._finish(cancelled())
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
             another = (self.tokens or refusal.elsewhere) and self._others and self.output.known
@@ -315,7 +316,7 @@ class Choice:
                 self._fail(refused_by_engine(refusal.detail, elsewhere=refusal.elsewhere))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
-            self._misread()
+            self.misread()
         elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and self._at_clients_offset:
             # It is the client that is wrong: what it asks for runs on, and it may come back for it.
             self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
@@ -384,7 +385,7 @@ class Choice:
             self._go_on(acknowledge=end is not None or failure is Failure.STALLED, suspected=suspected)
             return
         if following is Next.CANCELLED:
-            self._finish(_cancelled())
+            self._finish(cancelled())
         elif following is Next.COMPLETE:
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
         elif failure is Failure.LINK and self._at_clients_offset:
@@ -396,7 +397,7 @@ class Choice:
     def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:
         """Wait for another place; what was delivered goes along."""
         if self.tokens:
-            sampling = self._start.sampling
+            sampling = self.start.sampling
             greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
             self.resume_state.interrupt(self._attempt.place.group if self._attempt is not None else None, greedy=greedy)
         self._leave_place(ChoiceEvent.HOLD if suspected else ChoiceEvent.GO_ON, acknowledge=acknowledge)
@@ -446,7 +447,7 @@ class Choice:
 
     def content(self) -> bytes:
         """Return a digest of what is generated, the same for all tenants."""
-        return content_digest(self._start)
+        return content_digest(self.start)
 
     def _clear(self) -> None:
         if self._suspect:
@@ -485,7 +486,7 @@ class Choice:
 
     def abandon(self) -> None:
         """Cancel it: nothing of it is read any more. What the replica keeps is forgotten at the end."""
-        self._wake = self._tell_end = _nothing
+        self._wake = self._tell_end = nothing
         self._abandoned = True
         if self.state.over:
             self.forget()
@@ -529,11 +530,3 @@ class Choice:
         if self.link is None or self._attempt is None:
             return ResumeTokenChoice()
         return ResumeTokenChoice(self.attempt, self.link.replica_id, self.link.address, self._attempt.place.group_id)
-
-
-def _cancelled() -> pb.AttemptEnd:
-    return pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED)
-
-
-def _nothing() -> None:
-    """Do nothing until a request is bound."""

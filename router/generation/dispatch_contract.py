@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from router.links.failure import Failure, RecoveryLimits
+from router.links.placement import Group, Placement
 
 AnyChoice = TypeVar("AnyChoice", contravariant=True)
 
@@ -47,6 +49,11 @@ class Dispatch(Protocol[AnyChoice]):
 
     def refuse(self, choice: AnyChoice) -> None:
         """Give back a grant that could not be started, and wait again."""
+
+    def translate(self, choice: AnyChoice, place: Placement, elsewhere: Iterable[Group]) -> None:
+        """Start a choice on a granted place whose engine has another tokenizer, once it has that engine's ids. Where it
+        can't have these, it waits for one of the other groups, or fails.
+        """
 
     def withdraw(self, choice: AnyChoice) -> None:
         """Leave the line."""

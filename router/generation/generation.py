@@ -65,7 +65,7 @@ class Generation:
         self.pool = ticket.pool
         self.tenant = ticket.tenant
         self.choices = tuple(choices)
-        self._ticket = ticket
+        self.ticket = ticket
         self._secret = secret
         self.router_id, self.arrived_at, self.admitted_at = router_id, arrived_at, admitted_at
         self.origin = call_origin()
@@ -277,7 +277,7 @@ class Generation:
         if not isinstance(error, GenerationFailedError):
             return error
         tokens = sum(choice.tokens for choice in self.choices)
-        prompt_tokens = self._ticket.prompt_tokens
+        prompt_tokens = self.ticket.prompt_tokens
         return GenerationFailedError(self.request_id, tokens, error.attempts, prompt_tokens, error.detail)
 
     def _streams_one(self) -> bool:
@@ -311,7 +311,7 @@ class Generation:
 
     def token(self) -> bytes:
         """Return the resume token as things stand."""
-        return replace(self._ticket, choices=tuple(choice.where() for choice in self.choices)).seal(self._secret)
+        return replace(self.ticket, choices=tuple(choice.where() for choice in self.choices)).seal(self._secret)
 
     def _queued(self) -> api.Queued:
         position = max(choice.wait.position for choice in self.choices if choice.state.waits)
@@ -338,7 +338,7 @@ class Generation:
             choice_index=choice.index,
             replica_id=choice.link.replica_id if choice.link is not None else "",
             queue_time=duration_to_wire(choice.queue_s),
-            prompt_tokens=self._ticket.prompt_tokens,
+            prompt_tokens=self.ticket.prompt_tokens,
         )
 
     def _resumed(self, choice: Choice) -> api.Resumed:
@@ -372,7 +372,7 @@ class Generation:
     def usage(self) -> types.Usage:
         """Count the tokens so far."""
         return types.Usage(
-            prompt_tokens=self._ticket.prompt_tokens,
+            prompt_tokens=self.ticket.prompt_tokens,
             output_tokens=sum(choice.tokens for choice in self.choices),
             cached_tokens=sum(choice.metering.cached_tokens for choice in self.choices),
             reasoning_tokens=sum(choice.metering.reasoning_tokens for choice in self.choices),

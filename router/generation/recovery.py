@@ -64,7 +64,8 @@ class Fit(enum.Enum):
     WAIT = "wait"
     """Not here, as long as there is a better place."""
     NEVER = "never"
-    """Other weights, and no replica has the old ones: going on would join the outputs of two models."""
+    """Other weights or another tokenizer, and no replica has the old ones: going on would join the outputs of two
+    models."""
 
 
 def fit(origin: Group, place: Group, elsewhere: Iterable[Group], given_back: int) -> Fit:
@@ -76,12 +77,18 @@ def fit(origin: Group, place: Group, elsewhere: Iterable[Group], given_back: int
         elsewhere: groups of the other replicas that take work.
         given_back: grants that this choice has given back for this reason.
     """
-    if origin.group_id and place.group_id == origin.group_id:
+    here = _reads_alike(origin, place)
+    if here and origin.group_id and place.group_id == origin.group_id:
         return Fit.SAME
-    others = tuple(elsewhere)
+    others = [other for other in elsewhere if _reads_alike(origin, other)]
     patient = given_back < FOREIGN_GRANTS
     if patient and any(other.group_id == origin.group_id for other in others):
         return Fit.WAIT
-    if not origin.model_digest or place.model_digest == origin.model_digest:
+    if here and (not origin.model_digest or place.model_digest == origin.model_digest):
         return Fit.INEXACT
     return Fit.WAIT if patient and any(o.model_digest == origin.model_digest for o in others) else Fit.NEVER
+
+
+def _reads_alike(one: Group, other: Group) -> bool:
+    """Return whether ids mean the same to two groups, as far as that is known."""
+    return one.tokenizer_digest == other.tokenizer_digest or not (one.tokenizer_digest and other.tokenizer_digest)

@@ -21,6 +21,7 @@ from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
 from cluster.telemetry.tracing.context import TraceSampling
 from cluster.trust.secret import ClusterSecret
+from penstock.models import SamplingParams
 from router.admission.refusals import COMES_BACK, CallName, Refusals
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
@@ -69,7 +70,7 @@ class Admission:
         self._salts = salts
         self._constraints = constraints
         self._expected_output_tokens = expected_output_tokens
-        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing)
+        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing, self._translated)
         self._resumed = Resume(self._builder, secret)
 
     def refused(self, refused: Refused) -> None:
@@ -140,7 +141,8 @@ class Admission:
         try:
             check_ready(pool, way)
             await self._check_open(checked, caller, pool, resume)
-            info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
+            of = self._resumed.replica_of(pool, resume) if resume is not None else None
+            info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
             parsing = await self._constraints.parsing(pool, checked, info, enforced.constraint)
@@ -156,8 +158,7 @@ class Admission:
             raise
         if params.structured != enforced.constraint:
             params = replace(params, structured=enforced.constraint)
-        asked = params.logprobs is not None or params.prompt_logprobs is not None
-        names = await self._catalog.token_bytes(pool) if asked else None
+        names = await self._catalog.token_bytes(pool, of) if _asks_logprobs(params) else None
         if resume is not None:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
@@ -189,6 +190,26 @@ class Admission:
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)
         return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
+
+    async def _translated(self, admitted: Admitted, replica_id: str) -> Admitted:
+        """Return a request as a replica with another tokenizer has to get it. What it was promised stays.
+
+        Raises:
+            InvalidRequestError: that replica's model can't serve it.
+            NoReplicaError: the replica has gone.
+        """
+        pool, checked = admitted.pool, admitted.checked
+        of = pool.replicas.announcements.get(replica_id)
+        if of is None:
+            raise NoReplicaError(f"replica {replica_id!r} of {pool.name!r} has gone", 1.0)
+        check_generates(of.model)
+        info, ids = await self._catalog.encode(pool, checked.prompt, admitted.caller.tenant, of)
+        params, _n = resolve(checked, info, len(ids))
+        most = min(params.max_tokens, admitted.params.max_tokens)
+        params = replace(params, structured=admitted.params.structured, max_tokens=most)
+        parsing = await self._constraints.parsing(pool, checked, info, params.structured)
+        names = await self._catalog.token_bytes(pool, of) if _asks_logprobs(params) else None
+        return replace(admitted, info=info, ids=ids, params=params, parsing=parsing, token_bytes=names)
 
     async def _check_open(
         self, checked: CheckedRequest, caller: Caller, pool: Pool, resume: ResumePoint | None
@@ -326,6 +347,10 @@ class Admission:
         if error.bound == SHED:
             admitted.pool.admission.demand.turned_away(request_class)
         raise error
+
+
+def _asks_logprobs(params: SamplingParams) -> bool:
+    return params.logprobs is not None or params.prompt_logprobs is not None
 
 
 def check_ready(pool: Pool, way: Way) -> None:

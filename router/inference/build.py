@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from cluster.queue.entries import QueueEntry
@@ -17,11 +19,14 @@ from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.generation import Generation
-from router.generation.metering import AttemptMetering
+from router.generation.metering import AttemptMetering, Prices
 from router.generation.output import asks_logprobs
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
 from router.validation import choice_sampling
+
+Translate = Callable[[Admitted, str], Awaitable[Admitted]]
+"""Function that admits a request anew for the replica of an id, which has another tokenizer."""
 
 
 class Builder:
@@ -34,8 +39,10 @@ class Builder:
         policies: TenantPolicies,
         expected_output_tokens: int,
         tracing: TraceSampling | None,
+        translate: Translate,
     ) -> None:
         """`expected_output_tokens`: output that a request is expected to have, where it may have as much."""
+        self._translate = translate
         self._secret = secret
         self._router_id = router_id
         self._policies = policies
@@ -66,7 +73,22 @@ class Builder:
         if trace is not None and self._tracing is not None and self._tracing.text_characters and not admitted.groups:
             generation.prompt = admitted.checked.prompt
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
+        if not admitted.groups and not admitted.checked.names_ids:
+            for choice in choices:
+                choice.again = partial(self._again, admitted, generation, choice)
         return generation
+
+    async def _again(self, admitted: Admitted, generation: Generation, choice: Choice, replica_id: str) -> pb.Start:
+        """Return the start of a choice with the ids of a replica's tokenizer."""
+        found = await self._translate(admitted, replica_id)
+        start = _start(found, choice.index, choice.start.trace_parent)
+        if choice.index == 0:
+            generation.ticket = replace(generation.ticket, prompt_tokens=found.prompt_tokens)
+        if not choice.metering.attempts:
+            choice.metering = AttemptMetering(choice.index, found.prompt_tokens, Prices.of(found.pool.settings))
+        if not choice.tokens and asks_logprobs(start.sampling):
+            choice.output.expect_logprobs(found.ids[0], found.token_bytes)
+        return start
 
     def _choice(self, admitted: Admitted, request_id: str, index: int, trace: RequestTrace | None) -> Choice:
         checked, params, pool = admitted.checked, admitted.params, admitted.pool
@@ -94,24 +116,15 @@ class Builder:
             trace="" if trace is None else trace.own.name,
             preferred_replicas=admitted.preferred,
         )
-        start = pb.Start(
-            prompt_token_ids=admitted.ids if group is None else group.ids,
-            sampling=sampling_to_wire(choice_sampling(params, index)) if group is None else None,
-            pooling=pooling_to_start(group.pooling) if group is not None else None,
-            lora_adapter=checked.lora_adapter,
-            cache_salt=admitted.salt,
-            request_class=request_class_to_wire(checked.request_class),
-            tokenizer_digest=admitted.info.tokenizer_digest,
-            trace_parent="" if trace is None else trace.own.trace_parent,
-            parsing=None if admitted.parsing is None else parsing_to_wire(admitted.parsing),
-        )
+        start = _start(admitted, index, "" if trace is None else trace.own.trace_parent)
+        prices = Prices.of(pool.settings)
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         choice = Choice(
             index,
             entry,
             start,
             pool,
-            pool.prices,
+            prices,
             deadline=admitted.deadline,
             on_start=learn if group is None else None,
             arrived_at=admitted.arrived_at,
@@ -119,7 +132,23 @@ class Builder:
         choice.wait.known_tokens = pool.affinity.known_tokens(admitted.trail)
         if group is not None:
             # Each group has a prompt of its own.
-            choice.metering = AttemptMetering(index, len(group.ids), pool.prices, shares_prompt=False)
+            choice.metering = AttemptMetering(index, len(group.ids), prices, shares_prompt=False)
         if asks_logprobs(start.sampling):
             choice.output.expect_logprobs(admitted.ids[0], admitted.token_bytes)
         return choice
+
+
+def _start(admitted: Admitted, index: int, trace_parent: str) -> pb.Start:
+    """Return what a replica is told of a choice."""
+    group = admitted.groups[index] if admitted.groups else None
+    return pb.Start(
+        prompt_token_ids=admitted.ids if group is None else group.ids,
+        sampling=sampling_to_wire(choice_sampling(admitted.params, index)) if group is None else None,
+        pooling=pooling_to_start(group.pooling) if group is not None else None,
+        lora_adapter=admitted.checked.lora_adapter,
+        cache_salt=admitted.salt,
+        request_class=request_class_to_wire(admitted.checked.request_class),
+        tokenizer_digest=admitted.info.tokenizer_digest,
+        trace_parent=trace_parent,
+        parsing=None if admitted.parsing is None else parsing_to_wire(admitted.parsing),
+    )

@@ -14,6 +14,7 @@ from cluster.errors import (
 )
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import Adopted, KnownRequest
+from cluster.trust.announcement import Announcement
 from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
 from cluster.trust.secret import ClusterSecret
 from router.dispatch.pool import Pool
@@ -37,6 +38,20 @@ class Resume:
         self._builder = builder
         self._secret = secret
         self._continuing = asyncio.Semaphore(CONTINUING)
+
+    def replica_of(self, pool: Pool, resume: ResumePoint) -> Announcement | None:
+        """Return a replica that reads a request to be continued as the one does which had it; None without one, or
+        without a token.
+
+        Raises:
+            InvalidRequestError: the token is not one.
+        """
+        if not resume.token:
+            return None
+        token = ResumeToken.open(resume.token, self._secret)
+        return next(
+            (found for each in token.choices if (found := pool.replicas.alike(each.group_id)) is not None), None
+        )
 
     async def resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | KnownRequest:
         """Continue the request of a resume token. If it is over, return the request that has its key.

@@ -15,6 +15,7 @@ class Group:
     group_id: str
     """Same weights, hardware, tensor parallel size and dtype."""
     model_digest: str
+    tokenizer_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +35,4 @@ class Placement:
     @property
     def group(self) -> Group:
         """Group of the replica."""
-        return Group(self.group_id, self.model_digest)
+        return Group(self.group_id, self.model_digest, self.tokenizer_digest)

@@ -69,6 +69,8 @@ class ReplicaSet:
         self._superseded: dict[str, float] = {}
         """Replicas that a newer Ray cluster replaces, with the time since when; monotonic seconds."""
         self.announcements: dict[str, Announcement] = {}
+        self._tokenizer = ""
+        """Digest of the tokenizer that most of them have; in a roll-out there may be two."""
         self._cut_off_at: float | None = None
         """When the last link to a replica that takes work went down; monotonic seconds. None while one is up."""
         self.price_per_gpu_hour: float | None = None
@@ -103,6 +105,7 @@ class ReplicaSet:
                 self.announcements.pop(replica_id, None)
                 self._owner.spawn(link.close(), "close")
         self._supersede(time.monotonic())
+        self._tokenizer = self._usual_tokenizer()
         if self.records:
             self.first_seen.set()
 
@@ -136,12 +139,16 @@ class ReplicaSet:
         if announcement is None or (announcement.replica_id, announcement.pool) != (record.replica_id, self._pool):
             _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
             return None
-        known = next(iter(self.announcements.values()), None)
-        # One pool has one tokenizer: with token ids of another one the replica would answer nonsense.
-        if known is not None and known.model.tokenizer_digest != announcement.model.tokenizer_digest:
-            _LOG.error("replica.other_tokenizer", extra={"replica": record.replica_id})
-            return None
         return announcement
+
+    def _usual_tokenizer(self) -> str:
+        """Return the digest of the tokenizer that most replicas have which take work; of as many, the one before."""
+        ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
+        found = Counter(self.announcements[name].model.tokenizer_digest for name in ready)
+        most = max(found.values(), default=0)
+        return (
+            self._tokenizer if found[self._tokenizer] == most else next(each for each in found if found[each] == most)
+        )
 
     def _dial(self, replica_id: str, address: str) -> ReplicaLink:
         link = ReplicaLink(
@@ -231,6 +238,11 @@ class ReplicaSet:
             if link.up and not link.suspect and replica_id not in paused and replica_id not in replaced
         )
 
+    def reading(self, tokenizer_digest: str) -> list[str]:
+        """Return those of the `connected` whose tokenizer has this digest."""
+        known = self.announcements
+        return [name for name in self.connected() if known[name].model.tokenizer_digest == tokenizer_digest]
+
     def paused(self) -> frozenset[str]:
         """Return the replicas that failed too often and get no work for a while. Safe to call from another thread."""
         now = time.monotonic()
@@ -257,11 +269,20 @@ class ReplicaSet:
             record, known = self.records.get(replica_id), self.announcements.get(replica_id)
             takes_work = record is not None and record.state is ReplicaState.READY
             if replica_id != besides and takes_work and known is not None:
-                yield Group(known.group_id, known.model.digest)
+                yield Group(known.group_id, known.model.digest, known.model.tokenizer_digest)
 
     def any_announcement(self) -> Announcement | None:
-        """Return the announcement of one of the replicas; None where there is none."""
-        return next(iter(self.announcements.values()), None)
+        """Return the announcement of one of the replicas, with the tokenizer that most of them have; None where there
+        is none.
+        """
+        known = self.announcements.values()
+        usual = (each for each in known if each.model.tokenizer_digest == self._tokenizer)
+        return next(usual, next(iter(known), None))
+
+    def alike(self, group_id: str) -> Announcement | None:
+        """Return the announcement of a replica of a group; None where there is none, or no group."""
+        known = self.announcements.values() if group_id else ()
+        return next((each for each in known if each.group_id == group_id), None)
 
     def ready(self) -> int:
         """Return the number of replicas that take work."""

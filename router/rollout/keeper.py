@@ -38,11 +38,8 @@ class PoolRollout:
         queue_settings: QueueSettings,
         open_store: Callable[[], RolloutStore],
         open_queue: Callable[[], Queue],
-        tokenizer: Callable[[bytes], str],
     ) -> None:
-        """`tokenizer` reads the digest of a replica's tokenizer from its record."""
         self.name = name
-        self._tokenizer = tokenizer
         self.settings = settings
         self._timing = queue_settings
         self._open_store = open_store
@@ -69,7 +66,7 @@ class PoolRollout:
         Raises:
             QueueUnavailableError: the store does not answer.
         """
-        return members_of(await self._observe(), self._tokenizer)
+        return members_of(await self._observe())
 
     async def _observe(self) -> PoolView:
         """Return the pool as its registry shows it.
@@ -106,7 +103,7 @@ class PoolRollout:
         view = await self._observe()
         if not self._settled(view):
             return
-        seen = Seen(view.time_ms, members_of(view, self._tokenizer))
+        seen = Seen(view.time_ms, members_of(view))
         # With a newer record the view could lack what another router has seen: the next look decides.
         after = await self.book.change(lambda record, _: decide(found, seen) if record == found else record)
         if after is not None and after.steps != found.steps:
@@ -176,15 +173,11 @@ def open_rollouts(
     settings: Settings,
     open_store: Callable[[str], RolloutStore],
     open_queue: Callable[[str], Queue],
-    tokenizer: Callable[[bytes], str],
 ) -> RolloutKeeper:
-    """Return the roll-outs of all pools. Nothing connects before `start`, or the first order.
-
-    `tokenizer` reads the digest of a replica's tokenizer from its record.
-    """
+    """Return the roll-outs of all pools. Nothing connects before `start`, or the first order."""
 
     def open_rollout(name: str, pool: PoolSettings) -> PoolRollout:
         stores = partial(open_store, name), partial(open_queue, name)
-        return PoolRollout(name, pool, settings.queue, *stores, tokenizer)
+        return PoolRollout(name, pool, settings.queue, *stores)
 
     return RolloutKeeper(settings.pools, open_rollout)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from cluster.queue.heartbeats import DRAIN_CODES, PoolView, ReplicaRecord
 from cluster.rollout.judge import Member
-from cluster.trust.announcement import Announcement
-from cluster.trust.secret import ClusterSecret
 from penstock.models import DrainReason, ReplicaState
 
 
-def tokenizer_of(secret: ClusterSecret, record: bytes) -> str:
-    """Return the digest of the tokenizer that a replica announces; empty where that can't be read."""
-    announcement = Announcement.open(record, secret)
-    return announcement.model.tokenizer_digest if announcement is not None else ""
+def members_of(view: PoolView) -> list[Member]:
+    """Return the replicas with a live lease."""
+    return [_member(record) for record in view.replicas]
 
 
-def members_of(view: PoolView, tokenizer: Callable[[bytes], str]) -> list[Member]:
-    """Return the replicas with a live lease. `tokenizer` reads the digest of a replica's tokenizer from its record."""
-    return [_member(record, tokenizer) for record in view.replicas]
-
-
-def _member(record: ReplicaRecord, tokenizer: Callable[[bytes], str]) -> Member:
+def _member(record: ReplicaRecord) -> Member:
     stats = record.stats
     stopped = stats.get("drain_reason") == DRAIN_CODES[DrainReason.STOPPED]
     return Member(
@@ -36,5 +26,4 @@ def _member(record: ReplicaRecord, tokenizer: Callable[[bytes], str]) -> Member:
         ended=int(stats.get("ended", 0)),
         failed=int(stats.get("failed", 0)),
         late=int(stats.get("late", 0)),
-        tokenizer=tokenizer(record.record),
     )

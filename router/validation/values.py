@@ -135,6 +135,11 @@ class CheckedRequest:
     tool_names: tuple[str, ...] = ()
     """Names of all tools of the request, also of those that the model is not shown."""
 
+    @property
+    def names_ids(self) -> bool:
+        """Whether it has token ids of the client, which mean something to one tokenizer only."""
+        return isinstance(self.prompt, TokenPrompt) or bool(self.sampling.stop_token_ids or self.sampling.logit_bias)
+
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:

@@ -20,13 +20,12 @@ from cluster.cli.main import main
 from cluster.control.settings import operating_point
 from cluster.settings import PoolSettings
 from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
-from deployments.demo_model import MODEL_DIR
 from deployments.replica.replica import Replica
 from loadtest.benchmarks.rollouts.places import Places
-from penstock.client import AsyncClient, InvalidArgumentError, RegistryEdit
-from router.generation.metering import Prices
+from penstock.client import AsyncClient, InvalidArgumentError, RegistryEdit, Usage
 from tests.support.launching import launching
 from tests.support.stack import SECRET, Stack, running_stack, sim_pool
+from tests.support.tiny_model import make_tokenizer
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
@@ -157,6 +156,13 @@ async def launcher_seen(client: AsyncClient) -> bool:
     return True
 
 
+def cost(pool: PoolSettings, used: Usage) -> float:
+    """Return the cost of a request on accelerators without a price."""
+    cached = pool.price_per_million_cached_tokens or 0.0
+    fresh = pool.price_per_million_prompt_tokens * (used.prompt_tokens - used.cached_tokens)
+    return (fresh + cached * used.cached_tokens + pool.price_per_million_output_tokens * used.output_tokens) / 1e6
+
+
 def leaves(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, dict):
@@ -189,8 +195,10 @@ async def test_what_an_entry_changes_is_in_force_everywhere_and_no_replica_resta
             wanted = PoolSettings.model_validate({**BASE, **changes})
             for router in site.stack.routers:
                 assert wanted == router.pools["demo"].settings
-                assert Prices.of(wanted) == router.pools["demo"].prices
                 assert wanted == router._parts.rollouts.pools["demo"].settings
+                async with AsyncClient(f"127.0.0.1:{router.port}") as client:
+                    answer = await client.generate("demo", "x", max_tokens=8, ignore_eos=True)
+                assert cost(wanted, answer.usage) == pytest.approx(answer.receipt.cost)
             assert [wanted.control] * wanted.replicas == [each.governor._settings for each in site.replicas]
             scaler = site.autoscaler.scalers.get("demo")
             if wanted.autoscale.mode == "off":
@@ -228,8 +236,12 @@ async def test_what_the_operating_point_has_is_in_force_everywhere_and_in_receip
 
 @pytest.mark.parametrize("setting", settings_that_change(Way.ROLLOUT))
 async def test_what_a_roll_out_changes_comes_with_new_replicas(site: Site, setting: str) -> None:
+    model = site.folder / "model"
+    if not model.exists():
+        model.mkdir()
+        make_tokenizer(model)
     values: dict[str, Any] = {
-        "model": str(MODEL_DIR),
+        "model": str(model),
         "task": "generate",
         "vllm": {"max_num_seqs": 8},
         "sim": {**BASE["sim"], "max_num_seqs": 8},

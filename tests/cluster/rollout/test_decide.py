@@ -113,20 +113,6 @@ def test_new_replicas_that_end_together_are_one_failure() -> None:
     assert [NEW.number] * 4 == fleet.revisions
 
 
-def test_a_new_replica_with_another_tokenizer_ends_it() -> None:
-    """It gets no requests beside the old ones, so nobody could judge it."""
-
-    def serve(member: Member) -> Member:
-        return replace(member, tokenizer="old" if member.revision == OLD.number else "new")
-
-    fleet = Fleet(rollout(3, judge_s=2), serves=serve)
-    found = fleet.run(400)
-    assert RolloutState.RETURNED is found.state
-    assert "another tokenizer" in found.reason
-    assert (Trouble.TOKENIZER,) == found.troubles
-    assert 2 == fleet.fewest
-
-
 def test_a_pool_without_room_for_its_surge_changes_one_at_a_time() -> None:
     fleet = Fleet(rollout(1, surge=1))
     fleet._move = lambda place, move=fleet._move: move(place) if place < 1 else None  # type: ignore[method-assign]

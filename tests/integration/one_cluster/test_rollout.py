@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as TokenizerFile
 
-from penstock.client import Client, RolloutState
+from deployments.demo_model import MODEL_DIR
+from penstock.client import Client, RolloutAction, RolloutState
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
 
@@ -60,3 +63,40 @@ def pool_of(client: Client) -> list[object]:
     """Return the replicas of pool `toy`."""
     [found] = [pool for pool in client.cluster_status().pools if pool.name == "toy"]
     return list(found.replicas)
+
+
+def test_a_real_engine_gets_a_model_with_another_tokenizer_and_every_prompt_is_read_by_its_own(
+    engines: ClusterThread, random_model: Path
+) -> None:
+    """Requests that wait while the only replica changes were encoded for the old model, and run on the new one."""
+    text = "What is Penstock?"
+
+    def ask(number: int) -> tuple[int, int]:
+        with Client(engines.target(number % 2)) as client:
+            answer = client.generate("demo", text, max_tokens=4, ignore_eos=True, timeout=240.0)
+            return answer.usage.prompt_tokens, len(answer.choices[0].token_ids)
+
+    def read_by(folder: Path) -> int:
+        return len(TokenizerFile.from_file(str(folder / "tokenizer.json")).encode(text).ids)
+
+    with Client(engines.target()) as admin, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        old, new = read_by(MODEL_DIR), read_by(random_model)
+        assert (old, 4) == ask(0)
+        assert old != new
+        admin.start_rollout("demo", {"model": str(random_model), "vllm": {"max_num_seqs": 16}}, judge_s=0.0)
+        until_sync(lambda: not ready(admin), 60)
+        waited = [pool.submit(ask, number) for number in range(4)]
+        until_sync(lambda: state(admin) is RolloutState.DONE, 240)
+        assert {(new, 4)} == {one.result() for one in waited}
+        admin.change_rollout("demo", RolloutAction.GO_BACK)
+        until_sync(lambda: state(admin) is RolloutState.DONE and ready(admin), 240)
+        assert {(old, 4)} == {ask(0), ask(1)}
+
+
+def ready(client: Client) -> bool:
+    return client.get_model("demo").ready_replicas > 0
+
+
+def state(client: Client) -> RolloutState | None:
+    found = client.rollout("demo")
+    return found.state if found is not None else None

@@ -10,14 +10,18 @@ from typing import Any
 
 import grpc
 import pytest
+from tokenizers import Tokenizer as TokenizerFile
 
 from cluster.models import GenerationSpec
+from deployments.demo_model import MODEL_DIR
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.engine import SimEngine
 from penstock.client import AsyncClient, Finished, Sampling
 from penstock.internal.v1 import replica_pb2 as pb
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.links.replicas import ReplicaSet
-from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
+from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.tiny_model import make_tokenizer
 from tests.support.waiting import until
 
@@ -48,33 +52,148 @@ async def other_model(stack: Stack, folder: Path) -> Spy:
     return engine
 
 
-async def waiting(stack: Stack) -> Any:
+def of_ids(*ids: int, **sampling: Any) -> api.StreamGenerateRequest:
+    """Build a stream whose prompt is ids: nobody can encode it anew."""
+    asked = stream_request(**sampling)
+    asked.generate.prompt.CopyFrom(types.Prompt(tokens=types.TokenPrompt(ids=ids)))
+    return asked
+
+
+async def waiting(stack: Stack, asked: api.StreamGenerateRequest) -> Any:
     """Open a stream that waits."""
-    call = stack.inference().StreamGenerate(stream_request())
+    call = stack.inference().StreamGenerate(asked)
     await until(lambda: stack.routers[0].pools["demo"].active == 1)
     return call
 
 
-async def swapped(stack: Stack, folder: Path) -> tuple[grpc.aio.AioRpcError, Any]:
-    """Replace the only model while a request waits; returns how that ended, and the new engine."""
+async def swapped(stack: Stack, folder: Path, asked: api.StreamGenerateRequest) -> tuple[Any, Spy]:
+    """Replace the only model while a request waits; returns the request's call, and the new engine."""
     await collect(stack.inference().StreamGenerate(stream_request()))
     await stack.replicas[0].stop(drain_s=0)
-    call = await waiting(stack)
-    engine = await other_model(stack, folder)
+    call = await waiting(stack, asked)
+    return call, await other_model(stack, folder)
+
+
+async def failed(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await collect(call)
-    assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-    return caught.value, engine
+    return caught.value
 
 
-async def test_what_waited_for_the_old_model_does_not_run_on_the_new_one(tmp_path: Path) -> None:
+def encoded(folder: Path, text: str) -> tuple[int, ...]:
+    """Encode a text with a tokenizer."""
+    return tuple(TokenizerFile.from_file(str(folder / "tokenizer.json")).encode(text).ids)
+
+
+async def test_ids_that_waited_for_the_old_model_do_not_run_on_the_new_one(tmp_path: Path) -> None:
     async with running_stack(tmp_path) as stack:
-        error, engine = await swapped(stack, tmp_path / "b")
+        call, engine = await swapped(stack, tmp_path / "b", of_ids(1, 2, 3))
+        error = await failed(call)
+        assert grpc.StatusCode.UNAVAILABLE is error.code()
         assert "model changed" in str(error.details())
         assert () == engine.prompts
         # The slot is free, and who comes now is tokenized for the new one.
         assert ids_of(await collect(stack.inference().StreamGenerate(stream_request())))
         await until(lambda: stack.replicas[-1].table.sequences == 0)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_text_that_waited_for_the_old_model_is_encoded_anew_unless_it_names_ids(
+    tmp_path: Path, named: bool
+) -> None:
+    asked = stream_request("What is Penstock?", max_tokens=4, ignore_eos=True, stop_token_ids=[5] if named else [])
+    async with running_stack(tmp_path) as stack:
+        call, engine = await swapped(stack, tmp_path / "b", asked)
+        if named:
+            assert "model changed" in str((await failed(call)).details())
+            assert () == engine.prompts
+            return
+        events = await collect(call)
+        wanted = encoded(tmp_path / "b", "What is Penstock?")
+        assert (wanted,) == engine.prompts
+        assert wanted != encoded(MODEL_DIR, "What is Penstock?")
+        (started,) = [event.started for event in events if event.HasField("started")]
+        assert len(wanted) == started.prompt_tokens == events[-1].finished.usage.prompt_tokens
+        assert 4 == len(ids_of(events))
+
+
+async def test_what_the_new_model_can_not_take_hears_why(tmp_path: Path) -> None:
+    """Its context is shorter: the engine would refuse it."""
+    text = " ".join(f"number {number}" for number in range(200))
+    async with running_stack(tmp_path) as stack:
+        await collect(stack.inference().StreamGenerate(stream_request()))
+        await stack.replicas[0].stop(drain_s=0)
+        call = await waiting(stack, stream_request(text))
+        small = stack.settings.pools["demo"].sim.model_copy(update={"max_model_len": 64})
+        pool = stack.settings.pools["demo"].model_copy(update={"sim": small})
+        await stack.add_replica("demo", Spy(pool, with_tokenizer(tmp_path / "b")))
+        error = await failed(call)
+        assert grpc.StatusCode.INVALID_ARGUMENT is error.code()
+        assert "in a context of 64 tokens" in str(error.details())
+
+
+async def test_where_both_models_run_each_request_has_the_ids_of_its_replica(tmp_path: Path) -> None:
+    """Ids go to a replica that reads them, and text to any."""
+    async with running_stack(tmp_path, sim={"base_ms": 5.0}) as stack:
+        old = Spy(stack.settings.pools["demo"], MODEL_DIR)
+        await stack.replicas[0].stop(drain_s=0)
+        await stack.add_replica("demo", old)
+        new = await other_model(stack, tmp_path / "b")
+        texts = [f"text {number}" for number in range(6)]
+        ids = [(8, 9), (5, 6, 7)]
+        asked = [stream_request(text, max_tokens=4, ignore_eos=True) for text in texts]
+        asked += [of_ids(*each, max_tokens=4, ignore_eos=True) for each in ids]
+        for events in await asyncio.gather(*(collect(stack.inference().StreamGenerate(each)) for each in asked)):
+            assert 4 == len(ids_of(events))
+        assert set(old.prompts) <= {encoded(MODEL_DIR, text) for text in texts} | set(ids)
+        assert set(new.prompts) <= {encoded(tmp_path / "b", text) for text in texts}
+        assert set(ids) <= set(old.prompts)
+        assert new.prompts
+        assert len(asked) == len(old.prompts) + len(new.prompts)
+
+
+async def whole(stack: Stack) -> list[int]:
+    """Return the output of a request that nothing disturbs."""
+    return ids_of(await collect(stack.inference().StreamGenerate(stream_request(max_tokens=60, ignore_eos=True))))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_output_goes_on_with_the_same_weights_and_tokenizer_only(tmp_path: Path, others: int) -> None:
+    """Its replica dies. With a sibling left it goes on there, and else it fails: never in the other model."""
+    async with running_stack(tmp_path, replicas=1 + others, sim={"base_ms": 20.0}) as stack:
+        undisturbed = await whole(stack)
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=60, ignore_eos=True))
+        began = await first_tokens(call, 5)
+        place = next(event.started.replica_id for event in began if event.HasField("started"))
+        engines = [await other_model(stack, tmp_path / f"b{number}") for number in range(3)]
+        number = next(index for index, one in enumerate(stack.replicas) if one.plan.replica_id == place)
+        await stack.kill_replica(number)
+        if others:
+            assert undisturbed == ids_of(began + await collect(call))
+        else:
+            error = await failed(call)
+            assert "no replica is left with the weights of its output" in str(error.details())
+        assert [()] * 3 == [engine.prompts for engine in engines]
+
+
+async def test_a_stream_of_the_old_model_is_resumed_although_most_replicas_have_the_new_one(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 20.0}) as stack:
+        undisturbed = await whole(stack)
+        call = stack.inference(0).StreamGenerate(stream_request(max_tokens=60, ignore_eos=True))
+        began = await first_tokens(call, 5)
+        engines = [await other_model(stack, tmp_path / f"b{number}") for number in range(2)]
+        for router in stack.routers:
+            usual = router.pools["demo"].replicas
+            await until(lambda usual=usual: usual.any_announcement().replica_id != "demo-r0")
+        asked = stream_request(max_tokens=60, ignore_eos=True)
+        token = next(event.started.resume_token for event in began if event.HasField("started"))
+        asked.resume.resume_token = token
+        asked.resume.received_tokens.append(len(ids_of(began)))
+        rest = await collect(stack.inference(1).StreamGenerate(asked))
+        call.cancel()
+        got = [token for event in rest if event.HasField("delta") for token in event.delta.token_ids]
+        assert undisturbed == ids_of(began) + got
+        assert [()] * 2 == [engine.prompts for engine in engines]
 
 
 async def test_a_client_gets_the_new_models_answer(tmp_path: Path) -> None:
@@ -106,7 +225,8 @@ async def test_a_replica_refuses_ids_of_another_tokenizer(tmp_path: Path, monkey
     placement = ReplicaSet.placement
     monkeypatch.setattr(ReplicaSet, "placement", lambda self, link: replace(placement(self, link), tokenizer_digest=""))
     async with running_stack(tmp_path) as stack:
-        _, engine = await swapped(stack, tmp_path / "b")
+        call, engine = await swapped(stack, tmp_path / "b", stream_request())
+        assert "model changed" in str((await failed(call)).details())
         assert () == engine.prompts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from penstock.client import (
 )
 from tests.support.places import places
 from tests.support.stack import Stack, running_stack, sim_pool
+from tests.support.tiny_model import make_tokenizer
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
@@ -106,6 +108,21 @@ async def test_all_replicas_change_under_load_and_no_request_fails(fresh: Stack,
         )  # fmt: skip
         assert changes == found.new_changes
         assert 3 == fleet.most
+
+
+async def test_a_model_with_another_tokenizer_comes_under_load_and_no_request_fails(
+    fresh: Stack, tmp_path: Path
+) -> None:
+    make_tokenizer(tmp_path)
+    async with places(fresh, "demo", 3) as fleet, client(fresh) as admin:
+        await begin(fresh, fleet)
+        before = {one.identity.model.tokenizer_digest for one in fleet.replicas.values()}
+        async with traffic(fresh, clients=6) as load:
+            await admin.start_rollout("demo", {"model": str(tmp_path)})
+            found = await over(admin, RolloutState.DONE)
+        assert [] == load.failures
+        assert [found.new_revision] * 3 == fleet.revisions
+        assert set() == before & {one.identity.model.tokenizer_digest for one in fleet.replicas.values()}
 
 
 async def test_a_revision_that_does_not_start_goes_back(fresh: Stack) -> None:
