@@ -91,10 +91,10 @@ def _secret_of(settings: Settings) -> ClusterSecret:
 
 
 def _make_replica(settings: Settings, secret: ClusterSecret, plan: ReplicaPlan, rank: int) -> Replica:
-    limits, pool = limits_from(settings.queue), plan.pool
+    limits, pool, own = limits_from(settings.queue), plan.pool, plan.pool_settings
     return Replica(
         plan,
-        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, rank)),
+        build_engine(own, cpu_cores=choose_cores(settings, pool, rank, own.tensor_parallel_size)),
         lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
         secret,
         open_control=lambda: open_control(settings, pool),
@@ -135,8 +135,10 @@ async def note_failed_start(settings: Settings, pool: str, error: Exception) -> 
         await store.close()
 
 
-def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
-    """Pick the CPU cores of a replica's ranks. vLLM would pick the same ones for every replica of a machine."""
+def choose_cores(settings: Settings, pool: str, rank: int, size: int) -> tuple[int, ...]:
+    """Pick the CPU cores of a replica's ranks. vLLM would pick the same ones for every replica of a machine. `size`:
+    number of ranks. While a roll-out changes it, some replicas may share cores.
+    """
     cores = sorted(os.sched_getaffinity(0))
     before = 0
     for name, other in settings.pools.items():
@@ -144,8 +146,7 @@ def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
             break
         most = max(other.replicas, other.autoscale.max_replicas or 0)
         before += most * other.tensor_parallel_size
-    size = settings.pools[pool].tensor_parallel_size
-    first = before + rank * size
+    first = before + rank * max(size, settings.pools[pool].tensor_parallel_size)
     return tuple(cores[(first + i) % len(cores)] for i in range(size))
 
 

@@ -187,7 +187,7 @@ def build_router(
     admin = AdminServicer(
         *(pools, router_id, control_api, records_api, policies, registry.api),
         aliases=aliases,
-        rollouts=RolloutApi(rollouts, control_api.target),
+        rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
     )
     handlers = [
         service_handler(service, servicer, metrics, registry.authenticate)

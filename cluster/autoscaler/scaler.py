@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cluster.autoscaler.actuator import Actual, Actuator
-from cluster.autoscaler.assemble import assemble, ready_records
+from cluster.autoscaler.assemble import GroupFacts, assemble, ready_records
 from cluster.autoscaler.decision_record import DecisionRecord
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
@@ -187,7 +187,7 @@ class PoolScaler:
         self._leader_state = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
         jobs = [job for one in reports.values() for job in one.jobs]
         seen = assemble(
-            view, self._leader_state.meter, self._leader_state.starts, self._settings.facts, await self._fit(view), jobs
+            view, self._leader_state.meter, self._leader_state.starts, self._facts(view), await self._fit(view), jobs
         )
         point = point_in_force(await self._point_of(view), self._settings.point)
         made = decide(point, bounds, seen, self._leader_state.slow, self._settings.rules)
@@ -339,8 +339,17 @@ class PoolScaler:
         return self._fits.get(group)
 
     def _group_of(self, view: PoolView) -> str | None:
+        return next((announced.group_id for announced in self._announced(view)), None)
+
+    def _announced(self, view: PoolView) -> Iterator[Announcement]:
         found = (Announcement.open(record.record, self._secret) for record in view.replicas)
-        return next((announced.group_id for announced in found if announced is not None), None)
+        return (announced for announced in found if announced is not None)
+
+    def _facts(self, view: PoolView) -> GroupFacts:
+        """Return the facts of the group, with the accelerators that replicas have. A roll-out may change these."""
+        gpus = max((announced.accelerators for announced in self._announced(view)), default=0)
+        facts = self._settings.facts
+        return replace(facts, gpus_per_replica=gpus) if gpus else facts
 
     async def _act(self, record: DecisionRecord, before: int | None) -> bool:
         """Send the decided number to the platform; return False if the platform did not accept it."""

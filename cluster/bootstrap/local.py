@@ -66,6 +66,8 @@ class LocalCluster:
         self._launcher: PoolLauncher | None = None
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
+        self._gpus = 0
+        """Number of GPUs of Ray."""
         self._ray: LocalRay | None = None
         """The local Ray; `ray_host` is its process."""
         self._ray_lost = False
@@ -145,7 +147,7 @@ class LocalCluster:
         self._progress("redis", "ready")
 
     async def _start_ray(self) -> None:
-        address, self._gpus = self.settings.cluster.ray_address, 0
+        address = self.settings.cluster.ray_address
         if address:
             self._api = address, self.settings.autoscaler.token_file or default_token_file()
             self.serve = ServeApi(*self._api)
@@ -240,7 +242,7 @@ class LocalCluster:
     async def _open_pools(self) -> None:
         """Learn from the registry which pools to start with. It changes none where Ray outlives this cluster."""
         if not self.settings.cluster.ray_address:
-            self._launcher = open_launcher(self.settings, self, ray=self.hosted_by_ray)
+            self._launcher = open_launcher(self.settings, self, ray=self.hosted_by_ray, gpus=self._gpus)
             try:
                 self.pools = await self._launcher.begin()
             except QueueUnavailableError as error:

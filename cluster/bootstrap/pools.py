@@ -16,8 +16,8 @@ from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import PoolSettings, Settings, TenantSettings
 
 
-def open_launcher(settings: Settings, platform: Platform, *, ray: bool) -> PoolLauncher:
-    """Open the launcher of a cluster's pools. `ray`: whether Ray Serve hosts the replicas."""
+def open_launcher(settings: Settings, platform: Platform, *, ray: bool, gpus: int) -> PoolLauncher:
+    """Open the launcher of a cluster's pools. `ray`: whether Ray Serve hosts the replicas, with so many GPUs."""
     url, timeout_s, limits = settings.redis.url, settings.redis.timeout_s, limits_from(settings.queue)
 
     async def forget(pool: str) -> None:
@@ -32,7 +32,8 @@ def open_launcher(settings: Settings, platform: Platform, *, ray: bool) -> PoolL
         return RedisQueue(url, pool, limits, timeout_s)
 
     store = RedisRegistryStore(url, timeout_s)
-    return PoolLauncher(settings.pools, store, platform, open_queue, forget, ray=ray, fixed=settings.registry)
+    parts = settings.pools, store, platform, open_queue, forget
+    return PoolLauncher(*parts, ray=ray, gpus=gpus, fixed=settings.registry)
 
 
 def settings_with(settings: Settings, pools: Mapping[str, PoolSettings]) -> Settings:

@@ -72,6 +72,7 @@ class PoolLauncher:
         forget: Callable[[str], Awaitable[None]],
         *,
         ray: bool = False,
+        gpus: int = 0,
         fixed: RegistrySettings = NOTHING_FIXED,
     ) -> None:
         """Prepare a launcher.
@@ -83,6 +84,7 @@ class PoolLauncher:
             open_queue: opens the queue of a pool.
             forget: forgets what a pool leaves behind that a later one of its name must not get.
             ray: whether Ray Serve hosts the replicas.
+            gpus: number of GPUs that it gives to replicas.
             fixed: names of pools that only the settings may change.
         """
         self._declared = declared
@@ -90,7 +92,7 @@ class PoolLauncher:
         self._platform = platform
         self._open_queue = open_queue
         self._forget = forget
-        self._ray = ray
+        self._ray, self._gpus = ray, gpus
         self._fixed = fixed
         self._owner = TaskOwner("launcher")
         self._here: dict[str, PoolSettings] = {}
@@ -214,7 +216,7 @@ class PoolLauncher:
             each: replace(report, version=entries[each].version if each in entries else 0)
             for each, report in self._reports.items()
         }
-        self._view.report(LauncherReport(ray=self._ray, changes=True, pools=pools).pack())
+        self._view.report(LauncherReport(ray=self._ray, changes=True, gpus=self._gpus, pools=pools).pack())
 
     async def close(self) -> None:
         """Follow the registry no more. What the platform has stays."""

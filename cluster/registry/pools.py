@@ -147,6 +147,8 @@ class LauncherReport:
     """Whether Ray Serve hosts the replicas."""
     changes: bool = False
     """Whether pools can be added and removed."""
+    gpus: int = 0
+    """Number of GPUs that Ray gives to replicas."""
     pools: Mapping[str, PoolReport] = field(default_factory=dict)
 
     def pack(self) -> bytes:
@@ -165,7 +167,7 @@ class LauncherReport:
             name: PoolReport(PoolState(one["state"]), one["why"], one["version"])
             for name, one in fields["pools"].items()
         }
-        return cls(fields["ray"], fields["changes"], pools)
+        return cls(fields["ray"], fields["changes"], fields["gpus"], pools)
 
 
 def launcher_of(watchers: Sequence[Sighting]) -> LauncherReport | None:

@@ -14,10 +14,20 @@ from cluster.errors import SettingsError
 from cluster.rollout.record import Revision, Rollout, RolloutRules
 from cluster.settings import PoolSettings
 from cluster.settings.load import describe_errors
-from cluster.settings.rollout import Way, settings_that_change
+from cluster.settings.rollout import WAYS, Way, settings_that_change
 
 CHANGEABLE = settings_that_change(Way.ROLLOUT)
 """Settings of a pool that a roll-out can change."""
+_TEXTS = {
+    Way.ENTRY: "changes with `penstock apply`, and no replica restarts",
+    Way.POINT: "is part of the operating point, which `penstock operating-point` changes",
+    Way.NEVER: "needs a restart of the cluster",
+    None: "is no setting of a pool",
+}
+_ELSEWHERE = {
+    "image": "is what a replica's machine runs, and no setting of a pool: change it in the chart's values, or install "
+    "the other release and restart the cluster"
+}
 _PARSERS = ("tool_call_parser", "reasoning_parser")
 """Settings of vLLM that the demo model brings along."""
 
@@ -64,9 +74,8 @@ def changed(pool: PoolSettings, changes: Mapping[str, Any]) -> PoolSettings:
     """
     if other := sorted(set(changes) - set(CHANGEABLE)):
         known = f"a roll-out can change {', '.join(CHANGEABLE)}"
-        unknown = [name for name in other if name not in PoolSettings.model_fields]
-        text = "is no setting of a pool" if unknown else "needs a restart of the cluster"
-        raise SettingsError(f"{(unknown or other)[0]}: {text}; {known}")
+        first = next((name for name in other if name not in WAYS), other[0])
+        raise SettingsError(f"{first}: {_ELSEWHERE.get(first) or _TEXTS[WAYS.get(first)]}; {known}")
     tree = pool.model_dump(mode="json")
     if changes.get("model", pool.model) != pool.model == PoolSettings().model:
         # They came with the demo model, and go with it.

@@ -28,7 +28,7 @@ WAYS: Mapping[str, Way] = {
     "engine": Way.NEVER,
     "task": Way.ROLLOUT,
     "replicas": Way.ENTRY,
-    "tensor_parallel_size": Way.NEVER,
+    "tensor_parallel_size": Way.ROLLOUT,
     "pipeline_parallel_size": Way.NEVER,
     "vllm": Way.ROLLOUT,
     "sim": Way.ROLLOUT,
@@ -45,8 +45,7 @@ WAYS: Mapping[str, Way] = {
 """Way of each setting of a pool."""
 REASONS: Mapping[str, str] = {
     "engine": "the two kinds of engines have no setting in common",
-    "tensor_parallel_size": "Ray reserves the accelerators of all replicas of a pool alike",
-    "pipeline_parallel_size": "Ray reserves the accelerators of all replicas of a pool alike",
+    "pipeline_parallel_size": "Ray reserves the same machines' GPUs for each replica of a pool",
 }
 """Why a setting never changes while its pool runs."""
 

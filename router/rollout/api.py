@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
 from cluster.errors import InvalidRequestError, RolloutStateError, SettingsError
+from cluster.registry.contract import Sighting
+from cluster.registry.pools import launcher_of
 from cluster.rollout.changes import applies, base_of, changed, merged, rules_of
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.record import Revision, Rollout, RolloutRules, RolloutState
-from cluster.settings import PoolSettings
+from cluster.settings import EngineKind, PoolSettings
 from penstock.v1 import rollout_pb2 as api
 from penstock.values.fields import content_of
 from penstock.wire import duration_from_wire, duration_to_wire
@@ -24,6 +26,10 @@ _LOG = logging.getLogger(__name__)
 
 MOST_SURGE = 64
 MOST_JUDGE_S = 86_400.0
+_RESERVED = (
+    "can't change while the pool runs: Ray reserves the same GPUs for each replica of a pool. Restart the cluster with "
+    "the new settings, or add a pool of another name and remove this one"
+)
 _STATES = {
     RolloutState.ROLLING: api.ROLLOUT_STATE_ROLLING,
     RolloutState.HELD: api.ROLLOUT_STATE_HELD,
@@ -36,8 +42,16 @@ _STATES = {
 class RolloutApi:
     """The calls of AdminService that concern roll-outs."""
 
-    def __init__(self, keeper: RolloutKeeper, target: Callable[[str], Awaitable[int]]) -> None:
-        """`target` returns the number of replicas that a pool's autoscaler decided last; 0 without one."""
+    def __init__(
+        self,
+        keeper: RolloutKeeper,
+        target: Callable[[str], Awaitable[int]],
+        watchers: Callable[[], Awaitable[Sequence[Sighting]]],
+    ) -> None:
+        """`target` returns the number of replicas that a pool's autoscaler decided last; 0 without one. `watchers`
+        returns who follows the registry.
+        """
+        self._watchers = watchers
         self._pools = keeper.pools
         self._target = target
 
@@ -52,6 +66,7 @@ class RolloutApi:
         """
         pool = self._pool(request.pool, caller)
         changes, rules = _changes(request), _rules(request, pool.settings)
+        await self._check_reserved(pool, changes)
         size = await self._size(pool)
 
         def begin(found: Rollout | None, now_ms: int) -> Rollout:
@@ -66,6 +81,8 @@ class RolloutApi:
             _check(pool.settings, new)
             return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
 
+        if request.dry_run:
+            return api.StartRolloutResponse(rollout=await self._told(pool, begin(*await pool.book.read())))
         after = await pool.book.change(begin)
         _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "changes": str(changes)})
         return api.StartRolloutResponse(rollout=await self._told(pool, after))
@@ -109,6 +126,18 @@ class RolloutApi:
         action = api.RolloutAction.Name(request.action)
         _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "action": action})
         return api.ChangeRolloutResponse(rollout=await self._told(pool, after))
+
+    async def _check_reserved(self, pool: PoolRollout, changes: Mapping[str, Any]) -> None:
+        """Check that replicas can have other accelerators than those that the platform reserves for each.
+
+        Raises:
+            InvalidRequestError: they can't.
+        """
+        if "tensor_parallel_size" not in changes or pool.settings.engine is EngineKind.SIM:
+            return
+        launcher = launcher_of(await self._watchers())
+        if launcher is None or launcher.gpus:
+            raise InvalidRequestError.of("changes", f"tensor_parallel_size: {_RESERVED}")
 
     async def _size(self, pool: PoolRollout) -> int:
         """Return the number of replicas that the pool should have."""

@@ -88,7 +88,7 @@ POINT: dict[str, Any] = {
     "budget_per_hour": 90_000.0,
 }
 """The same for the operating point."""
-NEVER: dict[str, Any] = {"engine": "vllm", "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+NEVER: dict[str, Any] = {"engine": "vllm", "pipeline_parallel_size": 2}
 """The same for what never changes."""
 
 
@@ -243,6 +243,7 @@ async def test_what_a_roll_out_changes_comes_with_new_replicas(site: Site, setti
     values: dict[str, Any] = {
         "model": str(model),
         "task": "generate",
+        "tensor_parallel_size": 2,
         "vllm": {"max_num_seqs": 8},
         "sim": {**BASE["sim"], "max_num_seqs": 8},
     }
@@ -279,6 +280,30 @@ async def test_an_autoscaler_has_its_number_to_itself(site: Site, capsys: pytest
     assert 0 != await site.apply(scaled)
     told = " ".join(capsys.readouterr().err.split())
     assert "pools.demo.replicas: can't change while the pool runs: the pool's autoscaler decides on it" in told
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [(0, False), (4, True)])
+async def test_a_replica_keeps_the_number_of_gpus_that_ray_reserves_for_it(
+    tmp_path: Path, gpus: int, refused: bool
+) -> None:
+    async with (
+        running_stack(tmp_path, replicas=0, pools={"demo": {"engine": "vllm"}}) as stack,
+        AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client,
+    ):
+        # Without a process that starts replicas they are Kubernetes' to change.
+        with pytest.raises(
+            InvalidArgumentError, match="tensor_parallel_size: can't change while the pool runs: Ray res"
+        ):
+            await client.start_rollout("demo", {"tensor_parallel_size": 2}, dry_run=True)
+        async with launching(stack, ray=True, gpus=gpus):
+            await until(lambda: launcher_seen(client))
+            changing = client.start_rollout("demo", {"tensor_parallel_size": 2}, dry_run=True)
+            if refused:
+                with pytest.raises(InvalidArgumentError, match="Ray reserves the same GPUs"):
+                    await changing
+            else:
+                assert {"tensor_parallel_size": 2} == (await changing).new_changes
+            assert await client.rollout("demo") is None
 
 
 async def test_without_ray_no_autoscaler_can_begin(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def launching(stack: Stack, *, ray: bool = False) -> AsyncIterator[Machine]:
-    """Start and end replicas as the registry says, while the block runs. `ray`: say that Ray hosts them."""
+async def launching(stack: Stack, *, ray: bool = False, gpus: int = 0) -> AsyncIterator[Machine]:
+    """Start and end replicas as the registry says, while the block runs. `ray`: say that Ray hosts them, with GPUs."""
 
     async def forget(_pool: str) -> None:
         pass
 
     machine = Machine(stack)
-    launcher = PoolLauncher(stack.settings.pools, stack.registry(), machine, stack.queue, forget, ray=ray)
+    launcher = PoolLauncher(stack.settings.pools, stack.registry(), machine, stack.queue, forget, ray=ray, gpus=gpus)
     await launcher.begin()
     running = asyncio.create_task(launcher.run())
     try:

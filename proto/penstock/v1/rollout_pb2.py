@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/rollout.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"*\n\x0bRolloutStep\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x94\x01\n\x0eRolloutReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\r\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06passed\x18\x04 \x01(\x08\x12\x10\n\x08retiring\x18\x05 \x01(\x08\x12\r\n\x05\x65nded\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x0c\n\x04late\x18\x08 \x01(\x04\"\xab\x03\n\x07Rollout\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.penstock.v1.RolloutState\x12\x14\n\x0cold_revision\x18\x03 \x01(\r\x12\x14\n\x0cnew_revision\x18\x04 \x01(\r\x12,\n\x0bold_changes\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x0bnew_changes\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0c\n\x04size\x18\x07 \x01(\r\x12\r\n\x05surge\x18\x08 \x01(\r\x12(\n\x05judge\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\n \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x0b \x03(\t\x12\'\n\x05steps\x18\x0c \x03(\x0b\x32\x18.penstock.v1.RolloutStep\x12-\n\x08replicas\x18\r \x03(\x0b\x32\x1b.penstock.v1.RolloutReplica\x12\n\n\x02\x62y\x18\x0e \x01(\t\x12\x13\n\x0b\x62\x65gan_at_ms\x18\x0f \x01(\x03\"\x95\x01\n\x13StartRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12(\n\x07\x63hanges\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\x05surge\x18\x03 \x01(\rH\x00\x88\x01\x01\x12(\n\x05judge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_surge\"=\n\x14StartRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout\"!\n\x11GetRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\";\n\x12GetRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout\"P\n\x14\x43hangeRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12*\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.RolloutAction\">\n\x15\x43hangeRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout*\xb2\x01\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLLOUT_STATE_ROLLING\x10\x01\x12\x16\n\x12ROLLOUT_STATE_HELD\x10\x02\x12\x1c\n\x18ROLLOUT_STATE_GOING_BACK\x10\x03\x12\x16\n\x12ROLLOUT_STATE_DONE\x10\x04\x12\x1a\n\x16ROLLOUT_STATE_RETURNED\x10\x05*~\n\rRolloutAction\x12\x1e\n\x1aROLLOUT_ACTION_UNSPECIFIED\x10\x00\x12\x17\n\x13ROLLOUT_ACTION_STOP\x10\x01\x12\x18\n\x14ROLLOUT_ACTION_GO_ON\x10\x02\x12\x1a\n\x16ROLLOUT_ACTION_GO_BACK\x10\x03\x42O\n\x0f\x64\x65v.penstock.v1B\x0cRolloutProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/rollout.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"*\n\x0bRolloutStep\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x94\x01\n\x0eRolloutReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\r\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06passed\x18\x04 \x01(\x08\x12\x10\n\x08retiring\x18\x05 \x01(\x08\x12\r\n\x05\x65nded\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x0c\n\x04late\x18\x08 \x01(\x04\"\xab\x03\n\x07Rollout\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.penstock.v1.RolloutState\x12\x14\n\x0cold_revision\x18\x03 \x01(\r\x12\x14\n\x0cnew_revision\x18\x04 \x01(\r\x12,\n\x0bold_changes\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x0bnew_changes\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0c\n\x04size\x18\x07 \x01(\r\x12\r\n\x05surge\x18\x08 \x01(\r\x12(\n\x05judge\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\n \x01(\t\x12\x10\n\x08\x66\x61ilures\x18\x0b \x03(\t\x12\'\n\x05steps\x18\x0c \x03(\x0b\x32\x18.penstock.v1.RolloutStep\x12-\n\x08replicas\x18\r \x03(\x0b\x32\x1b.penstock.v1.RolloutReplica\x12\n\n\x02\x62y\x18\x0e \x01(\t\x12\x13\n\x0b\x62\x65gan_at_ms\x18\x0f \x01(\x03\"\xa6\x01\n\x13StartRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12(\n\x07\x63hanges\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\x05surge\x18\x03 \x01(\rH\x00\x88\x01\x01\x12(\n\x05judge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\x42\x08\n\x06_surge\"=\n\x14StartRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout\"!\n\x11GetRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\";\n\x12GetRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout\"P\n\x14\x43hangeRolloutRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12*\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.RolloutAction\">\n\x15\x43hangeRolloutResponse\x12%\n\x07rollout\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Rollout*\xb2\x01\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15ROLLOUT_STATE_ROLLING\x10\x01\x12\x16\n\x12ROLLOUT_STATE_HELD\x10\x02\x12\x1c\n\x18ROLLOUT_STATE_GOING_BACK\x10\x03\x12\x16\n\x12ROLLOUT_STATE_DONE\x10\x04\x12\x1a\n\x16ROLLOUT_STATE_RETURNED\x10\x05*~\n\rRolloutAction\x12\x1e\n\x1aROLLOUT_ACTION_UNSPECIFIED\x10\x00\x12\x17\n\x13ROLLOUT_ACTION_STOP\x10\x01\x12\x18\n\x14ROLLOUT_ACTION_GO_ON\x10\x02\x12\x1a\n\x16ROLLOUT_ACTION_GO_BACK\x10\x03\x42O\n\x0f\x64\x65v.penstock.v1B\x0cRolloutProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.rollout_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.penstock.v1B\014RolloutProtoP\001Z&penstock.dev/go/penstock/v1;penstockv1\242\002\003PSK'
-  _globals['_ROLLOUTSTATE']._serialized_start=1187
-  _globals['_ROLLOUTSTATE']._serialized_end=1365
-  _globals['_ROLLOUTACTION']._serialized_start=1367
-  _globals['_ROLLOUTACTION']._serialized_end=1493
+  _globals['_ROLLOUTSTATE']._serialized_start=1204
+  _globals['_ROLLOUTSTATE']._serialized_end=1382
+  _globals['_ROLLOUTACTION']._serialized_start=1384
+  _globals['_ROLLOUTACTION']._serialized_end=1510
   _globals['_ROLLOUTSTEP']._serialized_start=104
   _globals['_ROLLOUTSTEP']._serialized_end=146
   _globals['_ROLLOUTREPLICA']._serialized_start=149
@@ -45,15 +45,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUT']._serialized_start=300
   _globals['_ROLLOUT']._serialized_end=727
   _globals['_STARTROLLOUTREQUEST']._serialized_start=730
-  _globals['_STARTROLLOUTREQUEST']._serialized_end=879
-  _globals['_STARTROLLOUTRESPONSE']._serialized_start=881
-  _globals['_STARTROLLOUTRESPONSE']._serialized_end=942
-  _globals['_GETROLLOUTREQUEST']._serialized_start=944
-  _globals['_GETROLLOUTREQUEST']._serialized_end=977
-  _globals['_GETROLLOUTRESPONSE']._serialized_start=979
-  _globals['_GETROLLOUTRESPONSE']._serialized_end=1038
-  _globals['_CHANGEROLLOUTREQUEST']._serialized_start=1040
-  _globals['_CHANGEROLLOUTREQUEST']._serialized_end=1120
-  _globals['_CHANGEROLLOUTRESPONSE']._serialized_start=1122
-  _globals['_CHANGEROLLOUTRESPONSE']._serialized_end=1184
+  _globals['_STARTROLLOUTREQUEST']._serialized_end=896
+  _globals['_STARTROLLOUTRESPONSE']._serialized_start=898
+  _globals['_STARTROLLOUTRESPONSE']._serialized_end=959
+  _globals['_GETROLLOUTREQUEST']._serialized_start=961
+  _globals['_GETROLLOUTREQUEST']._serialized_end=994
+  _globals['_GETROLLOUTRESPONSE']._serialized_start=996
+  _globals['_GETROLLOUTRESPONSE']._serialized_end=1055
+  _globals['_CHANGEROLLOUTREQUEST']._serialized_start=1057
+  _globals['_CHANGEROLLOUTREQUEST']._serialized_end=1137
+  _globals['_CHANGEROLLOUTRESPONSE']._serialized_start=1139
+  _globals['_CHANGEROLLOUTRESPONSE']._serialized_end=1201
 # @@protoc_insertion_point(module_scope)

@@ -261,16 +261,19 @@ class StartRolloutRequest(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     SURGE_FIELD_NUMBER: _builtins.int
     JUDGE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     """Name of the pool. Required where there are several."""
     surge: _builtins.int
     """Number of replicas that the pool may have beyond its number meanwhile, 0 to 64. Above 0 the pool needs an active
     autoscaler. Absent: `pools.NAME.rollout.surge`.
     """
+    dry_run: _builtins.bool
+    """Whether to check it only: nothing changes."""
     @_builtins.property
     def changes(self) -> _struct_pb2.Struct:
-        """Settings of the pool to change, as in `pools.NAME`: of `model`, `task`, `vllm` and `sim`. A null takes an earlier
-        change back. Required.
+        """Settings of the pool to change, as in `pools.NAME`: of `model`, `task`, `tensor_parallel_size`, `vllm` and `sim`. A
+        null takes an earlier change back. Required.
         """
 
     @_builtins.property
@@ -286,10 +289,11 @@ class StartRolloutRequest(_message.Message):
         changes: _struct_pb2.Struct | None = ...,
         surge: _builtins.int | None = ...,
         judge: _duration_pb2.Duration | None = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_surge", b"_surge", "changes", b"changes", "judge", b"judge", "surge", b"surge"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_surge", b"_surge", "changes", b"changes", "judge", b"judge", "pool", b"pool", "surge", b"surge"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_surge", b"_surge", "changes", b"changes", "dry_run", b"dry_run", "judge", b"judge", "pool", b"pool", "surge", b"surge"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__surge: _TypeAlias = _typing.Literal["surge"]  # noqa: Y015
     _WhichOneofArgType__surge: _TypeAlias = _typing.Literal["_surge", b"_surge"]  # noqa: Y015
@@ -306,7 +310,7 @@ class StartRolloutResponse(_message.Message):
     ROLLOUT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rollout(self) -> Global___Rollout:
-        """The roll-out that has begun."""
+        """The roll-out that has begun, or would begin."""
 
     def __init__(
         self,

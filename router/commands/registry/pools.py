@@ -73,6 +73,9 @@ def change_pools(
     edits = [edit for change in changes if (edit := _edit(change, running)) is not None]
     if edits:
         _check(client, edits)
+    for change in changes:
+        if change.revision:
+            _check_rollout(client, change)
     if options.dry_run:
         return 0
     if not options.yes and not _agreed(len(changes)):
@@ -93,6 +96,21 @@ def _check(client: Client, edits: Sequence[RegistryEdit]) -> None:
     except InvalidArgumentError as error:
         wrong = [f"{_place(one.field, edits)}: {one.description}" for one in error.violations]
         raise SettingsError(f"{'; '.join(wrong)}. Nothing was changed") from error
+
+
+def _check_rollout(client: Client, change: PoolChange) -> None:
+    """Check a roll-out before anything is changed.
+
+    Raises:
+        SettingsError: says what this cluster can't do.
+    """
+    from penstock.client import InvalidArgumentError
+
+    try:
+        client.start_rollout(change.name, change.revision, dry_run=True, timeout=10.0)
+    except InvalidArgumentError as error:
+        wrong = "; ".join(f"pools.{change.name}.{one.description}" for one in error.violations)
+        raise SettingsError(f"{wrong}. Nothing was changed") from error
 
 
 def _place(field: str, edits: Sequence[RegistryEdit]) -> str:

@@ -159,7 +159,11 @@ async def test_one_is_begun_apart_stopped_continued_and_ended(stack: Stack, comm
     [
         (("none", *MORE), 2, "'none' is none of demo, other"),
         (MORE, 2, "pool: must be one of demo, other"),
-        (("demo", "--set", "replicas=3"), 2, "replicas: needs a restart of the cluster; a roll-out can change model"),
+        (
+            ("demo", "--set", "replicas=3"),
+            2,
+            "replicas: changes with `penstock apply`, and no replica restarts",
+        ),
         (("demo", "--set", "sim.max_num_seqs=0"), 2, "sim.max_num_seqs"),
         (("demo", *MORE, "--surge", "1"), 2, "--surge: must be 0 in a pool whose autoscale.mode is not 'active'"),
         (("demo", "--set", "model"), 2, "--set must be KEY=VALUE, such as model=/models/new, got 'model'"),

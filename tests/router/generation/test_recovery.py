@@ -19,6 +19,8 @@ LIMITS = RecoveryLimits(max_attempts=3, first_token_s=60.0, token_s=10.0)
 HERE = Group("w1-h100-tp2-bf16", "w1")
 OTHER_RANKS = Group("w1-h100-tp4-bf16", "w1")
 OTHER_WEIGHTS = Group("w2-h100-tp2-bf16", "w2")
+OTHER_TOKENIZER = Group("w1-h100-tp2-bf16", "w1", "t2")
+MINE = Group("w1-h100-tp2-bf16", "w1", "t1")
 UNKNOWN = Group("", "")
 
 
@@ -55,6 +57,12 @@ def test_what_follows_a_lost_attempt(facts: dict[str, int | bool], expected: Nex
         (HERE, UNKNOWN, [], 0, Fit.NEVER),
         (UNKNOWN, HERE, [], 0, Fit.INEXACT),
         (UNKNOWN, UNKNOWN, [], 0, Fit.INEXACT),
+        (MINE, OTHER_TOKENIZER, [], 0, Fit.NEVER),
+        (MINE, OTHER_TOKENIZER, [OTHER_TOKENIZER], 0, Fit.NEVER),
+        (MINE, OTHER_TOKENIZER, [MINE], 0, Fit.WAIT),
+        (MINE, OTHER_TOKENIZER, [MINE], FOREIGN_GRANTS, Fit.NEVER),
+        (MINE, HERE, [OTHER_TOKENIZER], 0, Fit.SAME),
+        (HERE, OTHER_TOKENIZER, [], 0, Fit.SAME),
     ],
 )
 def test_where_output_may_go_on(

@@ -204,7 +204,10 @@ async def test_a_replica_that_starts_later_has_the_new_revision(fresh: Stack) ->
     ("changes", "words"),
     [
         ({}, "must have a setting"),
-        ({"replicas": 3}, "replicas: needs a restart of the cluster; a roll-out can change model, task, vllm, sim"),
+        ({"engine": "vllm"}, "engine: needs a restart of the cluster; a roll-out can change model, task, tensor_par"),
+        ({"replicas": 3}, "replicas: changes with `penstock apply`, and no replica restarts; a roll-out can change"),
+        ({"price_per_gpu_hour": 3}, "price_per_gpu_hour: is part of the operating point"),
+        ({"image": "penstock:2"}, "image: is what a replica's machine runs, .*: change it in the chart's values"),
         ({"modle": "x"}, "modle: is no setting of a pool"),
         ({"sim": {"max_num_seqs": 0}}, "sim.max_num_seqs: .* greater than or equal to 1, got 0"),
         ({"sim": {"max_seqs": 3}}, "sim.max_seqs: unknown setting"),

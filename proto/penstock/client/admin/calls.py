@@ -148,9 +148,9 @@ def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:
 
 
 def start_rollout(
-    pool: str, changes: Mapping[str, Any], surge: int | None, judge_s: float | None
+    pool: str, changes: Mapping[str, Any], surge: int | None, judge_s: float | None, *, dry_run: bool
 ) -> UnaryCall[Rollout]:
-    request = build(rollout_pb2.StartRolloutRequest, pool=pool, surge=surge)
+    request = build(rollout_pb2.StartRolloutRequest, pool=pool, surge=surge, dry_run=dry_run)
     request.changes.SetInParent()
     request.changes.update(changes)
     if judge_s is not None:

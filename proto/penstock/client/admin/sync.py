@@ -248,24 +248,26 @@ class AdminCaller(Caller):
         *,
         surge: int | None = None,
         judge_s: float | None = None,
+        dry_run: bool = False,
         timeout: float | None = None,
     ) -> Rollout:
         """Begin to change a pool's model or engine settings, one replica at a time. Returns at once. For admins.
 
         Args:
             pool: default: the only one.
-            changes: settings as in `pools.NAME`, of `model`, `task`, `vllm` and `sim`; None takes an earlier change
-                back.
+            changes: settings as in `pools.NAME`, of `model`, `task`, `tensor_parallel_size`, `vllm` and `sim`; None
+                takes an earlier change back.
             surge: replicas that the pool may have beyond its number meanwhile; default: that of the settings.
             judge_s: seconds for which a new replica must serve well before the next one changes; default: that of the
                 settings.
+            dry_run: only check it, and change nothing.
             timeout: seconds; default: the client's.
 
         Raises:
             InvalidArgumentError: names every wrong setting (INVALID_ARGUMENT).
             PenstockClientError: another roll-out of the pool goes on (ROLLOUT_STATE).
         """
-        return self._run(calls.start_rollout(pool, changes, surge, judge_s), timeout)
+        return self._run(calls.start_rollout(pool, changes, surge, judge_s, dry_run=dry_run), timeout)
 
     def rollout(self, pool: str = "", *, timeout: float | None = None) -> Rollout | None:
         """Return a pool's newest roll-out; None without one. For operators.
