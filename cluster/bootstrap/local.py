@@ -290,7 +290,8 @@ class LocalCluster:
         Raises:
             BootstrapError: Ray does not answer.
         """
-        await self._redeploy(name, None)
+        if name in self.pools or await self._serve_pools.has(name):
+            await self._redeploy(name, None)
         await self._serve_pools.gone(name, self.settings.replica.drain_s)
 
     async def _redeploy(self, name: str, settings: PoolSettings | None) -> None:

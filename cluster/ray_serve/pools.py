@@ -119,6 +119,14 @@ class ServePools:
     def _not_started(self, name: str, cause: str) -> BootstrapError:
         return BootstrapError(f"pool {name}", f"{cause}{self._log}")
 
+    async def has(self, name: str) -> bool:
+        """Return whether a pool is deployed, or ends.
+
+        Raises:
+            BootstrapError: Serve does not answer.
+        """
+        return app_name(name) in await self._serve.status()
+
     async def gone(self, name: str, drain_s: float) -> None:
         """Wait until a pool that is no longer deployed has no replicas, at most for their drain and what Serve adds.
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, Protocol
@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 from cluster.errors import QueueUnavailableError, RegistryConflictError, SetupError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import RouterBeat
 from cluster.registry.contract import Author, Edit, RegistryStore, Watcher
 from cluster.registry.pools import (
     KIND,
@@ -88,7 +89,8 @@ class PoolLauncher:
             fixed: names of pools that only the settings may change.
         """
         self._declared = declared
-        self._view = RegistryView(store, Watcher(f"launcher-{secrets.token_hex(4)}", LAUNCHER))
+        self._id = f"launcher-{secrets.token_hex(4)}"
+        self._view = RegistryView(store, Watcher(self._id, LAUNCHER))
         self._platform = platform
         self._open_queue = open_queue
         self._forget = forget
@@ -122,9 +124,8 @@ class PoolLauncher:
         """Follow the registry; runs until it is cancelled."""
         self._reports |= {name: PoolReport(PoolState.SERVING) for name in self._here}
         wanted = in_force(self._declared, self._view.entries(KIND), self._fixed)
-        gone = [name for name in self._view.entries(KIND) if name not in wanted]
-        self._reports |= {name: PoolReport(PoolState.GONE) for name in gone}
         self._tell()
+        await self._end_again([name for name in self._view.entries(KIND) if name not in wanted])
         away = False
         while True:
             try:
@@ -136,6 +137,12 @@ class PoolLauncher:
                     _LOG.warning("launcher.store_away", extra={"error": str(error)})
                 away = True
             await asyncio.sleep(LOOK_S)
+
+    async def _end_again(self, removed: Iterable[str]) -> None:
+        """End pools that were removed before this start: whoever did it may have died in the middle."""
+        for name in removed:
+            self._tell(name, PoolState.DRAINING)
+            await self._instead(name, self._end(name, self._declared.get(name, PoolSettings())))
 
     async def _look(self) -> None:
         wanted = in_force(self._declared, self._view.entries(KIND), self._fixed, self._here)
@@ -201,11 +208,15 @@ class PoolLauncher:
                 try:
                     if await self._view.behind(version, 0.0, ("router",)):
                         continue
+                    # Leases of dead routers end only while somebody renews one, and no other may serve this pool.
+                    await queue.heartbeat_router(RouterBeat(self._id, ()))
                     seen = await queue.observe()
                 except QueueUnavailableError:
                     continue
                 empty = 0 if seen.running or any(seen.waiting) else empty + 1
         finally:
+            with suppress(QueueUnavailableError):
+                await queue.retire_router(self._id)
             await queue.close()
 
     def _tell(self, name: str = "", state: PoolState = PoolState.SERVING, why: str = "") -> None:

@@ -81,6 +81,8 @@ class ClusterPlan:
 
     redis: tuple[str, ...] = ()
     """Further arguments of redis-server."""
+    launcher: str = ""
+    """Whether pools can come and go: "whole" has a launcher, "cleanup" and "registry" one without that protection."""
 
 
 class ChaosCluster:
@@ -158,10 +160,11 @@ class ChaosCluster:
             await self._proxy(f"http>{name}")
         for name in self.replicas:
             await self._proxy(f"router>{name}", whose=self._router_at)
-        for name in (*self.routers, *self.replicas):
+        others = (*self.routers, *self.replicas, *(("launcher",) if self.plan.launcher else ()))
+        for name in others:
             await self._proxy(f"{name}>redis", f"{HOST}:{self.redis_port}")
         await self.start_node("redis")
-        await asyncio.gather(*(self.start_node(name) for name in (*self.routers, *self.replicas)))
+        await asyncio.gather(*(self.start_node(name) for name in others))
         await self.linked()
 
     async def _proxy(self, name: str, target: str = "", whose: Any = None) -> None:
@@ -196,6 +199,8 @@ class ChaosCluster:
         journal: Path | None = None
         if name.startswith("router"):
             command = (sys.executable, "-m", "router", "--port", "0", *common)
+        elif name == "launcher":
+            command = (sys.executable, "-m", "tests.chaos.launcher_process", *common, "--kind", self.plan.launcher)
         else:
             journal = self.folder / f"{name}.{number}.jsonl"
             journal.touch()
@@ -220,7 +225,7 @@ class ChaosCluster:
         if name.startswith("router"):
             self.proxies[f"client>{name}"].target = f"{HOST}:{node.facts['port']}"
             self.proxies[f"http>{name}"].target = f"{HOST}:{node.facts.get('http_port', 0)}"
-        else:
+        elif name != "launcher":
             self.proxies[f"router>{name}"].target = node.facts["address"]
 
     def _source(self, commit: str) -> Path:

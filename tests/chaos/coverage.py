@@ -28,7 +28,11 @@ ROWS = (
     Row(8, "Redis out of memory"),
     Row(9, "Redis slow, hanging or blackholed"),
     Row(10, "FLUSHALL"),
-    Row(11, "Serve controller killed", "needs Ray: tests/integration/one_cluster/test_serve_controller.py"),
+    Row(
+        11,
+        "Serve controller killed",
+        "needs Ray: tests/integration/one_cluster/test_serve_controller.py; without Ray the launcher dies here",
+    ),
     Row(12, "Ray head killed", "needs Ray; without a store of its own: tests/integration/test_ray_faults.py"),
     Row(13, "partition of one router and one replica"),
     Row(14, "partition of one router and Redis"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.scenario import Scenario
-from tests.chaos.scenarios import clients, http, real, redis, registry, replica, rollout, router
+from tests.chaos.scenarios import clients, http, launcher, real, redis, registry, replica, rollout, router
 
 ALL: tuple[Scenario, ...] = (
     *router.SCENARIOS,
@@ -11,6 +11,7 @@ ALL: tuple[Scenario, ...] = (
     *redis.SCENARIOS,
     *rollout.SCENARIOS,
     *registry.SCENARIOS,
+    *launcher.SCENARIOS,
     *clients.SCENARIOS,
     *http.SCENARIOS,
     *real.SCENARIOS,

@@ -8,6 +8,8 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.errors import BootstrapError
+from cluster.queue.entries import QueueEntry
+from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.redis.in_process.server import InProcessRedis
@@ -18,6 +20,8 @@ from cluster.registry.pools import KIND, PoolEntry, PoolReport, PoolState, diges
 from cluster.registry.redis.store import RedisRegistryStore
 from cluster.registry.view import RegistryView
 from cluster.settings import PoolSettings, QueueSettings
+from cluster.settings.rollout import RolloutSettings
+from penstock.models import RequestClass
 from tests.support.waiting import until
 
 ONE = PoolSettings(engine="sim", rollout={"drain_s": 0})
@@ -48,17 +52,22 @@ class Cluster:
     """A launcher, and a router's view of it."""
 
     def __init__(self, platform: Platform, declared: dict[str, PoolSettings]) -> None:
-        clock = ManualClock()
+        self.clock = clock = ManualClock()
+        self.declared = declared
         redis = InProcessRedis(clock)
         self.admin = RegistryView(RedisRegistryStore(redis, clock=clock), Watcher("r", "router"))
+        self._redis = redis
         self.forgotten: list[str] = []
         self.launcher = PoolLauncher(
             declared,
             RedisRegistryStore(redis, clock=clock),
             platform,
-            lambda pool: RedisQueue(redis, pool, limits_from(QueueSettings()), clock=clock),
+            self.queue,
             self._forget,
         )
+
+    def queue(self, pool: str) -> RedisQueue:
+        return RedisQueue(self._redis, pool, limits_from(QueueSettings()), clock=self.clock)
 
     async def _forget(self, pool: str) -> None:
         self.forgotten.append(pool)
@@ -99,13 +108,46 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "LOOK_S", 0.01)
 
 
-async def test_the_first_report_tells_what_runs_and_what_has_gone() -> None:
+async def test_what_was_removed_before_the_start_is_ended_again_for_its_launcher_may_have_died() -> None:
     cluster = Cluster(platform := Platform(), {"a": ONE, "b": ONE})
     await cluster.put("b", None, base=ONE)
+    platform.failures = 2
     async with cluster:
         await cluster.is_told("a", PoolState.SERVING)
+        await cluster.is_told("b", PoolState.DRAINING)
         await cluster.is_told("b", PoolState.GONE)
-    assert [] == platform.told
+    assert ["end b"] == platform.told
+    assert ["b"] == cluster.forgotten
+
+
+async def test_a_pool_that_comes_back_waits_for_the_end_that_a_dead_launcher_had_begun() -> None:
+    cluster = Cluster(platform := Platform(), {"a": ONE})
+    await cluster.put("more", None)
+    platform.failures = 2
+    async with cluster:
+        await cluster.is_told("more", PoolState.DRAINING)
+        await cluster.put("more", OTHER)
+        await cluster.is_told("more", PoolState.SERVING)
+    assert ["end more", "fit more 3"] == platform.told
+
+
+async def test_what_dead_routers_left_in_a_removed_pool_does_not_hold_up_its_end() -> None:
+    cluster = Cluster(Platform(), {"a": ONE, "b": ONE.model_copy(update={"rollout": RolloutSettings(drain_s=3600)})})
+    queue = cluster.queue("b")
+    await queue.heartbeat_router(RouterBeat("dead", ()))
+    await queue.submit("dead", QueueEntry("q", "a", "acme", RequestClass.STANDARD, 1, 1, 2))
+    await cluster.put("b", None, base=cluster.declared["b"])
+    async with cluster:
+        await cluster.is_told("b", PoolState.DRAINING)
+
+        async def empty() -> bool:
+            # A lease, then the grace in which another router may take it up. A longer step would be a gap.
+            cluster.clock.advance(0.5)
+            return (await queue.observe()).waiting == (0, 0, 0)
+
+        await until(empty)
+        await cluster.is_told("b", PoolState.GONE)
+    await queue.close()
 
 
 async def test_pools_of_the_registry_start_behind_those_of_the_settings_and_are_tried_again() -> None:
