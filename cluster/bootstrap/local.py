@@ -66,16 +66,14 @@ class LocalCluster:
         self._launcher: PoolLauncher | None = None
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
-        self._gpus = 0
-        """Number of GPUs of Ray."""
+        self._gpus = 0  # of Ray
         self._ray: LocalRay | None = None
         """The local Ray; `ray_host` is its process."""
         self._ray_lost = False
         """Whether Ray ended and its replacement is not up."""
         self._guest = False
         """Whether an existing Ray cluster runs our applications."""
-        self._up = False
-        """Whether the start is complete."""
+        self._up = False  # whether the start is complete
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -174,12 +172,16 @@ class LocalCluster:
 
     async def restart_ray(self) -> None:
         old, self.ray_host, self._ray_lost = self.ray_host, None, True
+        if self._launcher is not None:
+            self._launcher.platform_lost()
         await self._stop_autoscaler()
         if old is not None:
             await old.stop_family(0.0)
         self._remove_ray_folder()
         await self._start_ray()
         await self._deploy()
+        if self._launcher is not None:
+            await self._launcher.start_again()
         self._ray_lost = False
 
     def autoscaler_missing(self) -> bool:
@@ -267,9 +269,8 @@ class LocalCluster:
     def _serve_pools(self) -> ServePools:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
         log = str(self.ray_host.log_file) if self.ray_host is not None else ""
-        follows = self._launcher is not None
         parts = self.serve, self._replicas_path, self._gpus, self._progress, self.check, log
-        return ServePools(*parts, follows=follows)
+        return ServePools(*parts, follows=self._launcher is not None)
 
     # --- pools that come and go ---------------------------------------------------------------------------------------
 

@@ -138,6 +138,17 @@ class PoolLauncher:
                 away = True
             await asyncio.sleep(LOOK_S)
 
+    def platform_lost(self) -> None:
+        """Note that all replicas have ended with their platform. `start_again` follows when it is back."""
+        for name in self._here:
+            self._tell(name, PoolState.STARTING)
+
+    async def start_again(self) -> None:
+        """Start the replicas of all pools on a platform that is new."""
+        for name, settings in list(self._here.items()):
+            self._tell(name, PoolState.STARTING)
+            await self._instead(name, self._fit(name, settings))
+
     async def _end_again(self, removed: Iterable[str]) -> None:
         """End pools that were removed before this start: whoever did it may have died in the middle."""
         for name in removed:

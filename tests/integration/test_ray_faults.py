@@ -13,7 +13,7 @@ import pytest
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.settings import load_settings
-from penstock.client import Client, RetryPolicy, Sampling
+from penstock.client import Client, InvalidArgumentError, RegistryEdit, RetryPolicy, Sampling
 from penstock.values.errors import PenstockClientError
 from tests.integration.ray_control import BACK_S, POOL, ended, ray_processes, running_replicas, stream
 from tests.support.running import ClusterThread
@@ -131,3 +131,29 @@ def test_the_whole_head_dies_and_what_ran_and_waited_goes_on_when_it_is_back(toy
     assert {(True, 2)} == {(end.receipt.exact, len(end.receipt.attempts)) for _ids, end in ends}
     assert all(ended(process) for process in family)
     assert toy.cluster.ray_host is not host
+
+
+def test_a_pool_of_the_registry_starts_again_with_ray_and_is_not_called_serving_before(toy: ClusterThread) -> None:
+    def state() -> str:
+        return next((entry.state for entry in admin.registry("pool", name="extra")), "")
+
+    def taken() -> bool:
+        try:
+            admin.edit_registry([RegistryEdit("pool", "extra", {"settings": settings})], wait=20.0, timeout=30.0)
+        except InvalidArgumentError:
+            return False
+        return True
+
+    settings = {"engine": "sim", "sim": {"base_ms": STEP_MS}}
+    with Client(toy.target()) as admin:
+        until_sync(taken, 30)
+        until_sync(lambda: state() == "serving", BACK_S)
+        host = toy.cluster.ray_host
+        assert host is not None
+        psutil.Process(host.pid).kill()
+        until_sync(lambda: state() == "starting", BACK_S)
+        until_sync(lambda: state() == "serving", BACK_S)
+        assert toy.cluster.ray_host is not host
+        assert 4 == len(admin.generate("extra", "x", max_tokens=4, ignore_eos=True, timeout=60.0).choices[0].token_ids)
+        admin.edit_registry([RegistryEdit("pool", "extra", {"removed": True})], wait=20.0, timeout=30.0)
+        until_sync(lambda: state() == "gone", BACK_S)

@@ -172,6 +172,21 @@ async def test_an_end_that_fails_is_tried_again_and_the_pool_can_start_after_it(
     assert [f"fit more {ONE.sim.base_ms:g}", "end more", "fit more 3"] == platform.told
 
 
+async def test_pools_start_again_after_their_platform_and_are_not_called_serving_before() -> None:
+    async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
+        await cluster.put("more", OTHER)
+        await cluster.is_told("more", PoolState.SERVING)
+        cluster.launcher.platform_lost()
+        await cluster.is_told("a", PoolState.STARTING)
+        await cluster.is_told("more", PoolState.STARTING)
+        platform.failures = 1
+        platform.told.clear()
+        await cluster.launcher.start_again()
+        await cluster.is_told("a", PoolState.SERVING)
+        await cluster.is_told("more", PoolState.SERVING)
+    assert [f"fit a {ONE.sim.base_ms:g}", "fit more 3"] == sorted(platform.told)
+
+
 async def test_a_pool_that_came_again_with_other_settings_has_none_of_its_old_replicas() -> None:
     async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
         await cluster.put("more", ONE)

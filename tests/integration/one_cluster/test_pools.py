@@ -31,7 +31,7 @@ def test_a_pool_is_added_and_removed_through_serve_and_others_keep_their_replica
         "autoscale": {"mode": "active", "max_replicas": 2},
         "slo": {"interactive": {"ttft_p99_s": 2.0}},
     }
-    # It follows the registry, and starts the autoscaler anew.
+    # It follows the registry, as the autoscaler does.
     watching = engines.begin(engines.cluster.watch())
     with contextlib.ExitStack() as stack:
         stack.callback(watching.cancel)
@@ -64,3 +64,30 @@ def allowed(admin: Client, settings: dict[str, Any]) -> bool:
     except InvalidArgumentError:
         return False
     return True
+
+
+def test_control_and_autoscale_change_through_serve_and_no_replica_restarts(engines: ClusterThread) -> None:
+    def replicas() -> set[str]:
+        return {one.replica_id for each in admin.cluster_status().pools if each.name == "toy" for one in each.replicas}
+
+    def decided() -> bool:
+        found = admin.decisions("toy", limit=1).decisions
+        return bool(found) and found[0].mode == "advisory"
+
+    def put(**changes: Any) -> None:
+        entry = RegistryEdit("pool", "toy", {"settings": {**own, **changes}})
+        assert () == admin.edit_registry([entry], wait=20.0, timeout=30.0).behind
+
+    watching = engines.begin(engines.cluster.watch())
+    with contextlib.ExitStack() as stack:
+        stack.callback(watching.cancel)
+        admin = stack.enter_context(Client(engines.target()))
+        until_sync(lambda: allowed(admin, {"engine": "sim"}), 20)
+        own = admin.registry("pool", name="toy")[0].value["settings"]
+        before = replicas()
+        put(control={"window_s": 20.0}, autoscale={"mode": "advisory", "max_replicas": 3})
+        until_sync(lambda: admin.registry("pool", name="toy")[0].state == "serving", 60)
+        until_sync(decided, 60)
+        put()
+        until_sync(lambda: admin.registry("pool", name="toy")[0].state == "serving", 60)
+        assert before == replicas()
