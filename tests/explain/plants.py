@@ -19,7 +19,7 @@ from deployments.engines.sim.engine import SimEngine
 from penstock.models import RequestClass
 from router.records.causes import Cause
 from tests.explain.scene import Scene
-from tests.router.links.test_links import kill
+from tests.router.links.parts import kill
 from tests.support.stack import MODEL
 from tests.support.waiting import until
 

@@ -18,7 +18,7 @@ from deployments.demo_model import LONG_QUESTIONS, known_answers
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.router.dispatch.streams import resumed_of
-from tests.router.links.test_links import read_until
+from tests.router.links.parts import read_until
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 

@@ -18,8 +18,8 @@ from deployments.replica.links.former import FormerServicer
 from deployments.replica.links.side import ReplicaSide
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
+from tests.router.links.parts import read_until
 from tests.router.links.test_link_security import NAME, tls_of
-from tests.router.links.test_links import read_until
 from tests.support.certificates import Authority, dns
 from tests.support.stack import SECRET, collect, ids_of, request, running_stack, stream_request, text_of
 from tests.support.waiting import until

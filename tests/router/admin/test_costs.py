@@ -14,7 +14,7 @@ import pytest
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.router.links.test_links import kill, newest_token, read_until
+from tests.router.links.parts import kill, newest_token, read_until
 from tests.support.keys import Keys, bearer
 from tests.support.stack import Stack, collect, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until

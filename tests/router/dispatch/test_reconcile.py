@@ -21,7 +21,7 @@ from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.links.placement import Placement
 from tests.cluster.queue.backends import entry
-from tests.router.links.test_links import read_until
+from tests.router.links.parts import read_until
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 

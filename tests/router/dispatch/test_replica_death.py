@@ -26,7 +26,7 @@ from tests.router.dispatch.streams import (
     resumed_of,
 )
 from tests.router.dispatch.test_lost_leases import lose_lease
-from tests.router.links.test_links import RelayedReplica, read_until
+from tests.router.links.parts import RelayedReplica, read_until
 from tests.support.stack import collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 

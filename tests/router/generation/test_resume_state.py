@@ -16,7 +16,7 @@ from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
 from router.generation.recovery import REFUSED_RESUMES
 from tests.router.dispatch.streams import LONG, SIM, error_of, plain, read_into, resumed_of
-from tests.router.links.test_links import read_until
+from tests.router.links.parts import read_until
 from tests.support.stack import MODEL, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 

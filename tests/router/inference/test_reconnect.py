@@ -19,7 +19,7 @@ from penstock.client import (
     Sampling,
     UnavailableError,
 )
-from tests.router.links.test_links import kill
+from tests.router.links.parts import kill
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
 

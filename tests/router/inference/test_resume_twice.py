@@ -15,7 +15,7 @@ from router.dispatch.pool import Pool
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.links.link import ReplicaLink
-from tests.router.links.test_links import kill, newest_token, read_until
+from tests.router.links.parts import kill, newest_token, read_until
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 

@@ -27,7 +27,7 @@ from penstock.client import (
 )
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.router.links.test_links import kill
+from tests.router.links.parts import kill
 from tests.support.stack import Stack, collect, running_stack, sim_pool
 from tests.support.tools_model import make_tools_model
 from tests.support.waiting import until

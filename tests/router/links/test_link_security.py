@@ -25,7 +25,7 @@ from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.safeguards import LinkSafeguards
 from router.links.stream import open_stream
-from tests.router.links.test_links import RelayedReplica, ends_of
+from tests.router.links.parts import RelayedReplica, ends_of
 from tests.support.certificates import Authority, Pair, dns
 from tests.support.stack import SECRET, Stack, request, running_stack
 from tests.support.waiting import settled_transports, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.links.orphaned_output import OrphanedOutput
-from tests.router.links.test_links import read_until
+from tests.router.links.parts import read_until
 from tests.support.stack import running_stack, stream_request
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 from cluster.errors import EngineDeadError
 from tests.router.dispatch.streams import LONG, SIM, plain, read_until_resumed, replica_of, resumed_of
 from tests.router.dispatch.test_lost_leases import lose_lease
-from tests.router.links.test_links import RelayedReplica, read_until
+from tests.router.links.parts import RelayedReplica, read_until
 from tests.support.stack import collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 

@@ -15,7 +15,7 @@ from router.server import Router
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server
 from tests.router.http.responses.conftest import HTTP, TOOL, call, pool_with_tools, sdk
-from tests.router.links.test_links import kill
+from tests.router.links.parts import kill
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack
 from tests.support.stores import USUAL
