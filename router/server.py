@@ -31,8 +31,7 @@ from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
-from router.admin.records import RecordsApi
-from router.admin.servicer import AdminServicer
+from router.admin.open import open_admin
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.dispatch.pool_set import PoolSet
@@ -56,9 +55,7 @@ from router.records.genai_metrics import push_plan
 from router.records.keeper import RecordKeeper
 from router.records.tracing import Tracing, open_tracing
 from router.registry.build import open_registry
-from router.rollout.api import RolloutApi
-from router.rollout.keeper import RolloutKeeper, open_rollouts
-from router.rollout.metrics import RolloutMetrics
+from router.rollout.keeper import RolloutKeeper
 from router.routing import Aliases
 from router.stores import QueueFactory
 
@@ -179,25 +176,28 @@ def build_router(
         endpoints=ENDPOINTS,
         revocations=registry.revocations,
     )
-    control_api = ControlApi(running, queues.control, queues.queue)
-    records_api = RecordsApi(pools, records, control_api, aliases)
-    rollouts = open_rollouts(settings, queues.rollout, queues.queue)
-    metrics.registry.register(RolloutMetrics(rollouts.pools))
-    users = PoolUsers(catalog, metrics, jobs, rollouts)
-    admin = AdminServicer(
-        *(pools, router_id, control_api, records_api, policies, registry.api),
+    admin = open_admin(
+        settings,
+        router_id,
+        queues,
+        pools=pools,
+        registry=registry,
         aliases=aliases,
-        rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
+        policies=policies,
+        records=records,
+        metrics=metrics,
     )
+    users = PoolUsers(catalog, metrics, jobs, admin.rollouts)
+    services = (servicer, embeddings, jobs.servicer, admin.servicer)
     handlers = [
         service_handler(service, servicer, metrics, registry.authenticate)
-        for service, servicer in zip(_SERVICES, (servicer, embeddings, jobs.servicer, admin), strict=True)
+        for service, servicer in zip(_SERVICES, services, strict=True)
     ]
     keys = registry.keys
     known = settings.auth.credentials
     calls = Calls(servicer, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
     responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits), registry.revocations)
-    http_services = HttpServices(calls, admin, embeddings, jobs.tools, responses)
+    http_services = HttpServices(calls, admin.servicer, embeddings, jobs.tools, responses)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     secret.watch(metrics.reloaded)
     parts = RouterParts(
@@ -209,10 +209,10 @@ def build_router(
         catalog=catalog,
         inference=servicer,
         jobs=jobs,
-        control_api=control_api,
+        control_api=admin.control_api,
         records=records,
         registry=registry.view,
-        rollouts=rollouts,
+        rollouts=admin.rollouts,
         push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,

@@ -11,7 +11,6 @@ from contextlib import suppress
 from cluster.autoscaler.router_report import JobWork
 from cluster.errors import (
     KeyReusedError,
-    NoReplicaError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -25,6 +24,7 @@ from cluster.settings import Settings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from router.admission.admission_control import AdmissionControl
+from router.admission.cut_off import CutOff
 from router.affinity import Affinity
 from router.dispatch.adoption import Adoption
 from router.dispatch.client_keys import ClientKeys
@@ -129,6 +129,7 @@ class Pool:
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
         self._positions = Positions(context.choices)
+        self._cut_off = CutOff(name, context.choices, self.replicas, queue_settings.lease_s)
         self.line = LineWatch(context, self.replicas, lambda: self.available, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Pool:
             TakenOverError: it was submitted before, and another router has it now.
             QueueUnavailableError: the queue does not answer.
         """
-        self._check_links()
+        self._cut_off.check()
         choice.metering.closed = False
         self.quarantine.check(choice)
         self.take(choice)
@@ -233,14 +234,6 @@ class Pool:
     def _drop(self, choice: Choice) -> bool:
         """Forget a choice; False where another call has its request by now."""
         return self.choices.drop(choice) or choice.entry.request_id not in self.choices
-
-    def _check_links(self) -> None:
-        # A dead replica is in the registry for a lease. After two it is this router that is cut off, by a network
-        # policy or its certificate, and what it takes would wait for nothing.
-        silent_s = self.replicas.cut_off_s(time.monotonic())
-        if silent_s > 2 * self.queue_settings.lease_s:
-            none = f"none of the pool's replicas ({self.replicas.ready()})"
-            raise NoReplicaError(f"{self.name!r}: this router has reached {none} for {silent_s:.0f} s")
 
     def take(self, choice: Choice) -> None:
         """Deliver to this choice from now on; a call of this router that had its request is told."""
@@ -385,7 +378,7 @@ class Pool:
                 self._context.owner.spawn(self.resubmit.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
-        self.replicas.look(now)
+        self._cut_off.look(now)
         self._positions.heard(reply.positions)
         if reply.marks != self.quarantine.marks:
             self._context.owner.spawn(self._follow(), "follow_marks")

@@ -9,11 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from cluster.errors import LinkError
 from cluster.trust.tls import LinkDialer
 from penstock.v1 import types_pb2 as types
 from router.links.replicas import ReplicaSet
 from tests.support.flaky import Relay
-from tests.support.stack import SECRET, collect, ids_of, request, running_stack, stream_request
+from tests.support.stack import SECRET, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 
 
@@ -89,6 +90,31 @@ async def test_a_router_that_reaches_no_replica_says_so_and_the_other_one_serves
         monkeypatch.setattr(link, "up", True)
         await until(lambda: replicas.cut_off_s(time.monotonic()) == 0.0)
         monkeypatch.undo()
+
+
+async def test_what_waits_at_a_router_that_is_cut_off_is_given_up_and_what_has_output_goes_on(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0, "max_num_seqs": 1}) as stack:
+        pool = stack.routers[0].pools["demo"]
+        runs = stack.inference(0).StreamGenerate(stream_request(max_tokens=400, ignore_eos=True))
+        began = await first_tokens(runs, 3)
+        waits = stack.inference(0).StreamGenerate(stream_request("waits", max_tokens=2))
+        await until(lambda: pool.active == 2)
+        (link,) = pool.replicas._links.values()
+        session, link._session = link._session, refuse  # type: ignore[method-assign]
+        link._wire.break_off()  # type: ignore[union-attr]
+        with pytest.raises(grpc.aio.AioRpcError, match="this router has reached none of the pool's replicas") as caught:
+            await collect(waits)
+        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+        # The other router's client has its place.
+        answer = await stack.inference(1).Generate(request("waits", max_tokens=2, ignore_eos=True))
+        assert 2 == answer.usage.output_tokens
+        link._session = session  # type: ignore[method-assign]
+        assert 400 == len(ids_of(began + await collect(runs)))
+
+
+async def refuse() -> None:
+    """Fail to connect."""
+    raise LinkError("no way")
 
 
 async def test_replicas_that_are_gone_cut_nobody_off(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Composition of what a router answers to operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cluster.settings import Settings
+from router.admin.control import ControlApi
+from router.admin.records import RecordsApi
+from router.admin.servicer import AdminServicer
+from router.dispatch.pool import Pool
+from router.identity import TenantPolicies
+from router.metrics import RouterMetrics
+from router.records.keeper import RecordKeeper
+from router.registry.build import RegistryParts
+from router.rollout.api import RolloutApi
+from router.rollout.keeper import RolloutKeeper, open_rollouts
+from router.rollout.metrics import RolloutMetrics
+from router.routing import Aliases
+from router.stores import QueueFactory
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """A router's part for operators."""
+
+    servicer: AdminServicer
+    control_api: ControlApi
+    rollouts: RolloutKeeper
+
+
+def open_admin(
+    settings: Settings,
+    router_id: str,
+    queues: QueueFactory,
+    *,
+    pools: Mapping[str, Pool],
+    registry: RegistryParts,
+    aliases: Aliases,
+    policies: TenantPolicies,
+    records: RecordKeeper,
+    metrics: RouterMetrics,
+) -> AdminParts:
+    """Compose the parts; nothing connects before its first use."""
+    control_api = ControlApi(settings.pools, queues.control, queues.queue)
+    rollouts = open_rollouts(settings, queues.rollout, queues.queue)
+    metrics.registry.register(RolloutMetrics(rollouts.pools))
+    servicer = AdminServicer(
+        *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),
+        aliases=aliases,
+        rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
+    )
+    return AdminParts(servicer, control_api, rollouts)
