@@ -31,6 +31,11 @@ class TaskOwner:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more tasks."""
+        return self._closed
+
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task, which is cancelled at `close` at the latest."""
         if self._closed:

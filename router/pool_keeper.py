@@ -31,8 +31,6 @@ _LOG = logging.getLogger(__name__)
 
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
-AGAIN_S = 5.0
-"""Pause, in seconds, after which a request of a pool that was removed may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class PoolKeeper:
         elif now - self._bare.setdefault(name, now) >= pool.queue_settings.lease_s:
             for choice in pool.choices.snapshot():
                 if choice.state.waits:
-                    choice.give_up(NoReplicaError(f"pool {name!r} was removed, and its replicas have gone", AGAIN_S))
+                    choice.give_up(NoReplicaError.removed(name))
 
     async def _open(self, name: str, settings: PoolSettings) -> None:
         if name in self._pools:

@@ -57,14 +57,19 @@ class ModelChangedError(UnavailableError):
 
 
 class NoReplicaError(UnavailableError):
-    """A pool of which no replica has ever reported, so that the prompt cannot be tokenized; or a router that reaches
-    none of the replicas that take work.
+    """A pool of which no replica has ever reported, so that the prompt cannot be tokenized; a router that reaches none
+    of the replicas that take work; or what is left in a pool that was removed.
     """
 
     reason = "NO_REPLICA"
     remedy = (
         "Try again after the time in the error's `RetryInfo`. Operators: `penstock status` shows each pool's replicas."
     )
+
+    @classmethod
+    def removed(cls, pool: str) -> NoReplicaError:
+        """Return the error of what is left in a pool that was removed."""
+        return cls(f"pool {pool!r} was removed, and its replicas have gone", 5.0)
 
 
 class ShuttingDownError(UnavailableError):

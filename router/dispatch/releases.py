@@ -95,6 +95,9 @@ class Releases:
             self._tell(how, *key)
 
     def _tell(self, how: Callable[[str, str], Awaitable[None]], request_id: str, attempt: str) -> None:
+        if self._owner.closed:
+            # The router has left the pool, and with its lease all that it had.
+            return
         self._telling.add((request_id, attempt))
         self._owner.spawn(self._tell_once(how, (request_id, attempt)), "tell")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cluster.errors import (
     GenerationFailedError,
     InvalidRequestError,
+    NoReplicaError,
     PenstockError,
     QueueUnavailableError,
     UnavailableError,
@@ -122,6 +123,8 @@ class Resume:
             raise _gone(pool, choice.entry.request_id, received)
         if (late := admitted.too_late()) is not None:
             raise late
+        if pool.closing:
+            raise NoReplicaError.removed(pool.name)
         # Its place in line was lost with its router, and nothing was delivered: put it in line again.
         async with self._continuing:
             return await pool.submit(choice)

@@ -140,12 +140,28 @@ class RemovePool:
             async with client_of(cluster, router) as client:
                 await client.generate(EXTRA, [1, 2, 3], max_tokens=30_000, ignore_eos=True, timeout=120.0)
         except PenstockClientError as error:
-            return f"{error.code.name} {error.reason}".strip()
+            return f"{error.code.name} {error.reason} {error}".strip()
         return "OK"
 
     async def proof(self, cluster: ChaosCluster) -> str:
         state = await state_of(cluster, self.router)
         return f"{state}, {len(processes(cluster))} processes" if state == "draining" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class KillLauncher:
+    """SIGKILL of the launcher. Its replicas follow when they have drained, or while they start."""
+
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.kill("launcher")
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        node = cluster.nodes["launcher"]
+        if node.running or cluster.state("launcher") not in ("", "Z"):
+            return ""
+        return f"pid {node.pid} is gone, {len(processes(cluster))} of its processes are left"
 
 
 @dataclass(frozen=True, slots=True)

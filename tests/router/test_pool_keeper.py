@@ -24,7 +24,7 @@ from penstock.client import (
     RegistryEdit,
 )
 from tests.support.launching import launching
-from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
+from tests.support.stack import Stack, collect, first_tokens, running_stack, sim_pool, stream_request
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
@@ -117,6 +117,28 @@ async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: 
     assert 30 == again.usage.output_tokens
     assert 1 == len(again.receipt.attempts)
     await gone(stack, "brief")
+
+
+async def test_a_request_that_comes_back_to_a_pool_without_replicas_is_told_so_and_not_put_in_line(
+    stack: Stack, admin: AsyncClient
+) -> None:
+    """Its place in line was lost, and the pool may be left while it is put in line again."""
+    await admin.edit_registry([added("left", base_ms=20.0)], wait=10)
+    await serves(stack, "left")
+    call = stack.inference(0).StreamGenerate(stream_request("x", model="left", max_tokens=50, ignore_eos=True))
+    token = (await first_tokens(call, 1))[0].started.resume_token
+    call.cancel()
+    await until(lambda: stack.routers[0].pools["left"].active == 0)
+    pool = stack.routers[1].pools["left"]
+    pool.closing = True
+    again = stream_request("x", model="left", max_tokens=50, ignore_eos=True)
+    again.resume.resume_token = token
+    with pytest.raises(grpc.aio.AioRpcError, match="pool 'left' was removed") as told:
+        await collect(stack.inference(1).StreamGenerate(again))
+    assert grpc.StatusCode.UNAVAILABLE is told.value.code()
+    pool.closing = False
+    await admin.edit_registry([removed("left")], wait=10)
+    await gone(stack, "left")
 
 
 async def test_a_job_waits_for_its_pool_to_come_back(stack: Stack, admin: AsyncClient) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
-from tests.chaos.faults import Kill, Start
+from tests.chaos.faults import Start
 from tests.chaos.load import Kind, Load
-from tests.chaos.pool_faults import AddPool, PoolGone, PoolServes, RemovePool, RollPool
+from tests.chaos.pool_faults import AddPool, KillLauncher, PoolGone, PoolServes, RemovePool, RollPool
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 LOAD = Load(kind=Kind.RESUMING, output_tokens=50, deadline_s=60.0)
@@ -26,7 +26,7 @@ SCENARIOS = (
             Step(Midway(6), ADD),
             Step(After(0.0), RollPool("router-1")),
             Step(After(0.0), RemovePool("router-0")),
-            Step(After(1.0), Kill("launcher")),
+            Step(After(1.0), KillLauncher()),
             Step(After(1.0), Start("launcher")),
             Step(After(25.0), PoolGone()),
             Step(After(0.0), ADD),
@@ -43,7 +43,7 @@ SCENARIOS = (
         faults=(11,),
         steps=(
             Step(Midway(6), AddPool("router-0", 3, start_s=3.0, waits=False)),
-            Step(After(1.0), Kill("launcher")),
+            Step(After(1.0), KillLauncher()),
             Step(After(1.0), Start("launcher")),
             Step(After(20.0), PoolServes("router-1", 3)),
             Step(After(0.0), RemovePool("router-1")),
