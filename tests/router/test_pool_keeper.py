@@ -12,6 +12,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from cluster.errors import NoReplicaError
 from cluster.registry.contract import Author, Edit, Watcher
 from cluster.registry.view import RegistryView
 from penstock.client import (
@@ -119,26 +120,24 @@ async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: 
     await gone(stack, "brief")
 
 
-async def test_a_request_that_comes_back_to_a_pool_without_replicas_is_told_so_and_not_put_in_line(
-    stack: Stack, admin: AsyncClient
-) -> None:
+async def test_what_comes_back_to_a_pool_without_replicas_is_told_so_and_not_put_in_line(tmp_path: Path) -> None:
     """Its place in line was lost, and the pool may be left while it is put in line again."""
-    await admin.edit_registry([added("left", base_ms=20.0)], wait=10)
-    await serves(stack, "left")
-    call = stack.inference(0).StreamGenerate(stream_request("x", model="left", max_tokens=50, ignore_eos=True))
-    token = (await first_tokens(call, 1))[0].started.resume_token
-    call.cancel()
-    await until(lambda: stack.routers[0].pools["left"].active == 0)
-    pool = stack.routers[1].pools["left"]
-    pool.closing = True
-    again = stream_request("x", model="left", max_tokens=50, ignore_eos=True)
-    again.resume.resume_token = token
-    with pytest.raises(grpc.aio.AioRpcError, match="pool 'left' was removed") as told:
-        await collect(stack.inference(1).StreamGenerate(again))
-    assert grpc.StatusCode.UNAVAILABLE is told.value.code()
-    pool.closing = False
-    await admin.edit_registry([removed("left")], wait=10)
-    await gone(stack, "left")
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 20.0}) as alone:
+        asked = stream_request(max_tokens=50, ignore_eos=True)
+        call = alone.inference(0).StreamGenerate(asked)
+        asked.resume.resume_token = (await first_tokens(call, 1))[0].started.resume_token
+        await alone.kill_replica(0)
+        here, there = (router.pools["demo"] for router in alone.routers)
+        await until(lambda: [choice.state.waits for choice in here.choices.snapshot()] == [True])
+        here.closing = there.closing = True
+        for choice in here.choices.snapshot():
+            choice.give_up(NoReplicaError.removed("demo"))
+        with pytest.raises(grpc.aio.AioRpcError, match="pool 'demo' was removed") as told:
+            await collect(alone.inference(1).StreamGenerate(asked))
+        assert grpc.StatusCode.UNAVAILABLE is told.value.code()
+        await there.close()
+        # What is told after the router has left the pool has no effect, and does no harm.
+        there.releases.withdraw("another", None)
 
 
 async def test_a_job_waits_for_its_pool_to_come_back(stack: Stack, admin: AsyncClient) -> None:
