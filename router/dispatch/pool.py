@@ -105,7 +105,6 @@ class Pool:
             # The queue grants only where it knows us connected: tell it now, not in a second.
             on_change=lambda: self._membership.nudge(),
         )
-        self.replicas.wanted = self.settings.replicas if self.settings.autoscale.mode != "active" else None
         self._membership = Membership(context, queue_settings, open_queue, self._describe, self._beaten)
         self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
         self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)
@@ -371,6 +370,7 @@ class Pool:
         self.beat = reply
         self.admission.heard(reply)
         self.replicas.price_per_gpu_hour = self.admission.price_per_gpu_hour
+        self.replicas.wanted = self.settings.replicas if self.settings.autoscale.mode != "active" else None
         now = time.monotonic()
         if reply.run_id != self.resubmit.run_id:
             self._doubt_until = now + self.queue_settings.lease_s
