@@ -43,7 +43,7 @@ class AutoscalerStores:
     rollout: Callable[[str], RolloutStore] | None = None
     """None where no pool can have a roll-out."""
     registry: Callable[[], RegistryStore] | None = None
-    """Takes nothing. None where pools are those of the settings and stay as they are."""
+    """Factory without arguments; None where pools are those of the settings and stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
