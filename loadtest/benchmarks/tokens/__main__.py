@@ -135,7 +135,9 @@ class _Meter:
         serving, control = path.serving(), path.control()
         own = {process.pid for process in _all_of(path)}
         others = [other for each, other in self._paths.items() if each != name]
-        beside = [process for other in others for process in _all_of(other) if process.pid not in own]
+        # Paths of one cluster share its processes.
+        unlike = {process.pid: process for other in others for process in _all_of(other)}
+        beside = [process for pid, process in unlike.items() if pid not in own]
         before = [cpu_seconds(each) for each in (serving, control, beside)]
         result = await run()
         used = [cpu_seconds(each) - was for each, was in zip((serving, control, beside), before, strict=True)]
