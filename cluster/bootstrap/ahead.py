@@ -98,10 +98,10 @@ async def check_hubs(settings: Settings, progress: Progress) -> None:
     Raises:
         SettingsError: one can't.
     """
-    for name, model in hub_models(settings):
-        progress(f"model {model}", "looking it up")
-        await asyncio.to_thread(check_hub, name, model)
-        progress(f"model {model}", "ready")
+    for name, setting, source in hub_models(settings):
+        progress(f"model {source.name}", "looking it up")
+        await asyncio.to_thread(check_hub, name, setting, source)
+        progress(f"model {source.name}", "ready")
 
 
 def with_http(settings: Settings) -> tuple[Settings, bool]:

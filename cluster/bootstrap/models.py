@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from pathlib import Path
 
 from cluster.errors import SettingsError, plain_reason
 from cluster.settings import EngineKind, PoolSettings, Settings
+from cluster.sources import ModelSource, SourceKind, source_of
 
-_FOLDERS = ("/", "./", "../", "~")
-"""Beginnings of a model's name that mean a folder, not a name on a hub."""
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _CONFIGS = ("config.json", "params.json", "*.gguf")
 """Files of which a model's folder has one: of transformers, of Mistral, or of llama.cpp."""
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
@@ -24,18 +20,20 @@ _OTHER_HUBS = ("VLLM_USE_MODELSCOPE",)
 
 
 def check_model(name: str, pool: PoolSettings) -> None:
-    """Check the folder of a pool's model, if it is one. A missing one would be looked up on a hub, several times.
+    """Check the folders of a pool's model, draft model and adapters, where they are folders. A missing one would be
+    looked up on a hub, several times.
 
     Raises:
-        SettingsError: the folder does not exist, or a file is missing that vLLM needs.
+        SettingsError: a folder does not exist, or a file is missing that vLLM needs.
     """
-    folder = Path(os.path.expanduser(pool.model))
-    if not folder.is_dir():
-        if pool.model.startswith(_FOLDERS) and not folder.is_file():
-            raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+    for setting, text in _places(pool):
+        place = source_of(text)
+        if place.kind is SourceKind.FOLDER and not place.path.is_dir():
+            raise SettingsError(f"pools.{name}.{setting}: there is no folder {text}")
+    source = source_of(pool.model)
+    if source.kind is not SourceKind.FOLDER or pool.engine is not EngineKind.VLLM:
         return
-    if pool.engine is not EngineKind.VLLM:
-        return
+    folder = source.path
     if not any(any(folder.glob(pattern)) for pattern in _CONFIGS):
         raise SettingsError(f"pools.{name}.model: {pool.model} has no config.json, so it is no folder of a model")
     if (config := folder / "config.json").is_file():
@@ -47,40 +45,60 @@ def check_model(name: str, pool: PoolSettings) -> None:
         raise SettingsError(f"pools.{name}.model: {pool.model} has no weights ({', '.join(_WEIGHTS)})")
 
 
-def hub_models(settings: Settings) -> list[tuple[str, str]]:
-    """Return pools whose engine takes its model from a hub, with the model's name there."""
+def _places(pool: PoolSettings) -> list[tuple[str, str]]:
+    """Return the places that a pool's settings name, each with its setting."""
+    places = [("model", pool.model)] if pool.model != _DEMO else []
+    if pool.engine is EngineKind.VLLM:
+        if pool.vllm.speculative and pool.vllm.speculative.model:
+            places.append(("vllm.speculative.model", pool.vllm.speculative.model))
+        places += [(f"vllm.lora_modules.{name}", text) for name, text in pool.vllm.lora_modules.items()]
+    return places
+
+
+def hub_models(settings: Settings) -> list[tuple[str, str, ModelSource]]:
+    """Return what engines take from a hub: pool, setting of the pool, and place."""
+    if any(os.environ.get(variable) for variable in _OTHER_HUBS):
+        return []
     return [
-        (name, pool.model)
+        (name, setting, source)
         for name, pool in settings.pools.items()
         if pool.engine is EngineKind.VLLM
-        and pool.model != _DEMO
-        and _HUB_NAME.fullmatch(pool.model)
-        and not Path(os.path.expanduser(pool.model)).exists()
-        and not any(os.environ.get(variable) for variable in _OTHER_HUBS)
+        for setting, text in _places(pool)
+        if (source := source_of(text, pool.revision if setting == "model" else "")).kind is SourceKind.HUB
     ]
 
 
-def check_hub(name: str, model: str) -> None:
-    """Check that a model is in the local cache, or that its hub answers and has it. Blocks for seconds at most.
+def check_hub(name: str, setting: str, source: ModelSource) -> None:
+    """Check that a pool's model or adapter is in the local cache, or that its hub answers and has it. Blocks for
+    seconds at most.
 
     Raises:
         SettingsError: the engine could not get the model. Otherwise it would try for many minutes.
     """
     try:
         from huggingface_hub import HfApi, constants, try_to_load_from_cache
-        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
     except ModuleNotFoundError:
         # The engine is on other machines.
         return
-    where = f"pools.{name}.model: {model}"
+    where = f"pools.{name}.{setting}: {source.name}" + f" of revision {source.revision}" * bool(source.revision)
+    revision = source.revision or None
+    file = "adapter_config.json" if setting.startswith("vllm.lora_modules.") else "config.json"
     try:
-        if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        if isinstance(try_to_load_from_cache(source.name, file, revision=revision), str):
             return
         api = HfApi()
-        if api.model_info(model, timeout=_HUB_S).gated:
-            api.auth_check(model)
+        if api.model_info(source.name, revision=revision, timeout=_HUB_S).gated:
+            api.auth_check(source.name)
     except GatedRepoError as error:
         raise SettingsError(f"{where} asks for consent: accept its terms at the hub, and set HF_TOKEN") from error
+    except RevisionNotFoundError as error:
+        raise SettingsError(f"{where}: {constants.ENDPOINT} has the model, and not this revision") from error
     except RepositoryNotFoundError as error:
         raise SettingsError(f"{where} is not at {constants.ENDPOINT}, or not for this HF_TOKEN") from error
     except HfHubHTTPError:

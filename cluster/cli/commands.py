@@ -31,5 +31,12 @@ COMMANDS = (
         Purpose.RUN,
         Extra.ROUTER,
     ),
+    Command(
+        "weights",
+        "fetch models from a hub before replicas need them",
+        "cluster.weights.command",
+        Purpose.RUN,
+        Extra.ROUTER,
+    ),
     Command("completion", "print the script that completes commands in a shell", "cluster.cli.completion", Purpose.RUN),
 )

@@ -29,7 +29,7 @@ def add_pool_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=("vllm", "sim"), help="engine of the pool; sim imitates one without a model"
     )
-    parser.add_argument("--model", type=word, help="local folder, hub id, or demo")
+    parser.add_argument("--model", type=word, help="local folder, hub id, s3:// URL, or demo")
     parser.add_argument(
         "--pool",
         type=word,

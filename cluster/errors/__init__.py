@@ -52,6 +52,7 @@ PenstockError
 └── SetupError                      settings or environment, found before anything serves
     ├── SettingsError               a setting is unknown, missing or out of range
     ├── BootstrapError              a component of a local cluster did not start, or has ended
+    ├── FetchGivenUpError           a download of weights made no progress for too long
     └── TraceError                  a recorded load cannot be read; carries file, line, field and value
 
 Errors hold data, and their sentence is composed from it. `reason` is the stable word that clients and metrics see,
@@ -111,6 +112,7 @@ from cluster.errors.serving import (
 )
 from cluster.errors.setup import (
     BootstrapError,
+    FetchGivenUpError,
     SettingsError,
     SetupError,
     TraceError,
@@ -128,6 +130,7 @@ __all__ = [
     "EngineError",
     "EngineRequestError",
     "EngineStartError",
+    "FetchGivenUpError",
     "FileTooLargeError",
     "FileUnknownError",
     "GenerationFailedError",

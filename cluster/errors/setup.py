@@ -32,6 +32,20 @@ class BootstrapError(SetupError):
         super().__init__(f"{component} {'ended' if ended else 'did not start'}: {detail}")
 
 
+class FetchGivenUpError(SetupError):
+    """A download that made no progress for too long. Another start goes on where it ended."""
+
+    reason = "FETCH_GIVEN_UP"
+    remedy = "Look at the hub's status and at limits of its token, and start the download again; it goes on."
+
+    def __init__(self, what: str, tries: int, waited_s: float, last: str) -> None:
+        self.what = what
+        self.tries = tries
+        self.waited_s = waited_s
+        self.last = last
+        super().__init__(f"{what}: no progress in {tries} tries over {waited_s:.0f} s; the last error was {last}")
+
+
 class TraceError(SetupError):
     """A trace file that has no known format or has a wrong value."""
 

@@ -81,6 +81,9 @@ def changed(pool: PoolSettings, changes: Mapping[str, Any]) -> PoolSettings:
         # They came with the demo model, and go with it.
         demo = PoolSettings().vllm
         tree["vllm"] |= {name: None for name in _PARSERS if getattr(pool.vllm, name) == getattr(demo, name)}
+    if changes.get("model", pool.model) != pool.model:
+        # It is one of the model that goes.
+        tree["revision"] = ""
     for name, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(tree.get(name), dict)
         tree[name] = _over(tree[name], value) if both else value

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.settings.rollout import RolloutSettings
-from cluster.settings.section import Section
+from cluster.settings.section import Section, Source
+from cluster.sources import STORES
 
 
 def _off(value: Any) -> Any:
@@ -48,8 +49,9 @@ class SpeculativeSettings(Section):
     """Source of draft tokens: "ngram" copies from the prompt; the others use a draft model."""
     num_speculative_tokens: int = Field(default=3, ge=1, le=16)
     """Number of draft tokens per step."""
-    model: str = ""
-    """Draft model: a local folder or hub id; empty for ngram."""
+    model: Source = ""
+    """Draft model: a local folder, or a hub id with "@revision" at its end for one revision; empty for ngram. It may be
+    in an object store where the pool's model is in one."""
     prompt_lookup_min: int = Field(default=2, ge=1, le=16)
     """Shortest match in the prompt, in tokens. For ngram only."""
     prompt_lookup_max: int = Field(default=4, ge=1, le=32)
@@ -98,9 +100,9 @@ class VllmSettings(Section):
     false on a GPU."""
     speculative: SpeculativeSettings | None = None
     """Speculative decoding. Default: off."""
-    lora_modules: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """LoRA adapters that are loaded at the start: name to path. Requests select one by its name. Others can be put into
-    the registry while the cluster runs."""
+    lora_modules: dict[str, Source] = {}  # noqa: RUF012 - pydantic copies it
+    """LoRA adapters that are loaded at the start: name to place, as in an adapter's `source`. Requests select one by
+    its name. Others can be put into the registry while the cluster runs."""
     max_loras: int | None = Field(default=None, ge=0, le=1024)
     """Adapters that one step may use; requests for more of them wait. 0 takes none. Default: the number of
     lora_modules, so that without these the registry can add none."""
@@ -112,7 +114,8 @@ class VllmSettings(Section):
     trust_remote_code: bool = False
     """Whether Python code from the model's repository may run. Only for models that you trust."""
     load_format: str = "auto"
-    """Format of the weights, as vLLM names it. "dummy" gives random weights, for tests."""
+    """Format of the weights, as vLLM names it. "dummy" gives random weights, for tests. "auto" is "runai_streamer" for
+    a model in an object store."""
     structured_output: StructuredOutputSettings = StructuredOutputSettings()
     """Constrained output."""
     tool_call_parser: str | None = None
@@ -288,15 +291,20 @@ class AutoscaleSettings(Section):
 
 
 _DEMO = "demo"
+_STREAMED = ("auto", "runai_streamer", "runai_streamer_sharded")
+"""Formats in which vLLM can read weights from an object store."""
 _DEMO_PARSERS = {"tool_call_parser": "hermes", "reasoning_parser": "deepseek_v3"}
 
 
 class PoolSettings(Section):
     """A pool: one model with its own Serve application, queue and replicas."""
 
-    model: str = _DEMO
-    """Model: a local folder, a hub id, or "demo" for the model that ships with Penstock. A simulated engine uses only
-    the model's tokenizer."""
+    model: Source = Field(default=_DEMO, min_length=1)
+    """Model: a local folder, a hub id, the URL of a prefix in an object store (s3://, gs://, az://), or "demo" for the
+    model that ships with Penstock. A simulated engine uses only the tokenizer of a local folder."""
+    revision: str = Field(default="", max_length=255, pattern=r"^[\w./-]*$")
+    """Commit, tag or branch of a model from a hub, for its weights, its tokenizer and its code. Name a commit, so that
+    replicas that start later get the same weights. Default: the newest."""
     engine: EngineKind = EngineKind.VLLM
     """Engine of the replicas: vLLM, or a simulated one for tests and load tests."""
     task: TaskKind = TaskKind.AUTO
@@ -351,6 +359,21 @@ class PoolSettings(Section):
                 raise ValueError(f"slo.{name}.itl_p95_s {why}")
         if self.vllm.speculative is not None:
             raise ValueError(f"vllm.speculative {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_place(self) -> PoolSettings:
+        stored = self.model.lower().startswith(tuple(f"{scheme}://" for scheme in STORES))
+        if self.revision and (stored or self.model == _DEMO):
+            raise ValueError(f"revision must be unset where model is {self.model!r}: only a hub has revisions")
+        if stored and self.engine is EngineKind.VLLM and self.vllm.load_format not in _STREAMED:
+            raise ValueError(
+                f"vllm.load_format must be one of {', '.join(_STREAMED)} for a model in an object store, "
+                f"got {self.vllm.load_format!r}"
+            )
+        draft = self.vllm.speculative.model if self.vllm.speculative else ""
+        if "://" in draft and not stored:
+            raise ValueError(f"vllm.speculative.model must not be in an object store where model is {self.model!r}")
         return self
 
     @property

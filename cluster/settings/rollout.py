@@ -25,6 +25,7 @@ class Way(enum.StrEnum):
 
 WAYS: Mapping[str, Way] = {
     "model": Way.ROLLOUT,
+    "revision": Way.ROLLOUT,
     "engine": Way.NEVER,
     "task": Way.ROLLOUT,
     "replicas": Way.ENTRY,

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cluster.addresses import bare_host
+from cluster.sources import check_source
 
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -17,6 +18,9 @@ FilePath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(p
 that it starts run in other folders."""
 Host = Annotated[str, AfterValidator(bare_host)]
 """A name or an address; IPv6 with or without brackets, stored without."""
+
+Source = Annotated[str, AfterValidator(check_source)]
+"""A place of files: a path, a hub id, or the URL of an object store. It stays as it is written."""
 
 
 class Section(BaseModel):

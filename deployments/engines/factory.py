@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.settings import EngineKind, PoolSettings
+from cluster.sources import ModelSource, SourceKind, source_of
 from deployments.engines.base import Engine
 
 DEMO_MODEL = "demo"
@@ -19,19 +20,23 @@ def build_engine(pool: PoolSettings, cpu_cores: Sequence[int] | None = None) -> 
         pool: the pool's settings.
         cpu_cores: cores for a CPU engine's ranks; None takes those that the process may use.
     """
-    model = resolve_model(pool.model)
+    source = model_source(pool)
     if pool.engine is EngineKind.SIM:
         from deployments.engines.sim import SimEngine
 
-        return SimEngine(pool, model if model.is_dir() else None)
+        return SimEngine(pool, source.path if source.path.is_dir() else None)
     from deployments.engines.vllm.engine import VllmEngine
 
-    return VllmEngine(pool, model, cpu_cores=cpu_cores)
+    return VllmEngine(pool, source.engine_name, cpu_cores=cpu_cores)
+
+
+def model_source(pool: PoolSettings) -> ModelSource:
+    """Return the place of a pool's model: the shipped folder for "demo", else the one that the settings name."""
+    if pool.model == DEMO_MODEL:
+        return ModelSource(str(_DEMO_WEIGHTS), SourceKind.FOLDER)
+    return source_of(pool.model, pool.revision)
 
 
 def resolve_model(name: str) -> Path:
-    """Return a model's folder: the shipped one for "demo", else a local one. A hub id is returned unchanged."""
-    if name == DEMO_MODEL:
-        return _DEMO_WEIGHTS
-    folder = Path(name).expanduser()
-    return folder.resolve() if folder.is_dir() else Path(name)
+    """Return a model's folder: the shipped one for "demo", else a path."""
+    return _DEMO_WEIGHTS if name == DEMO_MODEL else Path(name).expanduser().resolve()

@@ -24,7 +24,7 @@ _SAMPLES = 256
 """Samples taken of a file whose tensors are not known."""
 
 
-def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> str:
+def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None, weights_url: str = "") -> str:
     """Return the SHA-256, in hex, over configuration, weights, tokenizer and adapters.
 
     Of a large weight file, the digest covers name, size, head and samples of every tensor. The head alone would not do:
@@ -33,8 +33,12 @@ def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> st
     Args:
         folder: the model's folder.
         adapters: folder of each LoRA adapter, by the adapter's name.
+        weights_url: place of the weights in an object store, if they are in one. They are never read for a digest, so
+            other weights need another URL.
     """
     digest = _digest([*_configs(folder), *_weights(folder), *_tokenizer(folder)])
+    if weights_url:
+        digest = hashlib.sha256(f"{digest}\0{weights_url}".encode()).hexdigest()
     if not adapters:
         return digest
     parts = [f"{name}\0{_digest([*_configs(each), *_weights(each)])}" for name, each in sorted(adapters.items())]

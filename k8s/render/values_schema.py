@@ -25,6 +25,30 @@ SELECTED_BY = (
     "app.kubernetes.io/part-of",
     "penstock.io/pool",
 )
+NODE_PORT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 65535}
+TRAFFIC: dict[str, Any] = {"enum": ["", "Cluster", "Local"]}
+CIDRS: dict[str, Any] = {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]+$"}}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "ipFamilyPolicy": {"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]},
+    "ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}, "maxItems": 2, "uniqueItems": True},
+}
+SERVICE: dict[str, dict[str, Any]] = {
+    "type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "port": PORT,
+    "nodePort": NODE_PORT,
+    "healthCheckNodePort": NODE_PORT,
+    "loadBalancerSourceRanges": CIDRS,
+    "externalTrafficPolicy": TRAFFIC,
+    "internalTrafficPolicy": TRAFFIC,
+    "sessionAffinity": {"enum": ["", "None", "ClientIP"]},
+    "sessionAffinitySeconds": {"type": "integer", "minimum": 0, "maximum": 86400},
+    "externalIPs": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+$"}},
+    "trafficDistribution": {"enum": ["", "PreferClose", "PreferSameZone", "PreferSameNode"]},
+    "labels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
+    **FAMILIES,
+}
+"""Fields of a Service."""
+SERVICES = ("router.service", "router.http.service", "console.service")
 SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -48,6 +72,20 @@ LIMITS: dict[str, dict[str, Any]] = {
     "pools.*.workers.min": COUNT,
     "pools.*.workers.max": POSITIVE,
     "pools.*.workers.sharedMemory": QUANTITY,
+    "pools.*.weights.volume": {"enum": ["", "emptyDir", "existingClaim", "newClaim", "ephemeral", "image"]},
+    "pools.*.weights.accessMode": {
+        "enum": ["", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce", "ReadWriteOncePod"],
+    },
+    "pools.*.weights.size": QUANTITY,
+    "pools.*.weights.image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    "pools.*.weights.download.also": {
+        "type": "array",
+        "items": {"type": "string", "pattern": "^[\\w][\\w.-]*(/[\\w.-]+)?(@[\\w./-]+)?$"},
+    },
+    "pools.*.weights.download.exclude": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    "pools.*.weights.download.parallel": {"type": "integer", "minimum": 1, "maximum": 64},
+    "pools.*.weights.download.giveUpAfterSeconds": POSITIVE,
+    "pools.*.weights.objectStore.endpoint": {"type": "string", "pattern": "^(https?://[^\\s/@]+/?)?$"},
     "ray.dashboardHost": {"enum": ["0.0.0.0", "::"]},  # noqa: S104 - Ray's word
     "networkPolicy.apiServer.cidrs": {"type": "array", "items": {"type": "string"}, "minItems": 1},
     "router.replicas": POSITIVE,
@@ -59,12 +97,23 @@ LIMITS: dict[str, dict[str, Any]] = {
     "router.hpa.openCallsPerPod": COUNT,
     "router.pdb.maxUnavailable": {"type": ["integer", "string"]},
     "router.spreadOverNodes": SPREAD,
-    "router.service.type": {"enum": ["ClusterIP", "LoadBalancer"]},
-    "router.service.port": PORT,
+    **{f"{service}.{name}": limit for service in SERVICES for name, limit in SERVICE.items()},
+    **{f"services.{name}": limit for name, limit in FAMILIES.items()},
+    "router.http.port": PORT,
+    "gateway.http.timeout": {"type": "string", "pattern": "^(([0-9]{1,5}(h|m|s|ms)){1,4})?$"},
+    "gateway.backendTls.caCertificateRefs": {
+        "type": "array",
+        "maxItems": 8,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {name: {"type": "string"} for name in ("group", "kind", "name")},
+            "additionalProperties": False,
+        },
+    },
     "autoscaler.replicas": POSITIVE,
     "autoscaler.metricsPort": PORT,
     "console.replicas": POSITIVE,
-    "console.service.port": PORT,
     "replica.drainSeconds": COUNT,
     "replica.port": PORT,
     "replica.metricsPort": PORT,
@@ -103,7 +152,10 @@ LIMITS: dict[str, dict[str, Any]] = {
             "cluster": {"properties": dict.fromkeys(("secret_file", "state_dir", "log_format", "ray_address"), False)},
             "replica": {"properties": dict.fromkeys(("host", "drain_s", "port", "metrics_port", "tls"), False)},
             "router": {
-                "properties": dict.fromkeys(("host", "port", "metrics_port", "processes", "drain_s", "tls"), False)
+                "properties": {
+                    **dict.fromkeys(("host", "port", "metrics_port", "processes", "drain_s", "tls"), False),
+                    "http": {"properties": {"port": False}},
+                }
             },
         },
     },

@@ -18,7 +18,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-dir", type=folder, metavar="DIR", help="where profiles are kept (default ~/.penstock)")
     parser.add_argument("--pool", metavar="NAME", help="pool to measure (default: the only one)")
     parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
-    parser.add_argument("--model", help="local folder, hub id, or demo")
+    parser.add_argument("--model", help="local folder, hub id, s3:// URL, or demo")
     parser.add_argument("--tp", type=whole(1), metavar="N", help="tensor parallel size")
     parser.add_argument(
         "--rounds", type=whole(1), metavar="N", default=3, help="how often each load is measured (default %(default)s)"

@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pool", nargs="?", default="", metavar="POOL", help="the pool (default: the only one)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="values",
-        help="setting of the pool to change, of model, task, vllm and sim; may be given several times",
+        help="setting of the pool to change, of model, revision, task, vllm and sim; may be given several times",
     )  # fmt: skip
     parser.add_argument(
         "--unset", action="append", default=[], metavar="KEY",

@@ -22,6 +22,7 @@ from tests.k8s.view import pods, serve_config, settings_toml
 
 pytestmark = pytest.mark.slow
 
+GATEWAY = {"gateway.enabled": True, "gateway.parentRefs": [{"name": "g"}]}
 POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}
 
 
@@ -74,7 +75,7 @@ def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
             ["in the namespace ray.", "networkPolicy.modelSources, ports 443"],
         ),
         (
-            {"gateway.enabled": True, "gateway.parentRefs": [{"name": "g"}], "router.tls.enabled": True},
+            {**GATEWAY, "router.tls.enabled": True, "gateway.backendTls.enabled": False},
             ["Without a BackendTLSPolicy"],
         ),
     ],

@@ -27,6 +27,7 @@ CONTRACT = {
     "queue-ca": {"ca.crt"},
     "my-keys": {"keys.toml"},
     "hf": {"token"},
+    "store-ca": {"ca.crt"},
     "penstock-queue-redis": {"password"},
 }
 """What the notes, and k8s/README.md, say must exist beforehand."""
@@ -61,8 +62,38 @@ def cluster(objects: list[Object]) -> Any:
     return one(objects, "RayService")["spec"]["rayClusterConfig"]
 
 
-def worker(objects: list[Object]) -> Any:
-    return cluster(objects)["workerGroupSpecs"][0]["template"]["spec"]
+def worker(objects: list[Object], pool: str = "") -> Any:
+    groups = cluster(objects)["workerGroupSpecs"]
+    return next(each for each in groups if pool in ("", each["groupName"]))["template"]["spec"]
+
+
+def volume_of(pod: Any, name: str) -> Any:
+    return next(each for each in pod["volumes"] if each["name"] == name)
+
+
+def claim_template(objects: list[Object]) -> Any:
+    return volume_of(worker(objects, "each"), "models")["ephemeral"]["volumeClaimTemplate"]
+
+
+def fetching(objects: list[Object]) -> Any:
+    """Return the Job of the pool `shared`."""
+    return next(each for each in of_kind(objects, "Job") if each["metadata"]["labels"]["penstock.io/pool"] == "shared")
+
+
+def fetcher(objects: list[Object]) -> Any:
+    return fetching(objects)["spec"]["template"]["spec"]["containers"][0]
+
+
+def route_to(route: Object) -> Any:
+    return route["spec"]["rules"][0]["backendRefs"][0]
+
+
+def path_of(ingress: Object) -> Any:
+    return ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+
+
+def hub_home(container: Any) -> Any:
+    return next(each for each in container["env"] if each["name"] == "HF_HOME")
 
 
 def retoml(objects: list[Object], pattern: str, to: str) -> None:
@@ -288,6 +319,123 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     ("edges_are_allowed", "everything", lambda o: retoml(o, "monitoring:4317", "monitoring:4318")),
     ("edges_are_allowed", "redis-url", lambda o: one(o, "NetworkPolicy", "-ray-worker")["spec"]["egress"].pop()),
     ("edges_are_allowed", "defaults", lambda o: drop(o, "NetworkPolicy", "-deny")),
+    ("edges_are_allowed", "weights", lambda o: drop(o, "NetworkPolicy", "-weights")),
+    ("edges_are_allowed", "weights", lambda o: one(o, "NetworkPolicy", "-ray-worker")["spec"]["egress"].pop()),
+    (
+        "operators_write_back_nothing",
+        "weights",
+        lambda o: claim_template(o).pop("metadata"),
+    ),
+    (
+        "operators_write_back_nothing",
+        "weights",
+        lambda o: claim_template(o)["spec"]["resources"]["requests"].update(storage="1024Gi"),
+    ),
+    ("weights_come_to_where_they_are_read", "weights", lambda o: o.remove(fetching(o))),
+    ("weights_come_to_where_they_are_read", "weights", lambda o: fetcher(o)["args"].pop(0)),
+    ("weights_come_to_where_they_are_read", "weights", lambda o: fetcher(o)["env"].remove(hub_home(fetcher(o)))),
+    ("weights_come_to_where_they_are_read", "weights", lambda o: fetcher(o)["volumeMounts"][0].update(readOnly=True)),
+    ("weights_come_to_where_they_are_read", "weights", lambda o: worker(o, "shared").pop("initContainers")),
+    (
+        "weights_come_to_where_they_are_read",
+        "weights",
+        lambda o: hub_home(worker(o, "shared")["initContainers"][0]).update(value="/models/hub"),
+    ),
+    (
+        "weights_come_to_where_they_are_read",
+        "weights",
+        lambda o: worker(o, "shared")["initContainers"][0].update(command=["penstock", "weights", "fetch"]),
+    ),
+    (
+        "weights_come_to_where_they_are_read",
+        "weights",
+        lambda o: worker(o, "each")["initContainers"][0]["volumeMounts"][0].update(readOnly=True),
+    ),
+    ("claims_can_be_shared", "weights", lambda o: drop(o, "PersistentVolumeClaim", "-shared")),
+    (
+        "claims_can_be_shared",
+        "weights",
+        lambda o: one(o, "PersistentVolumeClaim", "-shared")["spec"].update(accessModes=["ReadWriteOnce"]),
+    ),
+    (
+        "claims_can_be_shared",
+        "weights",
+        lambda o: one(o, "PersistentVolumeClaim", "-shared")["metadata"].pop("annotations"),
+    ),
+    (
+        "claims_can_be_shared",
+        "weights",
+        # Some disks can be on several nodes only if the claim itself says so.
+        lambda o: volume_of(worker(o, "disk"), "models")["persistentVolumeClaim"].pop("readOnly"),
+    ),
+    (
+        "starts_have_time_for_weights",
+        "weights",
+        lambda o: one(o, "RayService")["metadata"]["annotations"].update({"ray.io/initializing-timeout": "45m"}),
+    ),
+    ("jobs_end", "weights", lambda o: fetching(o)["spec"]["template"]["spec"].update(restartPolicy="OnFailure")),
+    ("jobs_end", "weights", lambda o: fetching(o)["spec"]["podFailurePolicy"]["rules"].pop(0)),
+    ("jobs_end", "weights", lambda o: fetching(o)["metadata"].update(name="penstock-weights-shared")),
+    ("jobs_end", "weights", lambda o: fetching(o)["spec"].update(backoffLimit=0)),
+    ("ways_lead_to_the_right_port", "ways-in", lambda o: route_to(one(o, "HTTPRoute")).update(port=8001)),
+    (
+        "ways_lead_to_the_right_port",
+        "ways-in",
+        lambda o: route_to(one(o, "HTTPRoute")).update(name="penstock-router", port=50051),
+    ),
+    (
+        "ways_lead_to_the_right_port",
+        "ways-in",
+        lambda o: path_of(one(o, "Ingress", "-http"))["port"].update(name="htp"),
+    ),
+    ("targets_exist", "ways-in", lambda o: one(o, "BackendTLSPolicy")["spec"]["targetRefs"][1].update(name="router")),
+    ("tls_is_spoken_to_those_who_speak_it", "ways-in", lambda o: drop(o, "BackendTLSPolicy", "")),
+    (
+        "tls_is_spoken_to_those_who_speak_it",
+        "ways-in",
+        lambda o: one(o, "BackendTLSPolicy")["spec"]["targetRefs"].pop(),
+    ),
+    (
+        "tls_is_spoken_to_those_who_speak_it",
+        "ways-in",
+        lambda o: one(o, "BackendTLSPolicy")["spec"]["validation"].update(hostname="routers.example.org"),
+    ),
+    (
+        "tls_is_spoken_to_those_who_speak_it",
+        "ways-in",
+        lambda o: one(o, "Ingress", "-router")["metadata"]["annotations"].update(
+            {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"}
+        ),
+    ),
+    (
+        "tls_is_spoken_to_those_who_speak_it",
+        "ways-in",
+        lambda o: one(o, "Service", "-headless")["spec"]["ports"][0].update(appProtocol="kubernetes.io/h2c"),
+    ),
+    (
+        "one_name_leads_to_one_api",
+        "ways-in",
+        lambda o: one(o, "HTTPRoute")["spec"].update(hostnames=["grpc.example.org"]),
+    ),
+    (
+        "one_name_leads_to_one_api",
+        "ways-in",
+        lambda o: one(o, "Ingress", "-http")["spec"]["rules"][0].update(host="grpc.example.org"),
+    ),
+    ("families_agree", "ways-in", lambda o: one(o, "Service", "-router")["spec"].pop("ipFamilyPolicy")),
+    (
+        "families_agree",
+        "ways-in",
+        lambda o: cluster(o)["headGroupSpec"]["rayStartParams"].update({"dashboard-host": "0.0.0.0"}),  # noqa: S104
+    ),
+    ("families_agree", "ways-in", lambda o: retoml(o, 'host = "::"', 'host = "0.0.0.0"')),
+    ("ports_are_those_bound", "ways-in", lambda o: retoml(o, "port = 8001", "port = 8000")),
+    (
+        "edges_are_allowed",
+        "ways-in",
+        lambda o: one(o, "NetworkPolicy", "-router")["spec"]["ingress"][0]["from"].pop(0),
+    ),
+    ("edges_are_allowed", "ways-in", lambda o: one(o, "NetworkPolicy", "-router")["spec"]["ingress"][0]["ports"].pop()),
     (
         "other_edges_are_denied",
         "defaults",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.k8s import crds, strict
+from tests.k8s import crds, gateway_api, strict
 from tests.k8s.charts import SCENARIOS, Object, one, render
 from tests.k8s.kuberay import validation
 
@@ -53,10 +53,25 @@ def test_the_strict_check_finds_a_typo_and_a_wrong_type() -> None:
     assert "two" in complaints(deployment, "1.34")
 
 
+def test_the_check_by_hand_finds_a_typo_and_a_missing_authority() -> None:
+    objects = render("ways-in")
+    route, policy = one(objects, "HTTPRoute"), one(objects, "BackendTLSPolicy")
+    route["spec"]["rules"][0]["timeout"] = "0s"
+    assert "timeout" in " ".join(gateway_api.check(route))
+    route["spec"]["rules"][0].pop("timeout")
+    route["spec"]["rules"][0]["timeouts"]["request"] = "forever"
+    assert "forever" in " ".join(gateway_api.check(route))
+    del policy["spec"]["validation"]["caCertificateRefs"]
+    assert gateway_api.check(policy)
+
+
 @pytest.mark.slow
 def test_operators_definitions_take_every_custom_resource() -> None:
     found = [each for each in distinct().values() if is_custom(each)]
-    known = [each for each in found if each["apiVersion"].split("/")[0] not in crds.UNKNOWN_GROUPS]
+    by_hand = [each for each in found if gateway_api.is_known(each)]
+    assert {"HTTPRoute", "BackendTLSPolicy"} == {each["kind"] for each in by_hand}
+    assert [] == [text for each in by_hand for text in gateway_api.check(each)]
+    known = [each for each in found if not crds.is_unknown(each)]
     assert {"RayService", "GRPCRoute", "Certificate", "PodMonitor", "PrometheusRule"} <= {
         each["kind"] for each in known
     }

@@ -18,7 +18,8 @@ processes = 1
 
 # A pool is a model with its own queue and replicas. Its name, here "demo", is the model's name in requests.
 [pools.demo]
-# A local folder, a name on the Hugging Face hub, or "demo" for the tiny model that comes with Penstock.
+# A local folder, a name on the Hugging Face hub, the URL of an object store (s3://, gs://, az://), or "demo" for the
+# tiny model that comes with Penstock.
 model = "demo"
 # "vllm", or "sim" for a simulated engine without a GPU and without a model's weights.
 engine = "vllm"

@@ -14,6 +14,7 @@ from cluster.lifecycle import TaskOwner
 from cluster.registry.adapters import KIND, ReplicaReport
 from cluster.registry.contract import Entry, RegistryStore, Watcher
 from cluster.registry.view import RegistryView
+from deployments.engines.adapter_files import make_home
 from deployments.engines.base import Engine
 from deployments.replica.adapters import source
 from deployments.replica.adapters.engine import AdaptingEngine
@@ -114,7 +115,7 @@ class AdapterKeeper:
 
     async def _bring(self, load: Load) -> str:
         if self._home is None:
-            self._home = await asyncio.to_thread(source.make_home, self._base)
+            self._home = await asyncio.to_thread(make_home, self._base)
         digest, copy = await asyncio.to_thread(source.fetch, load.settings, self._home)
         key = key_of(load.name, digest)
         try:

@@ -46,6 +46,14 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- $_ := set $main "volumeMounts" (include "penstock.replaced" (list "mountPath" $main.volumeMounts $more.volumeMounts) | fromJsonArray) -}}
 {{- $_ := set $main "env" (include "penstock.replaced" (list "name" $main.env $more.env) | fromJsonArray) -}}
 {{- $_ := set $main "envFrom" (concat (default list $main.envFrom) (default list $more.envFrom)) -}}
+{{- /* It needs the proxies, authorities and mirrors that the main container would need. */ -}}
+{{- range $start := $spec.initContainers -}}
+{{- if eq $start.name "weights" -}}
+{{- $_ := set $start "volumeMounts" (include "penstock.replaced" (list "mountPath" $start.volumeMounts $more.volumeMounts) | fromJsonArray) -}}
+{{- $_ := set $start "env" (include "penstock.replaced" (list "name" $start.env $more.env) | fromJsonArray) -}}
+{{- with $more.envFrom -}}{{- $_ := set $start "envFrom" (concat (default list $start.envFrom) .) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- /* Of a component's `pod`, "" and false take back what `pods` says. */ -}}
 {{- range $field := list "dnsPolicy" "serviceAccountName" "runtimeClassName" "schedulerName" "priorityClassName" "hostNetwork" -}}

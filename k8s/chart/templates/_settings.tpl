@@ -35,6 +35,7 @@
 {{/* The whole tree, for routers and the autoscaler. */}}
 {{- define "penstock.settings" -}}
 {{- $router := dict "host" "::" "port" 50051 "metrics_port" 9090 "processes" 1 "drain_s" (int .Values.router.drainSeconds) -}}
+{{- if .Values.router.http.enabled -}}{{- $_ := set $router "http" (dict "port" (int .Values.router.http.port)) -}}{{- end -}}
 {{- if .Values.router.tls.enabled -}}
 {{- $tls := dict "certificate_file" "/etc/penstock/tls/tls.crt" "private_key_file" "/etc/penstock/tls/tls.key" -}}
 {{- if .Values.router.tls.clientCertificates -}}{{- $_ := set $tls "client_ca_file" "/etc/penstock/tls/ca.crt" -}}{{- end -}}
@@ -103,5 +104,5 @@
 {{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name (omit $settings "replicas" "autoscale" "budget_per_hour"))) (omit $tree "pools")) -}}
 {{- $apps = append $apps (dict "name" (printf "penstock-%s" $name) "route_prefix" nil "import_path" "deployments.app:build" "args" $args "external_scaler_enabled" true "deployments" (list $deployment)) -}}
 {{- end -}}
-{{- dict "proxy_location" "EveryNode" "http_options" (dict "host" "0.0.0.0" "port" 8000) "applications" $apps | toYaml -}}
+{{- dict "proxy_location" "EveryNode" "http_options" (dict "host" .Values.ray.dashboardHost "port" 8000) "applications" $apps | toYaml -}}
 {{- end }}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from cluster.errors import SettingsError
 from cluster.nearest import did_you_mean
+from cluster.sources import source_of
 from loadtest.plan.engine.known_models import KNOWN
 from loadtest.plan.engine.shapes import ModelShape, read_config, shape_of
 
@@ -140,9 +140,12 @@ def load_shape(model: str) -> ModelShape:
 
         # The name is "demo", not the folder of its files.
         return replace(read_config(resolve_model(model)), name=model)
-    path = Path(model).expanduser()
-    if path.exists():
-        return read_config(path)
+    try:
+        source = source_of(model)
+    except ValueError as error:
+        raise SettingsError(f"model: {error}") from error
+    if source.path.exists():
+        return read_config(source.path)
     shape = find_shape(model)
     if shape is None:
         near = did_you_mean(model, KNOWN)

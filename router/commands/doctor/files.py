@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import ssl
 import stat
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any
 from cluster.bootstrap.models import check_hub, check_model, hub_models
 from cluster.errors import SettingsError
 from cluster.settings import EngineKind, PoolSettings, Settings
+from cluster.sources import SourceKind, source_of
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
 from router.commands.doctor.finding import DoctorFinding, bad, ok, warn
@@ -30,18 +30,20 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def check_models(settings: Settings) -> Iterator[DoctorFinding]:
     """Check the model of each pool: there, readable and complete."""
-    hubs = dict(hub_models(settings))
+    hubs = hub_models(settings)
     for name, pool in settings.pools.items():
         subject = f"model of {name}"
         try:
             check_model(name, pool)
-            if name in hubs:
-                check_hub(name, hubs[name])
+            for owner, setting, source in hubs:
+                if owner == name:
+                    check_hub(name, setting, source)
         except SettingsError as error:
             yield bad(subject, str(error), "correct the setting, or put the files there")
             continue
-        folder = Path(os.path.expanduser(pool.model))
-        yield complete(subject, folder, pool) if folder.is_dir() else ok(subject, pool.model)
+        place = source_of(pool.model)
+        folder = place.kind is SourceKind.FOLDER and place.path.is_dir()
+        yield complete(subject, place.path, pool) if folder else ok(subject, pool.model)
 
 
 def complete(subject: str, folder: Path, pool: PoolSettings) -> DoctorFinding:

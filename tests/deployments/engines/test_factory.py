@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.settings import EngineKind, PoolSettings
-from deployments.engines.factory import build_engine, resolve_model
+from deployments.engines.factory import build_engine, model_source, resolve_model
 from deployments.engines.sim import SimEngine
 
 
@@ -15,9 +15,10 @@ def test_demo_is_the_shipped_model() -> None:
     assert resolve_model("demo").parts[-3:] == ("deployments", "demo_model", "weights")
 
 
-def test_folder_is_found_and_hub_id_stays(tmp_path: Path) -> None:
-    assert resolve_model(str(tmp_path)) == tmp_path.resolve()
-    assert str(resolve_model("someone/some-model")) == "someone/some-model"
+@pytest.mark.parametrize("name", ["someone/some-model", "s3://bucket/some-model", "gs://bucket/m", "az://bucket/m"])
+def test_folder_is_found_and_what_is_elsewhere_keeps_its_name(tmp_path: Path, name: str) -> None:
+    assert str(tmp_path.resolve()) == model_source(PoolSettings(model=str(tmp_path))).engine_name
+    assert name == model_source(PoolSettings(model=name)).engine_name
 
 
 def test_settings_name_the_engine(tmp_path: Path) -> None:

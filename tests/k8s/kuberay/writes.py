@@ -44,7 +44,8 @@ def written_back(service: Object) -> Object:
 
     Sources: apis/ray/v1/rayservice_types.go, RayServiceSpec; apis/ray/v1/raycluster_types.go, RayClusterSpec,
     HeadGroupSpec, WorkerGroupSpec (`scaleStrategy` is a structure); k8s.io/api/core/v1/types.go, Container
-    (`resources` is one too), PodTemplateSpec (`metadata`); k8s.io/apimachinery/pkg/api/resource, Quantity.String.
+    (`resources` is one too), PodTemplateSpec and PersistentVolumeClaimTemplate (`metadata`);
+    k8s.io/apimachinery/pkg/api/resource, Quantity.String.
     """
     written = copy.deepcopy(service)
     cluster = written["spec"]["rayClusterConfig"]
@@ -53,6 +54,9 @@ def written_back(service: Object) -> Object:
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         template = group["template"]
         template.setdefault("metadata", {})
+        for volume in template["spec"].get("volumes", []):
+            if claim := volume.get("ephemeral", {}).get("volumeClaimTemplate"):
+                claim.setdefault("metadata", {})
         for container in (*template["spec"].get("initContainers", []), *template["spec"]["containers"]):
             container.setdefault("resources", {})
     schema = crds.schemas()[service["apiVersion"], service["kind"]]

@@ -98,8 +98,7 @@ def _list(schema: Schema, raw: Mapping[str, Any]) -> ListType:
 def schema_of(resource: dict[str, Any], version: str) -> Schema:
     """Return the schema of a resource for an API server of a version, such as "1.34"."""
     definitions = strict.definitions(version)
-    group = resource["apiVersion"].partition("/")[0]
-    if group in crds.UNKNOWN_GROUPS:
+    if crds.is_unknown(resource):
         return Schema({"properties": {"metadata": {"$ref": META}}}, definitions)
     if (raw := crds.schemas().get((resource["apiVersion"], resource["kind"]))) is None:
         return Schema(strict.schema(resource, version), definitions)

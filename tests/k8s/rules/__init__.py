@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.k8s.charts import Object
-from tests.k8s.rules import network, operations, runtime, security, wiring
+from tests.k8s.rules import network, operations, runtime, security, ways_in, weights, wiring
 
 Rule = Callable[[list[Object]], list[str]]
 
@@ -33,6 +33,14 @@ RULES: dict[str, Rule] = {
         operations.secrets_belong_to_no_revision,
         operations.node_drains_end,
         operations.spreads_count_only_nodes_that_pods_may_use,
+        weights.weights_come_to_where_they_are_read,
+        weights.claims_can_be_shared,
+        weights.starts_have_time_for_weights,
+        weights.jobs_end,
+        ways_in.ways_lead_to_the_right_port,
+        ways_in.tls_is_spoken_to_those_who_speak_it,
+        ways_in.one_name_leads_to_one_api,
+        ways_in.families_agree,
         network.edges_are_allowed,
         network.other_edges_are_denied,
     )

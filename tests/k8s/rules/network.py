@@ -39,7 +39,7 @@ def other_edges_are_denied(objects: list[Object]) -> list[str]:
     found = []
     for pod in pods(objects):
         for name, port in pod.ports().items():
-            public = pod.component == "router" and name == "grpc"
+            public = pod.component == "router" and name in ("grpc", "http")
             if not public and allowed(objects, Edge("", pod, port)):
                 found.append(f"anybody reaches {pod.owner}:{port}")
             if pod.component.startswith("redis") and allowed(objects, Edge("apps", pod, port)):
@@ -57,6 +57,8 @@ def edges(objects: list[Object]) -> Iterator[Edge]:
         if collector and pod.component in ("router", "ray-worker", "autoscaler"):
             yield Edge(pod, "monitoring", int(collector.rpartition(":")[2]))
         yield from _named(objects, pod)
+        if any(each.get("command", [])[-2:] == ["weights", "fetch"] for each in pod.containers()):
+            yield Edge(pod, "", 443)
     for worker in workers:
         yield from (Edge(router, worker, worker.ports()["replica"]) for router in routers)
         # Any port: Ray picks them.
@@ -65,9 +67,11 @@ def edges(objects: list[Object]) -> Iterator[Edge]:
         yield from (Edge(autoscaler, head, head.ports()["dashboard"]) for head in heads)
     # The Ingress controller of the scenarios.
     for each in of_kind(objects, "Ingress"):
-        service = one(objects, "Service", each["metadata"]["name"])
-        pages = selected(objects, service["spec"]["selector"])
-        yield from (Edge("ingress-nginx", page, page.ports()["page"]) for page in pages)
+        backend = each["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+        for service in of_kind(objects, "Service"):
+            if service["metadata"]["name"] == backend["name"]:
+                behind = selected(objects, service["spec"]["selector"])
+                yield from (Edge("ingress-nginx", pod, pod.ports()[backend["port"]["name"]]) for pod in behind)
     policy = of_kind(objects, "NetworkPolicy", "-ray-head")
     yield from (Edge("kuberay-operator", head, head.ports()["dashboard"]) for head in heads if policy)
     yield from (Edge("apps", router, router.ports()["grpc"]) for router in routers if not _closed(objects))

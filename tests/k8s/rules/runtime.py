@@ -183,10 +183,11 @@ def settings_load(objects: list[Object]) -> list[str]:
         except SettingsError as error:
             found.append(f"{pod.owner}: {error}")
     service = one(objects, "RayService")
-    (environ,) = {tuple(_environ(pod).items()) for pod in pods(objects) if pod.component == "ray-worker"}
+    environs = {pod.labels["penstock.io/pool"]: _environ(pod) for pod in pods(objects) if pod.component == "ray-worker"}
     for app in rendered_serve_config(service)["applications"]:
+        slug = re.sub(r"[._]", "-", app["args"]["pool"].lower())
         try:
-            settings = load_settings(flags=app["args"]["settings"], environ=dict(environ))
+            settings = load_settings(flags=app["args"]["settings"], environ=environs[slug])
         except SettingsError as error:
             found.append(f"{app['name']}: {error}")
             continue
@@ -234,7 +235,11 @@ def ports_are_those_bound(objects: list[Object]) -> list[str]:
     config = rendered_serve_config(one(objects, "RayService"))
     replica = config["applications"][0]["args"]["settings"]["replica"]
     bound = {
-        "router": {"grpc": router["port"], "metrics": router["metrics_port"]},
+        "router": {
+            "grpc": router["port"],
+            "metrics": router["metrics_port"],
+            **({"http": router["http"]["port"]} if "http" in router else {}),
+        },
         "ray-head": {**RAY_PORTS, "serve": config["http_options"]["port"]},
         "ray-worker": {
             "metrics": RAY_PORTS["metrics"],

@@ -11,7 +11,10 @@ from tests.k8s.kuberay.pods import made
 from tests.k8s.view import PodSpec, pods
 
 OURS = "ghcr.io/penstock/"
-VOLUMES = frozenset({"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret", "csi", "ephemeral"})
+VOLUMES = frozenset(
+    {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret", "csi", "ephemeral", "image"}
+)
+"""Kinds that the standard allows; `image` since Kubernetes 1.33."""
 
 
 def pods_are_restricted(objects: list[Object]) -> list[str]:

@@ -151,12 +151,12 @@ def _targets(each: Object) -> Iterator[tuple[str, str]]:
     match each["kind"]:
         case "HorizontalPodAutoscaler":
             yield each["spec"]["scaleTargetRef"]["kind"], each["spec"]["scaleTargetRef"]["name"]
-        case "GRPCRoute":
+        case "GRPCRoute" | "HTTPRoute":
             yield from (("Service", ref["name"]) for rule in each["spec"]["rules"] for ref in rule["backendRefs"])
         case "Ingress":
             paths = (path for rule in each["spec"]["rules"] for path in rule["http"]["paths"])
             yield from (("Service", path["backend"]["service"]["name"]) for path in paths)
-        case "BackendTrafficPolicy":
+        case "BackendTrafficPolicy" | "BackendTLSPolicy":
             yield from ((ref["kind"], ref["name"]) for ref in each["spec"]["targetRefs"])
         case "RoleBinding":
             yield each["roleRef"]["kind"], each["roleRef"]["name"]
@@ -209,7 +209,7 @@ def _uses(objects: list[Object]) -> Iterator[tuple[str, str, str | None]]:
     for pod in pods(objects):
         for container in pod.containers():
             for each in container.get("env", []):
-                if ref := each.get("valueFrom", {}).get("secretKeyRef"):
+                if (ref := each.get("valueFrom", {}).get("secretKeyRef")) and not ref.get("optional"):
                     yield pod.owner, ref["name"], ref["key"]
         for volume in pod.spec.get("volumes", []):
             if source := volume.get("secret"):

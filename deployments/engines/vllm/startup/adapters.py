@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError, EngineStartError
 from cluster.settings import PoolSettings
+from cluster.sources import SourceKind, source_of
+from deployments.engines.adapter_files import CONFIG, adapter_folder, make_home
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend
@@ -91,15 +95,27 @@ def folders_of(pool: PoolSettings) -> dict[str, Path]:
     """
     if not pool.vllm.lora_modules:
         return {}
-    from vllm.lora.utils import get_adapter_absolute_path
-
-    folders = {name: Path(get_adapter_absolute_path(path)) for name, path in pool.vllm.lora_modules.items()}
-    for name, folder in folders.items():
-        if not (folder / "adapter_config.json").is_file():
-            raise EngineStartError(
-                f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}", final=True
-            )
+    # An engine may read the files again at any time, so what is fetched stays as long as the process.
+    home = Path(tempfile.gettempdir()) / "penstock-engine-adapters"
+    folders: dict[str, Path] = {}
+    for name, text in pool.vllm.lora_modules.items():
+        try:
+            folder = _folder(text, home)
+        except (OSError, ValueError) as error:
+            raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: {error}", final=True) from error
+        if not (folder / CONFIG).is_file():
+            raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: no {CONFIG} in {folder}", final=True)
+        folders[name] = folder.resolve()
     return folders
+
+
+def _folder(text: str, home: Path) -> Path:
+    kind = source_of(text).kind
+    if kind is SourceKind.HUB and os.environ.get("VLLM_USE_MODELSCOPE"):
+        from vllm.lora.utils import get_adapter_absolute_path
+
+        return Path(get_adapter_absolute_path(text))
+    return adapter_folder(text, make_home(home) if kind in (SourceKind.STORE, SourceKind.ARCHIVE) else home)
 
 
 def check_folders(folders: Mapping[str, Path], config: Any) -> None:

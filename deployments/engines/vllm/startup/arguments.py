@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
+from cluster.sources import source_of
 from deployments.engines.vllm.compilers.check import BACKENDS
 from deployments.engines.vllm.pooling import RUNNERS
 from deployments.engines.vllm.startup.extra import with_extra
+from deployments.engines.vllm.startup.object_store import load_format
 
 SCHEDULERS = "deployments.engines.vllm.scheduler"
 """Module of our schedulers."""
@@ -33,7 +35,7 @@ def engine_arguments(
 
     Args:
         pool: the settings.
-        model: a folder or hub id.
+        model: a folder, a hub id or the URL of an object store.
         on_cpu: whether vLLM's platform is the CPU.
         context_tokens: the model's own context length, for the CPU's token budget where settings give none.
         generates: whether the model generates text.
@@ -54,7 +56,7 @@ def engine_arguments(
         # A model that only encodes can't, and vLLM knows which these are.
         "enable_prefix_caching": own.enable_prefix_caching if generates else own.enable_prefix_caching and None,
         "trust_remote_code": own.trust_remote_code,
-        "load_format": own.load_format,
+        "load_format": load_format(pool),
         "enforce_eager": enforces_eager(pool, on_cpu=on_cpu),
         # Sampling defaults come from requests alone. Those in the model's folder are ignored.
         "generation_config": "auto",
@@ -64,7 +66,7 @@ def engine_arguments(
             "disable_any_whitespace": not own.structured_output.any_whitespace,
         },
     }
-    arguments |= _cache(pool, on_cpu)
+    arguments |= revision_arguments(pool) | _cache(pool, on_cpu)
     if on_cpu:
         arguments |= _cpu_scheduling(own, context_tokens)
     if own.reasoning_parser is not None:
@@ -80,6 +82,12 @@ def engine_arguments(
             "max_lora_rank": own.max_lora_rank,
         }
     return with_extra(arguments, own.extra)
+
+
+def revision_arguments(pool: PoolSettings) -> dict[str, str]:
+    """Return the arguments that pin a hub's repository: weights, tokenizer and code are of one revision."""
+    revision = source_of(pool.model, pool.revision).revision
+    return dict.fromkeys(("revision", "tokenizer_revision", "code_revision"), revision) if revision else {}
 
 
 def works_in_core(pool: PoolSettings, *, on_cpu: bool) -> bool:
@@ -162,4 +170,9 @@ def _speculative(own: SpeculativeSettings) -> dict[str, Any]:
         config |= {"prompt_lookup_min": own.prompt_lookup_min, "prompt_lookup_max": own.prompt_lookup_max}
     else:
         config["model"] = own.model
+        if own.model:
+            draft = source_of(own.model)
+            config["model"] = draft.engine_name
+            if draft.revision:
+                config["revision"] = draft.revision
     return config

@@ -32,6 +32,7 @@ SETTINGS = {
     "pipeline_parallel_size": "pipeline_parallel_size",
     "quantization": "vllm.quantization",
     "reasoning_parser": "vllm.reasoning_parser",
+    "revision": "revision",
     "runner": "task",
     "speculative_config": "vllm.speculative",
     "tensor_parallel_size": "tensor_parallel_size",
@@ -54,6 +55,7 @@ REFUSED = {
     "tokenizer": _TOKENIZER,
     "tokenizer_mode": _TOKENIZER,
     "tokenizer_revision": _TOKENIZER,
+    "code_revision": "the code is of the same revision as the model, which is the setting revision",
 }
 """Arguments that would break a replica, with the reason."""
 _STRUCTURED = {

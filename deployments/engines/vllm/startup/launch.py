@@ -26,10 +26,16 @@ from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_p
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets, tokenizer
 from deployments.engines.vllm.startup.adapters import Adapters, check_folders, folders_of
-from deployments.engines.vllm.startup.arguments import SCHEDULERS, core_modules, engine_arguments
+from deployments.engines.vllm.startup.arguments import (
+    SCHEDULERS,
+    core_modules,
+    engine_arguments,
+    revision_arguments,
+)
 from deployments.engines.vllm.startup.early_core import EarlyCore
 from deployments.engines.vllm.startup.environment import built_for_cpu, engine_environment, inherited
 from deployments.engines.vllm.startup.extra import check_names, extra_id
+from deployments.engines.vllm.startup.object_store import check_readers
 from penstock.models import NOT_POOLING, NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
 if TYPE_CHECKING:
@@ -107,6 +113,7 @@ def _launch(
     check_names(pool.vllm.extra, AsyncEngineArgs)
     loader.check_names(pool.vllm)
     processes.reap_orphans()
+    check_readers(pool)
     adapters = folders_of(pool)
     on_cpu = current_platform.is_cpu()
     if on_cpu:
@@ -181,7 +188,8 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
 
     config = launched.config
     folder = _folder_of(config.model_config.model, config.model_config.revision)
-    digest = identity.model_digest(folder, launched.adapters.folders)
+    # Of an object store's model the folder has all but the weights.
+    digest = identity.model_digest(folder, launched.adapters.folders, config.model_config.model_weights)
     hardware = identity.hardware_name(current_platform.get_device_name())
     speculates = config.speculative_config is not None
     return EngineIdentity(
@@ -245,6 +253,7 @@ def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
         "quantization": own.quantization,
         "max_model_len": own.max_model_len,
         "trust_remote_code": own.trust_remote_code,
+        **revision_arguments(pool),
         **own.extra,
     }
 

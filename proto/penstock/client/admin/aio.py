@@ -255,8 +255,8 @@ class AsyncAdminCaller(AsyncCaller):
 
         Args:
             pool: default: the only one.
-            changes: settings as in `pools.NAME`, of `model`, `task`, `tensor_parallel_size`, `vllm` and `sim`; None
-                takes an earlier change back.
+            changes: settings as in `pools.NAME`, of `model`, `revision`, `task`, `tensor_parallel_size`, `vllm` and
+                `sim`; None takes an earlier change back.
             surge: replicas that the pool may have beyond its number meanwhile; default: that of the settings.
             judge_s: seconds for which a new replica must serve well before the next one changes; default: that of the
                 settings.

@@ -26,7 +26,7 @@ def arguments(*, on_cpu: bool = False, **vllm: Any) -> dict[str, Any]:
 
 
 def test_an_argument_without_a_setting_is_passed_on_as_it_is() -> None:
-    extra = {"hf_overrides": {"rope_theta": 1e6}, "revision": "main", "limit_mm_per_prompt": {"image": 0}}
+    extra = {"hf_overrides": {"rope_theta": 1e6}, "enable_sleep_mode": False, "limit_mm_per_prompt": {"image": 0}}
     found = arguments(extra=extra)
     assert {name: found[name] for name in extra} == extra
 
@@ -41,6 +41,8 @@ def test_an_argument_without_a_setting_is_passed_on_as_it_is() -> None:
         ("scheduler_cls", "Penstock has its own"),
         ("data_parallel_size", "set replicas for more"),
         ("runner", "set task instead"),
+        ("revision", "set revision instead"),
+        ("code_revision", "of the same revision as the model"),
     ],
 )
 def test_an_argument_with_a_setting_or_that_would_break_a_replica_is_refused(name: str, words: str) -> None:

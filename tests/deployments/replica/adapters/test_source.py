@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cluster.settings.adapters import AdapterSettings
-from deployments.replica.adapters.source import fetch, folder_digest, make_home
+from deployments.engines.adapter_files import make_home
+from deployments.replica.adapters.source import fetch, folder_digest
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Weights of models: fetched from a hub into a cache that replicas share, and known to be complete."""

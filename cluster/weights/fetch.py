@@ -1,0 +1,270 @@
+"""Fetching of a model into a cache: room, files in parallel, tries again, and the mark at the end."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import fcntl
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.errors import FetchGivenUpError, PenstockError, SettingsError
+from cluster.sources import ModelSource
+from cluster.weights.cache import PART, RepositoryCache
+from cluster.weights.files import Repository, RepositoryFile, wanted
+from cluster.weights.hub import StoppedError, WrongContentError, fetch_file, read_repository
+from cluster.weights.retry import TRANSIENT, RetryRules, asked_wait, wait_before
+
+Say = Callable[[str], None]
+"""Prints one line of progress."""
+T = TypeVar("T")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, *_FULL)
+_WRONG_TRIES = 3
+"""Times that a file with another content is fetched anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How to fetch."""
+
+    cache: Path
+    """Folder of the hub's cache, as HF_HUB_CACHE."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    parallel: int = 4
+    """Files at a time."""
+    rules: RetryRules = field(default_factory=RetryRules)
+    report_s: float = 10.0
+    """Seconds between two lines of progress."""
+
+
+def fetch(source: ModelSource, options: FetchOptions, say: Say, sleep: Callable[[float], None] = time.sleep) -> Path:
+    """Fetch a hub's model into the cache, and mark it as complete. Return the folder of its snapshot.
+
+    Raises:
+        SettingsError: it can't be had at all: the hub does not have it or does not give it, the disk has no room, a
+            file has another content than the hub says.
+        FetchGivenUpError: the hub gave nothing for too long.
+    """
+    tries = _Tries(options.rules, say, sleep)
+    every = tries.run(source.name, lambda: read_repository(source), lambda: 0)
+    files = tuple(wanted(every.files, options.include, options.exclude))
+    if not files:
+        raise SettingsError(f"{source.name} has no file that is wanted; it has {len(every.files)} files in all")
+    repository = replace(every, files=files)
+    place = RepositoryCache.of(options.cache, repository.name)
+    try:
+        with _only_one(place, say):
+            _check_room(place, repository, options.cache)
+            _fetch_all(repository, options, tries, say)
+            place.set_complete(repository)
+    except OSError as error:
+        raise SettingsError(f"{repository.shown}: {_why(error, options.cache)}") from error
+    say(f"{repository.shown}: complete, {len(files)} files, {_gib(repository.size)}")
+    return place.file(repository.commit, "")
+
+
+def _fetch_all(repository: Repository, options: FetchOptions, tries: _Tries, say: Say) -> None:
+    place = RepositoryCache.of(options.cache, repository.name)
+    begun = _bytes_had(place, repository)
+    stop, ended = threading.Event(), threading.Event()
+    report = threading.Thread(
+        target=_report, args=(place, repository, begun, options.report_s, ended, say), daemon=True, name="report"
+    )
+    say(f"{repository.shown}: {len(repository.files)} files, {_gib(repository.size)}, of which {_gib(begun)} are there")
+    report.start()
+    # Large ones first, so that the last file is not a large one alone.
+    order = sorted(repository.files, key=lambda file: -file.size)
+    try:
+        with ThreadPoolExecutor(options.parallel, "fetch") as pool:
+            work = [pool.submit(_fetch_one, repository, file, options, tries, stop) for file in order]
+            done, _ = wait(work, return_when=FIRST_EXCEPTION)
+            failed = next((each for each in done if each.exception() is not None), None)
+            if failed is not None:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                failed.result()
+    finally:
+        ended.set()
+        report.join()
+
+
+def _fetch_one(
+    repository: Repository, file: RepositoryFile, options: FetchOptions, tries: _Tries, stop: threading.Event
+) -> None:
+    place = RepositoryCache.of(options.cache, repository.name)
+    tries.run(
+        f"{repository.shown}: {file.name}",
+        lambda: fetch_file(options.cache, repository, file, stop),
+        place.bytes_there,
+    )
+
+
+class _Tries:
+    """Runs a step again and again while a later try may help."""
+
+    def __init__(self, rules: RetryRules, say: Say, sleep: Callable[[float], None]) -> None:
+        self._rules, self._say, self._sleep = rules, say, sleep
+
+    def run(self, what: str, step: Callable[[], T], progress: Callable[[], int]) -> T:
+        """Run a step. `progress`: a number that grows while it brings something."""
+        tries, wrong, waited, before = 0, 0, 0.0, progress()
+        while True:
+            try:
+                return step()
+            except WrongContentError as error:
+                wrong += 1
+                if wrong >= _WRONG_TRIES:
+                    raise SettingsError(f"{what}: {error}, {wrong} times") from error
+                failure: Exception = error
+            except (StoppedError, PenstockError):
+                raise
+            except Exception as error:
+                if not _is_transient(error):
+                    raise _lasting(what, error) from error
+                failure = error
+            now = progress()
+            tries, waited = (tries + 1, waited) if now <= before else (1, 0.0)
+            before = now
+            pause = wait_before(tries, _asked(failure), self._rules, random.random())  # noqa: S311 - spreads load
+            if waited + pause > self._rules.give_up_s:
+                raise FetchGivenUpError(what, tries, waited, _line(failure)) from failure
+            self._say(f"{what}: {_line(failure)}; next try in {pause:.0f} s")
+            waited += pause
+            self._sleep(pause)
+
+
+def _is_transient(error: Exception) -> bool:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HfHubHTTPError):
+        return error.response.status_code in TRANSIENT
+    if isinstance(error, (errors.EntryNotFoundError, errors.OfflineModeIsEnabled, errors.HFValidationError)):
+        # What can't be reached is reported as missing, with the real error as its cause.
+        cause = error.__cause__ or error.__context__
+        return (
+            isinstance(error, errors.LocalEntryNotFoundError) and isinstance(cause, Exception) and _is_transient(cause)
+        )
+    if isinstance(error, OSError):
+        return error.errno not in _LASTING
+    return not isinstance(error, (ValueError, TypeError, KeyError, AttributeError, ImportError))
+
+
+def _lasting(what: str, error: Exception) -> Exception:
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return SettingsError(f"{what} asks for consent: accept its terms at {constants.ENDPOINT}, and set HF_TOKEN")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return SettingsError(f"{what}: {constants.ENDPOINT} has no such revision of it")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return SettingsError(f"{what} is not at {constants.ENDPOINT}, or not for this HF_TOKEN")
+    if isinstance(error, OSError) and error.errno in _LASTING:
+        return error
+    return SettingsError(f"{what}: {_line(error)}")
+
+
+def _asked(error: Exception) -> float | None:
+    response = getattr(error, "response", None)
+    return asked_wait(response.headers, datetime.datetime.now(datetime.UTC)) if response is not None else None
+
+
+def _check_room(place: RepositoryCache, repository: Repository, cache: Path) -> None:
+    missing = repository.size - _bytes_had(place, repository)
+    free = shutil.disk_usage(place.folder).free
+    if missing > free:
+        raise SettingsError(
+            f"{repository.shown}: {_gib(missing)} are still to come, and {cache} has {_gib(free)} free: "
+            "take a larger volume, or leave files out with --exclude"
+        )
+
+
+def _bytes_had(place: RepositoryCache, repository: Repository) -> int:
+    """Return how much of the files is there, begun ones included."""
+    had = 0
+    for file in repository.files:
+        blob = place.blobs / file.digest
+        for path in (place.file(repository.commit, file.name), blob, blob.with_name(blob.name + PART)):
+            try:
+                size = path.stat().st_size
+            except OSError:
+                continue
+            had += min(size, file.size)
+            break
+    return had
+
+
+def _report(
+    place: RepositoryCache, repository: Repository, begun: int, every_s: float, ended: threading.Event, say: Say
+) -> None:
+    at_start = last = place.bytes_there()
+    while not ended.wait(every_s):
+        there = place.bytes_there()
+        had = min(repository.size, begun + max(0, there - at_start))
+        speed = max(0.0, (there - last) / every_s)
+        last = there
+        part = 100 * had / max(1, repository.size)
+        if had >= repository.size:
+            say(f"{repository.shown}: all {_gib(had)} are there; checking digests")
+            continue
+        rate = f"{speed / (1 << 20):.0f} MiB/s"
+        left = f", {_time((repository.size - had) / speed)} left" if speed else ""
+        say(f"{repository.shown}: {_gib(had)} of {_gib(repository.size)} ({part:.0f} %), {rate}{left}")
+
+
+@contextmanager
+def _only_one(place: RepositoryCache, say: Say) -> Iterator[None]:
+    """Keep other processes out of a repository. Where a file system's locks don't hold between machines two may work at
+    once; what they write over each other then has a wrong digest, and is fetched anew.
+    """
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with (place.folder / ".penstock.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{place.folder.name}: another process fetches it; waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            say(f"{place.folder.name}: this file system has no locks ({error.strerror})")
+        yield
+
+
+def _why(error: OSError, cache: Path) -> str:
+    if error.errno in _FULL:
+        return (
+            f"{cache} is full ({error.strerror}): take a larger volume; what is there stays, and the next start goes on"
+        )
+    return f"{cache} can't be written: {error.strerror or error}"
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 100 << 20 else f"{size / (1 << 20):.1f} MiB"
+
+
+def fetch_all(sources: Sequence[ModelSource], options: FetchOptions, say: Say) -> None:
+    """Fetch one model after the other.
+
+    Raises:
+        SettingsError: as `fetch`.
+        FetchGivenUpError: as `fetch`.
+    """
+    for source in sources:
+        fetch(source, options, say)

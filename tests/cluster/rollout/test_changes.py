@@ -1,0 +1,25 @@
+"""Changes of a pool's settings by a roll-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.rollout.changes import changed
+from cluster.settings import PoolSettings
+
+
+@pytest.mark.parametrize(
+    ("changes", "revision"),
+    [
+        ({"model": "org/other"}, ""),
+        ({"model": "s3://bucket/m"}, ""),
+        ({"model": "org/other", "revision": "v2"}, "v2"),
+        ({"model": "org/m"}, "v1"),
+        ({"revision": "v2"}, "v2"),
+        ({"vllm": {"max_num_seqs": 8}}, "v1"),
+    ],
+)
+def test_a_revision_goes_with_its_model(changes: dict[str, Any], revision: str) -> None:
+    assert revision == changed(PoolSettings(model="org/m", revision="v1"), changes).revision

@@ -1,0 +1,154 @@
+"""How the chart gives pods their weights, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from cluster.sources import SourceKind, source_of
+from tests.k8s.charts import of_kind, one, render, render_values
+
+pytestmark = pytest.mark.slow
+
+
+def weights(**fields: Any) -> dict[str, Any]:
+    """Return values of the default pool's weights."""
+    return {f"pools.demo.weights.{name}": value for name, value in fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (
+            weights(volume="newClaim", accessMode="ReadWriteOnce"),
+            "pools.demo.weights.accessMode must be ReadWriteMany for a pool of up to 4 pods (workers.max), got "
+            "ReadWriteOnce, which one node can mount at a time: take a storage class with ReadWriteMany, volume "
+            "ephemeral (a claim for each pod), or volume image; or set oneNode where all pods run on one node",
+        ),
+        (
+            weights(volume="existingClaim", existingClaim="c", accessMode="ReadWriteOncePod", oneNode=True),
+            "up to 4 pods",
+        ),
+        (
+            {**weights(volume="newClaim", accessMode="ReadWriteOnce"), "pools.demo.workers.max": 1},
+            "because ray.upgradeStrategy NewCluster runs two clusters at once, got ReadWriteOnce",
+        ),
+        (weights(volume="newClaim", accessMode="ReadOnlyMany"), "a new claim is empty, and nobody could write to it"),
+        (
+            weights(volume="newClaim", readOnly=True),
+            "readOnly needs pools.demo.weights.download.enabled for a new claim",
+        ),
+        (
+            weights(volume="existingClaim", existingClaim="c", accessMode="ReadOnlyMany"),
+            "pools.demo.weights.readOnly must be true for a claim with ReadOnlyMany",
+        ),
+        (
+            weights(volume="existingClaim", existingClaim="c", accessMode="ReadOnlyMany", download={"enabled": True}),
+            "for a download, got ReadOnlyMany, which nobody can write",
+        ),
+        (weights(volume="existingClaim"), "pools.demo.weights.existingClaim must name a claim"),
+        (weights(volume="newClaim", existingClaim="c"), "volume must be existingClaim, because"),
+        (weights(volume="image"), "pools.demo.weights.image.reference must name an image"),
+        (weights(volume="image", image={"reference": "r"}, download={"enabled": True}), "download must be off for"),
+        (weights(volume="nfs"), "volume"),
+        (
+            weights(download={"enabled": True}),
+            "download needs a model from a hub, such as org/name, got settings.model demo",
+        ),
+        (
+            weights(objectStore={"endpoint": "https://s:9000"}),
+            "objectStore needs a settings.model that begins with s3://",
+        ),
+        (weights(objectStore={"endpoint": "s:9000"}), "endpoint"),
+        (
+            {"pools.demo.settings.model": "org/m"},
+            "networkPolicy.modelSources must name where org/m comes from, because networkPolicy.enabled: [] allows",
+        ),
+        ({"pools.demo.settings.model": "s3://b/m"}, "networkPolicy.modelSources must name where s3://b/m comes from"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        render_values("defaults", values)
+    assert complaint in error.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "sources"),
+    [
+        ("org/m", ["org/m"]),
+        ("org/m@v1", ["org/m@v1"]),
+        ("gpt2", ["gpt2"]),
+        ("demo", None),
+        ("/models/m", None),
+        ("~/m", None),
+        ("./m", None),
+        ("s3://b/m", None),
+    ],
+)
+def test_what_comes_from_a_hub_is_known_as_the_engine_knows_it(model: str, sources: list[str] | None) -> None:
+    """The chart's templates can't ask `cluster.sources`."""
+    assert (sources is not None) == (model != "demo" and source_of(model).kind is SourceKind.HUB)
+    values = {
+        "pools.demo.settings.model": model,
+        "networkPolicy.modelSources": [{}],
+        **weights(download={"enabled": True}),
+    }
+    if sources is None:
+        with pytest.raises(subprocess.CalledProcessError) as error:
+            render_values("defaults", values)
+        assert "download needs a model from a hub" in error.value.stderr
+        return
+    (group,) = one(render_values("defaults", values), "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (start,) = group["template"]["spec"]["initContainers"]
+    assert sources == [each for each in start["args"] if not each.startswith("--")]
+
+
+def test_an_image_volume_is_refused_by_a_cluster_that_does_not_know_it() -> None:
+    flags = [
+        f"--set-json={key}={json.dumps(value)}"
+        for key, value in weights(volume="image", image={"reference": "r"}).items()
+    ]
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        render("defaults", *flags, "--kube-version=1.30.4")
+    assert "pools.demo.weights.volume image needs Kubernetes 1.31 or newer, got v1.30.4" in error.value.stderr
+    render("defaults", *flags, "--kube-version=1.31.0-eks-1")
+
+
+def test_a_changed_download_is_another_job() -> None:
+    """Jobs can't be changed, so an upgrade would fail."""
+    names = set()
+    for more in ([], ["--set=pools.shared.weights.size=2Ti"], ["--set=pools.shared.weights.download.parallel=8"]):
+        jobs = of_kind(render("weights", *more), "Job")
+        names |= {
+            each["metadata"]["name"] for each in jobs if each["metadata"]["labels"]["penstock.io/pool"] == "shared"
+        }
+    assert 3 == len(names)
+
+
+def test_whoever_fetches_has_the_proxies_and_authorities_of_all_pods() -> None:
+    values = {
+        "pods.env": [{"name": "HF_ENDPOINT", "value": "https://hub.corp"}, {"name": "HOME", "value": "/elsewhere"}],
+        "pods.envFrom": [{"configMapRef": {"name": "proxies"}}],
+        "pods.volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "pods.volumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+    }
+    objects = render_values("weights", values)
+    groups = one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    starts = [start for group in groups for start in group["template"]["spec"].get("initContainers", [])]
+    jobs = [job["spec"]["template"]["spec"]["containers"][0] for job in of_kind(objects, "Job")]
+    assert (4, 3) == (len(starts), len(jobs))
+    for each in (*starts, *jobs):
+        environ = {variable["name"]: variable.get("value") for variable in each["env"]}
+        assert ("https://hub.corp", "/elsewhere") == (environ["HF_ENDPOINT"], environ["HOME"])
+        assert [{"configMapRef": {"name": "proxies"}}] == each["envFrom"]
+        assert "/etc/ca" in [mount["mountPath"] for mount in each["volumeMounts"]]
+
+
+def test_adapters_from_a_hub_can_come_while_a_replica_runs() -> None:
+    groups = one(render("weights"), "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    names = {g["groupName"]: {e["name"] for e in g["template"]["spec"]["containers"][0]["env"]} for g in groups}
+    assert {"shared", "each", "near"} == {pool for pool, names in names.items() if "HF_HUB_OFFLINE" in names}
