@@ -272,8 +272,8 @@ class StartRolloutRequest(_message.Message):
     """Whether to check it only: nothing changes."""
     @_builtins.property
     def changes(self) -> _struct_pb2.Struct:
-        """Settings of the pool to change, as in `pools.NAME`: of `model`, `task`, `tensor_parallel_size`, `vllm` and `sim`. A
-        null takes an earlier change back. Required.
+        """Settings of the pool to change, as in `pools.NAME`: of `model`, `revision`, `task`, `tensor_parallel_size`, `vllm`
+        and `sim`. A null takes an earlier change back. Required.
         """
 
     @_builtins.property
