@@ -51,6 +51,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="price of an accelerator per hour, such as h100=2.5",
     )
     what.add_argument("--currency", default="", metavar="NAME", help="currency of the prices, such as USD")
+    what.add_argument(
+        "--points",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="measured points of an engine, which correct what is known of it: JSON of vLLM bench, guidellm, AIPerf, "
+        "inference-perf or `penstock loadtest`, or a CSV as for --check-points; may be given again",
+    )
+    what.add_argument(
+        "--points-of",
+        metavar="GPU,TP,PRECISION[,VERSION]",
+        help="the engine that points are of, where their files do not tell (default: --gpu, --tp and --precision)",
+    )
     what.add_argument("--profile", metavar="FILE", help="a file of `penstock profile`, instead of --model and --gpu")
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=above_zero, metavar="N", help="requests per second")

@@ -36,6 +36,10 @@ class Plan:
     what_ifs: Sequence[WhatIf]
     currency: str = ""
     """Currency of the prices, such as USD. Empty where the user named none."""
+    measured: Sequence[str] = ()
+    """How measured points moved the errors of engines."""
+    next_points: str = ""
+    """Points of the best engine that say most about it, as words."""
 
     @property
     def feasible(self) -> bool:
@@ -54,6 +58,8 @@ class Plan:
             "on_paper": [_paper(each) for each in self.on_paper],
             "rejected": [asdict(each) for each in self.rejected],
             "what_ifs": [asdict(each) for each in self.what_ifs],
+            "measured": list(self.measured),
+            "measure_next": self.next_points,
         }
 
 
@@ -137,6 +143,9 @@ def notes(plan: Plan) -> list[str]:
             f"{'; '.join(sources)}. Replicas are enough with a confidence of {sure}; "
             "the part of requests that met the SLO is that of an engine as slow as this allows."
         )
+    made += [f"Measured: {text}." for text in plan.measured]
+    if plan.next_points:
+        made.append(f"{plan.next_points}.")
     compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
     if any(each.hourly is not None for each in compared) and not priced(compared):
         made.append("Ranked by number of GPUs: not all of them have a price.")

@@ -59,6 +59,8 @@ class Point:
     tpot_s: float
     layout: str = ""
     """Reason why it can't be scored: a split beside tensor parallelism, or a missing value. Empty for none."""
+    version: str = ""
+    """Version of the engine, where the file tells it."""
 
     @property
     def odd(self) -> bool:
@@ -206,7 +208,7 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
         if (row[name] or "").strip().lower() in _NOTHING:
             return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
     ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
-    return Point(config, shape, clients, ttft_s, tpot_s, _layout(row))
+    return Point(config, shape, clients, ttft_s, tpot_s, _layout(row), row.get("backend_version") or "")
 
 
 def _layout(row: dict[str, str]) -> str:

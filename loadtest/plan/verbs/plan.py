@@ -6,10 +6,11 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
@@ -17,8 +18,10 @@ from cluster.errors import SettingsError
 from cluster.terminal.console import messages, screen
 from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.architectures import load_shape
-from loadtest.plan.engine.gpus import GPUS, load_gpu
+from loadtest.plan.engine.gpus import GPUS, Gpu, load_gpu
 from loadtest.plan.engine.precision import canonical
+from loadtest.plan.measured.files import OwnEngine, read_own
+from loadtest.plan.measured.own import Corrections, engine_said, points_for, what_next
 from loadtest.plan.option import Engine, Layout, Promise
 from loadtest.plan.prices import check_prices, prices_of
 from loadtest.plan.profiled import engine_of, for_load
@@ -64,6 +67,7 @@ class _Offer:
     rejected: list[Rejected] = field(default_factory=list)
     model: _Model | None = None
     """None for a profile, which is of one engine."""
+    corrections: Corrections = field(default_factory=Corrections)
 
 
 def make_plan(options: argparse.Namespace, book: Book) -> int:
@@ -79,6 +83,8 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     load = _load(options, profile)
     promise = promise_of(options)
     offer = _from_profile(options, profile, load) if profile is not None else _from_model(options, load)
+    if offer.corrections.points:
+        offer.corrections.check(offer.engines)
     console = messages()
     with console.status("sizing") as status:
         lines = ProgressLines(console)
@@ -102,7 +108,18 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
             tell("the load with the autoscaler")
             changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
     name = offer.engines[0].model if offer.engines else str(options.model)
-    found = Plan(name, load, promise, best, rest, [*offer.rejected, *lost], changes, options.currency)
+    found = Plan(
+        name,
+        load,
+        promise,
+        best,
+        rest,
+        [*offer.rejected, *lost],
+        changes,
+        options.currency,
+        [each.words() for each in offer.corrections.moved],
+        _next(best, load, offer) if offer.model else "",
+    )
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
     _print(found, ids, options)
     return 0 if found.feasible else INFEASIBLE
@@ -121,7 +138,7 @@ def promise_of(options: argparse.Namespace) -> Promise:
 
 
 def _profile(options: argparse.Namespace) -> Profile:
-    for flag in ("model", "precision", "tp", "pp", "dp"):
+    for flag in ("model", "precision", "tp", "pp", "dp", "points"):
         if getattr(options, flag):
             raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
     return read_profile(Path(options.profile))
@@ -143,7 +160,7 @@ def _from_model(options: argparse.Namespace, load: Load) -> _Offer:
     precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
     parallel = tuple(options.tp) if options.tp else PARALLEL
     kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
-    listed = partial(
+    plain = partial(
         engines,
         shape,
         prices=prices,
@@ -153,13 +170,46 @@ def _from_model(options: argparse.Namespace, load: Load) -> _Offer:
         length=load.shape.peak_tokens,
     )
     narrower = () if shape.native == "mxfp4" else ("fp8", "int4")
+    corrections = _corrections(options, gpus, precisions)
+
+    def listed(chosen: Iterable[Gpu], widths: Iterable[str], **others: Any) -> tuple[list[Engine], list[Rejected]]:
+        made, lost = plain(chosen, widths, **others)
+        return corrections.of(made), lost
+
     asked = Choices(gpus, precisions)
     other = Choices(
         [GPUS[name] for name in COMPARED if GPUS[name] not in gpus],
         [each for each in narrower if each not in precisions],
     )
     freer = partial(listed, parallel=PARALLEL, layouts=None) if options.tp else None
-    return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer))
+    return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer), corrections)
+
+
+def _corrections(options: argparse.Namespace, gpus: Sequence[Gpu], precisions: Sequence[str]) -> Corrections:
+    """Read the points that flags name, with the engine that flags say."""
+    if not options.points:
+        if options.points_of:
+            raise SettingsError("points-of says what points are of; give points")
+        return Corrections()
+    points = [point for file in options.points for point in read_own(Path(file).expanduser())]
+    if options.points_of:
+        said = engine_said(options.points_of)
+    else:
+        tensor = options.tp[0] if options.tp and len(options.tp) == 1 else 0
+        alone = (gpus[0].name if len(gpus) == 1 else "", precisions[0] if len(precisions) == 1 else "")
+        said = OwnEngine("", alone[0], tensor, alone[1])
+    # What a file tells goes before what flags let us assume.
+    return Corrections(points_for(points, said, strict=bool(options.points_of)))
+
+
+def _next(best: Sequence[SimulatedCandidate], load: Load, offer: _Offer) -> str:
+    """Return what to measure next of the best engine, unless enough of it is known."""
+    if not best:
+        return ""
+    candidate = best[0].candidate
+    if candidate.engine.lanes > 1:
+        return ""
+    return what_next(candidate.engine, load.shape, candidate.operation.batch, offer.corrections.points)
 
 
 def _layouts(options: argparse.Namespace) -> list[Layout] | None:

@@ -1,0 +1,234 @@
+"""Files of points: the results of load testing tools, as they write them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.control.step_model import Shape
+from cluster.errors import SettingsError, plain_reason
+from loadtest.plan.engine.points import read_points
+
+_MOST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """The engine that points are of. Empty values are not known."""
+
+    model: str = ""
+    gpu: str = ""
+    tensor_parallel: int = 0
+    precision: str = ""
+    version: str = ""
+    """Of the engine's software."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPoint:
+    """One measurement, and where it comes from. Times in seconds, means over requests; NaN where not measured."""
+
+    shape: Shape
+    clients: int
+    """Requests under way, in the mean where they come at a rate."""
+    tpot_s: float
+    ttft_s: float
+    source: str
+    """Tool and file."""
+    engine: OwnEngine = OwnEngine()
+
+
+def read_own(path: Path) -> list[OwnPoint]:
+    """Read points: JSON of vLLM bench, guidellm, AIPerf, inference-perf or a load test of Penstock, or a CSV file with
+    the columns of `--check-points`.
+
+    Raises:
+        SettingsError: the file cannot be read, is of no known tool, or has a wrong value.
+        TraceError: the CSV file lacks a column, or has a wrong value.
+    """
+    if path.suffix.lower() == ".csv":
+        return [
+            OwnPoint(
+                each.shape,
+                each.clients,
+                each.tpot_s,
+                each.ttft_s,
+                f"CSV {path.name}",
+                OwnEngine(
+                    each.config.model, each.config.system, each.config.tensor_parallel, each.config.precision,
+                    each.version,
+                ),
+            )
+            for each in read_points(path)
+            if not each.layout
+        ]  # fmt: skip
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"points: {path} cannot be read: {plain_reason(error)}") from error
+    if not isinstance(data, Mapping):
+        raise SettingsError(f"points: {path} must hold one JSON object")
+    for tool, is_it, read in _TOOLS:
+        if is_it(data):
+            return [read(_Fields(path, tool, part)) for part in _parts(tool, data)]
+    tools = ", ".join(tool for tool, _, _ in _TOOLS)
+    raise SettingsError(f"points: {path} is of no known tool; known are {tools}, and a CSV of points")
+
+
+def _parts(tool: str, data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Return the measurements in a file. guidellm writes a sweep into one."""
+    if tool == "guidellm":
+        return [each for each in data["benchmarks"] if isinstance(each, Mapping)]
+    return [data]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """One measurement in a file."""
+
+    path: Path
+    tool: str
+    data: Mapping[str, Any]
+
+    def get(self, *place: str) -> Any:
+        """Return a value at a place, or None."""
+        value: Any = self.data
+        for each in place:
+            value = value.get(each) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, *place: str) -> float:
+        """Return a number above 0.
+
+        Raises:
+            SettingsError: it is missing or another value.
+        """
+        value = self.get(*place)
+        if not _is_number(value) or not 0 < value < _MOST:
+            where = ".".join(place)
+            raise SettingsError(f"points: {self.path}: {where} must be a number above 0, got {value!r}")
+        return float(value)
+
+    def perhaps(self, *place: str) -> float:
+        """Return a number above 0, or NaN."""
+        value = self.get(*place)
+        return float(value) if _is_number(value) and 0 < value < _MOST else math.nan
+
+    def text(self, *place: str) -> str:
+        """Return a text, or an empty one."""
+        value = self.get(*place)
+        return value if isinstance(value, str) else ""
+
+    def point(self, shape: Shape, clients: float, tpot_s: float, ttft_s: float, engine: OwnEngine) -> OwnPoint:
+        """Return the point, with its clients by Little's law where there is no number of them.
+
+        Raises:
+            SettingsError: neither the time per token nor the time to the first one was measured.
+        """
+        if math.isnan(tpot_s) and math.isnan(ttft_s):
+            raise SettingsError(f"points: {self.path} has neither a time per token nor one to the first token")
+        if not clients > 0:
+            raise SettingsError(f"points: {self.path} does not tell how many requests were under way")
+        return OwnPoint(shape, max(1, round(clients)), tpot_s, ttft_s, f"{self.tool} {self.path.name}", engine)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def under_way(rate: float, shape: Shape, tpot_s: float, ttft_s: float) -> float:
+    """Return the mean number of requests under way at a rate, by Little's law."""
+    return rate * (ttft_s + tpot_s * max(0.0, shape.output_tokens - 1))
+
+
+def _vllm(fields: _Fields) -> OwnPoint:
+    done = fields.number("completed")
+    shape = Shape(fields.number("total_input_tokens") / done, fields.number("total_output_tokens") / done)
+    tpot, ttft = fields.perhaps("mean_tpot_ms") / 1e3, fields.perhaps("mean_ttft_ms") / 1e3
+    clients = fields.perhaps("max_concurrency")
+    if math.isnan(clients):
+        clients = under_way(done / fields.number("duration"), shape, tpot, ttft)
+    tensor = fields.perhaps("tensor_parallel_size")
+    engine = OwnEngine(
+        fields.text("model_id"),
+        tensor_parallel=0 if math.isnan(tensor) else int(tensor),
+        version=fields.text("vllm_version"),
+    )
+    return fields.point(shape, min(clients, done), tpot, ttft, engine)
+
+
+def _guidellm(fields: _Fields) -> OwnPoint:
+    def mean(name: str, needed: bool = False) -> float:
+        place = ("metrics", name, "successful", "mean")
+        return fields.number(*place) if needed else fields.perhaps(*place)
+
+    shape = Shape(mean("prompt_token_count", True), mean("output_token_count", True))
+    # Its time per output token counts the first one too.
+    tpot, ttft = mean("inter_token_latency_ms") / 1e3, mean("time_to_first_token_ms") / 1e3
+    clients = mean("request_concurrency")
+    if math.isnan(clients):
+        clients = under_way(mean("requests_per_second", True), shape, tpot, ttft)
+    model = fields.text("worker", "backend_model") or fields.text("config", "backend", "model")
+    return fields.point(shape, clients, tpot, ttft, OwnEngine(model))
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
+
+
+def _aiperf(fields: _Fields) -> OwnPoint:
+    inner = fields.get("records")
+    part = _Fields(fields.path, fields.tool, inner) if isinstance(inner, Mapping) else fields
+
+    def seconds(name: str) -> float:
+        unit = part.text(name, "unit") or "ms"
+        if unit not in _UNITS:
+            known = ", ".join(_UNITS)
+            raise SettingsError(f"points: {fields.path}: {name}.unit must be one of {known}, got {unit!r}")
+        return part.perhaps(name, "avg") * _UNITS[unit]
+
+    shape = Shape(part.number("input_sequence_length", "avg"), part.number("output_sequence_length", "avg"))
+    tpot, ttft = seconds("inter_token_latency"), seconds("time_to_first_token")
+    config = fields.get("input_config")
+    where = _Fields(fields.path, fields.tool, config) if isinstance(config, Mapping) else fields
+    clients = where.perhaps("loadgen", "concurrency")
+    if math.isnan(clients):
+        clients = under_way(part.number("request_throughput", "avg"), shape, tpot, ttft)
+    names = where.get("endpoint", "model_names")
+    model = str(names[0]) if isinstance(names, list) and names else ""
+    return fields.point(shape, clients, tpot, ttft, OwnEngine(model))
+
+
+def _inference_perf(fields: _Fields) -> OwnPoint:
+    good = "successes"
+    shape = Shape(fields.number(good, "prompt_len", "mean"), fields.number(good, "output_len", "mean"))
+    tpot = fields.perhaps(good, "latency", "time_per_output_token", "mean")
+    if math.isnan(tpot):
+        tpot = fields.perhaps(good, "latency", "inter_token_latency", "mean")
+    ttft = fields.perhaps(good, "latency", "time_to_first_token", "mean")
+    rate = fields.perhaps(good, "throughput", "requests_per_sec")
+    if math.isnan(rate):
+        rate = fields.number("load_summary", "achieved_rate")
+    return fields.point(shape, under_way(rate, shape, tpot, ttft), tpot, ttft, OwnEngine())
+
+
+def _penstock(fields: _Fields) -> OwnPoint:
+    inner = fields.get("summary")
+    part = _Fields(fields.path, fields.tool, inner) if isinstance(inner, Mapping) else fields
+    done = part.number("completed")
+    shape = Shape(part.number("prompt_tokens") / done, part.number("output_tokens") / done)
+    tpot, ttft = part.perhaps("tpot_s", "mean"), part.perhaps("ttft_s", "mean")
+    clients = under_way(done / part.number("seconds"), shape, tpot, ttft)
+    return fields.point(shape, clients, tpot, ttft, OwnEngine())
+
+
+_TOOLS: Sequence[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[_Fields], OwnPoint]]] = (
+    ("vLLM bench", lambda data: "mean_ttft_ms" in data and "total_input_tokens" in data, _vllm),
+    ("guidellm", lambda data: isinstance(data.get("benchmarks"), list), _guidellm),
+    ("AIPerf", lambda data: "input_sequence_length" in (data.get("records") or data), _aiperf),
+    ("inference-perf", lambda data: "successes" in data, _inference_perf),
+    ("Penstock", lambda data: "ttft_s" in (data.get("summary") or data), _penstock),
+)

@@ -1,0 +1,222 @@
+"""Measured points of one's own engine: read from the files of tools, fitted, and told of."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cli.main import main
+from cluster.control.step_model import Shape
+from cluster.errors import SettingsError
+from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.gpus import load_gpu
+from loadtest.plan.engine.points import COLUMNS
+from loadtest.plan.engine.steady import steady
+from loadtest.plan.measured.correction import Correction
+from loadtest.plan.measured.files import OwnEngine, OwnPoint, read_own
+from loadtest.plan.measured.own import Corrections, corrected, engine_said, next_clients, points_for, what_next
+from loadtest.plan.option import Engine, Layout
+from loadtest.plan.search import engines
+
+OWN = OwnEngine("qwen3-30b-a3b", "h100", 2, "bf16", "0.19.0")
+
+
+def prior() -> Engine:
+    (found,), _ = engines(
+        load_shape(OWN.model), [load_gpu("h100")], ["bf16"], prices={}, parallel=[2], layouts=[Layout()]
+    )
+    return found
+
+
+def seen(engine: Engine, clients: int, shape: Shape) -> OwnPoint:
+    """A point as an engine gives it."""
+    tokens, sequences = engine.step_limits
+    found = steady(
+        engine.steps, clients, shape, kv_tokens=engine.kv_tokens, step_tokens=tokens, max_sequences=sequences
+    )
+    return OwnPoint(shape, clients, found.itl_s, found.ttft_s, "made", OWN)
+
+
+def slower() -> Engine:
+    """An engine that is unlike the prior in every part."""
+    return replace(prior(), steps=Correction(1.6, 1.2, 1.3, 1.1, 2.0, 1.2).of(prior().steps))
+
+
+def test_three_points_shift_the_prior_also_for_other_lengths() -> None:
+    """And they narrow what is not known."""
+    points = [seen(slower(), clients, Shape(1024, 1024)) for clients in (4, 32, 128)]
+    better, moved = corrected(prior(), points)
+    assert moved is not None
+    assert moved.tpot[0] > 0.2
+    assert moved.tpot[1] < 0.05
+    assert better.error < prior().error
+    assert "corrected by 3 measured points" in better.source
+    for shape in (Shape(4096, 512), Shape(512, 2048)):
+        truth = seen(slower(), 64, shape)
+        before, after = (seen(each, 64, shape).tpot_s / truth.tpot_s - 1 for each in (prior(), better))
+        assert abs(after) < 0.5 * abs(before)
+
+
+def test_points_that_agree_with_the_prior_change_nothing() -> None:
+    points = [seen(prior(), clients, Shape(1024, 1024)) for clients in (4, 32, 128)]
+    better, _ = corrected(prior(), points)
+    here, there = (seen(each, 16, Shape(1000, 1000)).tpot_s for each in (prior(), better))
+    assert here == pytest.approx(there, rel=1e-3)
+
+
+def test_points_of_another_engine_are_left_alone() -> None:
+    point = seen(slower(), 8, Shape(1024, 1024))
+    for other in (replace(OWN, tensor_parallel=4), replace(OWN, gpu="h200"), replace(OWN, precision="fp8")):
+        assert corrected(prior(), [replace(point, engine=other)]) == (prior(), None)
+
+
+VLLM = {
+    "model_id": "Qwen/Qwen3-30B-A3B", "completed": 320, "duration": 60.0, "total_input_tokens": 320 * 1000,
+    "total_output_tokens": 320 * 200, "max_concurrency": 32, "mean_ttft_ms": 150.0, "mean_tpot_ms": 12.0,
+}  # fmt: skip
+GUIDELLM = {
+    "benchmarks": [
+        {
+            "metrics": {
+                "prompt_token_count": {"successful": {"mean": 1000.0}},
+                "output_token_count": {"successful": {"mean": 200.0}},
+                "time_to_first_token_ms": {"successful": {"mean": 150.0}},
+                "inter_token_latency_ms": {"successful": {"mean": 12.0}},
+                "request_concurrency": {"successful": {"mean": 31.6}},
+            }
+        }
+    ]
+}
+AIPERF = {
+    "input_sequence_length": {"unit": "tokens", "avg": 1000.0},
+    "output_sequence_length": {"unit": "tokens", "avg": 200.0},
+    "time_to_first_token": {"unit": "ms", "avg": 150.0},
+    "inter_token_latency": {"unit": "ms", "avg": 12.0},
+    "input_config": {"loadgen": {"concurrency": 32}, "endpoint": {"model_names": ["Qwen/Qwen3-30B-A3B"]}},
+}
+# 12.6 requests per second of 2.538 s each are 32 under way.
+INFERENCE_PERF = {
+    "load_summary": {"achieved_rate": 12.6},
+    "successes": {
+        "prompt_len": {"mean": 1000.0},
+        "output_len": {"mean": 200.0},
+        "latency": {"time_to_first_token": {"mean": 0.15}, "time_per_output_token": {"mean": 0.012}},
+    },
+}
+PENSTOCK = {
+    "completed": 756, "seconds": 60.0, "prompt_tokens": 756_000, "output_tokens": 151_200,
+    "ttft_s": {"mean": 0.15}, "tpot_s": {"mean": 0.012},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "tool"),
+    [
+        (VLLM, "vLLM bench"),
+        (GUIDELLM, "guidellm"),
+        (AIPERF, "AIPerf"),
+        ({"records": AIPERF, "input_config": AIPERF["input_config"]}, "AIPerf"),
+        (INFERENCE_PERF, "inference-perf"),
+        (PENSTOCK, "Penstock"),
+        ({"summary": PENSTOCK}, "Penstock"),
+    ],
+)
+def test_results_of_tools_are_points(tmp_path: Path, data: dict[str, Any], tool: str) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(data))
+    (point,) = read_own(file)
+    assert Shape(1000, 200) == point.shape
+    assert (32, f"{tool} result.json") == (point.clients, point.source)
+    assert (0.012, 0.15) == (pytest.approx(point.tpot_s), pytest.approx(point.ttft_s))
+
+
+def test_a_csv_names_its_engines_and_their_version(tmp_path: Path) -> None:
+    row = dict(zip(COLUMNS, ("Qwen/Qwen3-32B", "h100_sxm", "fp8", "1024", "512", "4", "2", "80", "11"), strict=True))
+    row["backend_version"] = "0.19.0"
+    (tmp_path / "p.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    (point,) = read_own(tmp_path / "p.csv")
+    assert OwnEngine("Qwen/Qwen3-32B", "h100_sxm", 2, "fp8", "0.19.0") == point.engine
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"hello": 1}, "is of no known tool; known are vLLM bench, guidellm"),
+        ({**VLLM, "completed": 0}, "completed must be a number above 0, got 0"),
+        ({**VLLM, "mean_tpot_ms": None, "mean_ttft_ms": None}, "neither a time per token nor one to the first token"),
+        ({**AIPERF, "inter_token_latency": {"unit": "days", "avg": 1}}, "inter_token_latency.unit must be one of"),
+        ([1], "must hold one JSON object"),
+    ],
+)
+def test_a_file_that_is_no_result_says_what_is_wrong(tmp_path: Path, data: object, said: str) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    with pytest.raises(SettingsError, match=said):
+        read_own(tmp_path / "x.json")
+
+
+def test_what_a_file_does_not_tell_must_be_said() -> None:
+    point = replace(seen(prior(), 4, Shape(100, 100)), engine=OwnEngine())
+    with pytest.raises(SettingsError, match="does not tell its accelerator"):
+        points_for([point], OwnEngine())
+    (known,) = points_for([point], engine_said("NVIDIA H100 80GB HBM3, 2, bf16, 0.19.1"))
+    assert OwnEngine("", "h100", 2, "bf16", "0.19.1") == known.engine
+    with pytest.raises(SettingsError, match="is of gpu h100, and h200 was asked for"):
+        points_for([known], engine_said("h200,2,bf16"))
+
+
+@pytest.mark.parametrize("text", ["h100", "h100,x,fp8", "h100,0,fp8", "h100,4,fp8,1,2"])
+def test_an_engine_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="points-of must be GPU,TP,PRECISION"):
+        engine_said(text)
+
+
+def test_points_of_engines_that_are_not_planned_for_are_refused() -> None:
+    stray = replace(seen(prior(), 4, Shape(100, 100)), engine=replace(OWN, gpu="h200"))
+    with pytest.raises(SettingsError, match=r"is of 2 x h200, bf16.*planned for: 2 x h100, bf16"):
+        Corrections([stray]).check([prior()])
+
+
+def test_what_is_measured_next_is_far_from_what_is_known() -> None:
+    fresh = next_clients(200, [])
+    assert 3 == len(fresh)
+    assert max(fresh) == 200
+    assert min(fresh) <= 8
+    assert not set(next_clients(200, fresh)) & set(fresh)
+    text = what_next(prior(), Shape(1000, 250), 200, [])
+    assert "--random-input-len 1000 --random-output-len 250" in text
+    assert "2 x h100, bf16" in text
+
+
+@pytest.mark.slow
+def test_a_plan_with_points_tells_how_its_error_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for clients in (4, 32, 128):
+        point = seen(slower(), clients, Shape(1024, 1024))
+        done = 10 * clients
+        data = {
+            **VLLM,
+            "completed": done,
+            "total_input_tokens": done * 1024,
+            "total_output_tokens": done * 1024,
+            "max_concurrency": clients,
+            "mean_ttft_ms": 1e3 * point.ttft_s,
+            "mean_tpot_ms": 1e3 * point.tpot_s,
+        }
+        file = tmp_path / f"c{clients}.json"
+        file.write_text(json.dumps(data))
+        files += ["--points", str(file)]
+    words = ["--model", OWN.model, "--gpu", "h100", "--tp", "2", "--rate", "2", "--draws", "1", "--simulate", "1"]
+    assert 0 == main(["plan", *words, *files, "--state-dir", str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (text,) = found["measured"]
+    assert "2 x h100, bf16: mean error on 3 points: TPOT" in text
+    assert "vLLM bench c4.json" in text
+    assert "version not told" in text
+    assert "corrected by 3 measured points" in found["candidates"][0]["source"]
+    assert math.isfinite(found["candidates"][0]["error"])
+    assert "--max-concurrency" in found["measure_next"]
