@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from cluster.control.replica_rules import GroupBounds
@@ -15,7 +16,12 @@ from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
 MOST_REQUESTS = 10_000
-"""Requests of the trace's beginning that are simulated. More would take minutes."""
+"""Requests that are simulated. More would take minutes."""
+MINUTE_S = 60.0
+SLACK = 0.05
+"""Part of a replica that a minute may lack. Batches take that much more."""
+HOLD_S = 300.0
+"""Time for which the autoscaler keeps replicas that it may need again, seconds."""
 FAST_EVERY = 5
 """Seconds between decisions of the batch policy. Over an hour of many replicas, decisions every second would take
 longer than all the rest."""
@@ -44,7 +50,7 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
         cold_start_s: seconds from the order of a replica until it serves.
         seed: of the random draws.
     """
-    engine, trace = candidate.engine.careful, load.trace[:MOST_REQUESTS]
+    engine, trace = candidate.engine.at(promise.confidence), load.slice(1.0, MOST_REQUESTS, seed)
     most = ROOM * candidate.replicas
     setup = replace(
         setup_of(engine, candidate.operation, load, promise, candidate.replicas, seed=seed),
@@ -64,3 +70,22 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
     met = sum(attains(each, engine, promise) for each in run.outcomes) / len(run.outcomes)
     hours = run.fleet.hours(run.seconds)
     return Elastic(3600 * hours / run.seconds, max(each.ready for each in run.samples), met, len(run.outcomes))
+
+
+def followed(candidate: Candidate, load: Load, cold_start_s: float) -> Elastic:
+    """Return the replicas that follow a recorded load minute by minute, without a simulation. They are there a cold
+    start before a minute needs them, and stay for a while. In each minute they are as many of those that the mean rate
+    needs as its work is of the mean.
+    """
+    steps, operation = candidate.engine.steps.for_shape(load.shape), candidate.operation
+    each_output_s = operation.itl_s / operation.batch
+    minutes = [0.0] * (int(load.trace[-1].arrival_s / MINUTE_S) + 1)
+    for request in load.trace:
+        work = steps.b * request.prompt_tokens + each_output_s * request.output_tokens
+        minutes[int(request.arrival_s / MINUTE_S)] += work
+    mean = sum(minutes) / len(minutes)
+    need = [max(1, math.ceil(candidate.replicas * each / mean - SLACK)) for each in minutes]
+    before, after = math.ceil(HOLD_S / MINUTE_S), math.ceil(cold_start_s / MINUTE_S) + 1
+    held = [max(need[max(0, at - before) : at + after]) for at in range(len(need))]
+    requests = round(load.factor * len(load.trace))
+    return Elastic(sum(held) / len(held), max(held), math.nan, requests)

@@ -146,6 +146,10 @@ def notes(plan: Plan) -> list[str]:
     made += [f"Measured: {text}." for text in plan.measured]
     if plan.next_points:
         made.append(f"{plan.next_points}.")
+    if any(not each.simulated for each in plan.what_ifs):
+        made.append(
+            "What-ifs on paper are rough: not simulated, and scaled as the simulation scaled the best candidate."
+        )
     compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
     if any(each.hourly is not None for each in compared) and not priced(compared):
         made.append("Ranked by number of GPUs: not all of them have a price.")

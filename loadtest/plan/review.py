@@ -29,6 +29,8 @@ _PLACES = {
     "itl_p95_s": ("itl_s", "p95"),
 }
 _MERGED = {"itl_mean_s": ("tpot_s", "mean"), "itl_p95_s": ("", "")}
+ENOUGH = 3
+"""Observations that say something of an engine."""
 OTHER_LOAD = 2.0
 """Factor on the planned rate or mean length from which a report is of another load."""
 MERGED = 1.05
@@ -42,9 +44,24 @@ class EngineGroup:
     model: str
     gpu: str
     tensor_parallel: int
+    precision: str = ""
+    """Of the weights. Empty in predictions of before it was noted."""
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.tensor_parallel} x {self.gpu}"
+        return f"{self.model} on {self.tensor_parallel} x {self.gpu}{f', {self.precision}' if self.precision else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What observations say of an engine group beside its prior."""
+
+    itl: float
+    """Factor on step times: the median of observed over predicted without any shift."""
+    ttft: float
+    """The same for the mean time to the first token; that of step times where it was not observed."""
+    error: float
+    """Mean error that remains with these factors."""
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +88,23 @@ class Book:
         self._file = folder.expanduser() / FILE
 
     def predict(
-        self, group: EngineGroup, load: Mapping[str, Any], predicted: Mapping[str, Any], now: float | None = None
+        self,
+        group: EngineGroup,
+        load: Mapping[str, Any],
+        predicted: Mapping[str, Any],
+        now: float | None = None,
+        *,
+        shifted: tuple[float, float] = (1.0, 1.0),
     ) -> str:
-        """Note a prediction. Return its id."""
+        """Note a prediction. Return its id.
+
+        Args:
+            group: of the engine.
+            load: that was planned for.
+            predicted: ranges of figures.
+            now: the time.
+            shifted: factors of earlier observations in it, on step times and the first token.
+        """
         at = time.time() if now is None else now
         plan_id = f"p{len(self._lines()) + 1}"
         self._add(
@@ -84,6 +115,8 @@ class Book:
                 "model": group.model,
                 "gpu": group.gpu,
                 "tp": group.tensor_parallel,
+                "precision": group.precision,
+                "shifted": list(shifted),
                 "load": dict(load),
                 "predicted": dict(predicted),
             }
@@ -119,7 +152,7 @@ class Book:
             if line["kind"] != "observation" or line["id"] not in predictions:
                 continue
             made = predictions[line["id"]]
-            group = EngineGroup(made["model"], made["gpu"], int(made["tp"]))
+            group = _group(made)
             for name, value in line["seen"].items():
                 if name in made["predicted"] and value > 0:
                     pairs[group][name].append((made["predicted"][name], value))
@@ -131,7 +164,28 @@ class Book:
     def error(self, group: EngineGroup) -> float | None:
         """Return the rolling error of a group's inter-token latency; None below 3 observations."""
         figure = self.review().get(group, {}).get("itl_mean_s")
-        return figure.median_error if figure is not None and figure.count >= 3 else None
+        return figure.median_error if figure is not None and figure.count >= ENOUGH else None
+
+    def shift(self, group: EngineGroup) -> Shift | None:
+        """Return what observations say of a group; None below 3. Predictions that were shifted count as they would have
+        been without.
+        """
+        predictions = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
+        ratios: dict[str, list[float]] = {"itl_mean_s": [], "ttft_mean_s": []}
+        for line in self._lines():
+            made = predictions.get(line["id"]) if line["kind"] == "observation" else None
+            if made is None or _group(made) != group:
+                continue
+            for (name, found), factor in zip(ratios.items(), made.get("shifted", (1.0, 1.0)), strict=True):
+                value = line["seen"].get(name)
+                if name in made["predicted"] and value and made["predicted"][name]["middle"] > 0:
+                    found.append(value / made["predicted"][name]["middle"] * factor)
+        itl, ttft = (found[-LAST:] for found in ratios.values())
+        if len(itl) < ENOUGH:
+            return None
+        middle = statistics.median(itl)
+        error = statistics.fmean(abs(each / middle - 1) for each in itl)
+        return Shift(middle, statistics.median(ttft) if len(ttft) >= ENOUGH else middle, error, len(itl))
 
     def _lines(self) -> list[dict[str, Any]]:
         try:
@@ -151,6 +205,10 @@ class Book:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _group(made: Mapping[str, Any]) -> EngineGroup:
+    return EngineGroup(made["model"], made["gpu"], int(made["tp"]), made.get("precision", ""))
 
 
 def _reviewed(pairs: Sequence[tuple[Mapping[str, float], float]]) -> FigureReview:

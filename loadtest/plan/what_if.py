@@ -1,17 +1,19 @@
-"""Effects of other choices than those asked for. On paper they show a direction and are not a promise."""
+"""Effects of other choices than those asked for. What was simulated is taken from there; the rest is rough: sized on
+paper, and then as much larger as the simulation found the best candidate to be.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cluster.plural import counted
-from loadtest.plan.elastic import elastic
+from loadtest.plan.elastic import MOST_REQUESTS, elastic, followed
 from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.option import Engine, Promise
-from loadtest.plan.search import Candidate, Rejected, on_paper
+from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, on_paper, priced
 from loadtest.plan.traffic import Load
 
 Listed: TypeAlias = Callable[[Iterable[Gpu], Iterable[str]], tuple[list[Engine], list[Rejected]]]
@@ -19,6 +21,8 @@ Listed: TypeAlias = Callable[[Iterable[Gpu], Iterable[str]], tuple[list[Engine],
 
 LOOSER = 1.5
 """Factor on the ITL SLO."""
+LEAST_STARTS = 10
+"""Cold starts that a trace must last. In a shorter one the autoscaler has hardly acted."""
 SPOT = 0.4
 """Part of the price. The price of spot accelerators differs by the hour."""
 
@@ -41,44 +45,85 @@ class WhatIf:
     hourly: float | None
     outcome: str
     simulated: bool = False
-    """False for a plan on paper."""
+    """False for a rough one."""
 
 
 def what_ifs(
     listed: Listed,
-    base: Candidate,
+    planned: Sequence[SimulatedCandidate],
     load: Load,
     promise: Promise,
     *,
     precisions: Iterable[str],
     gpus: Iterable[Gpu],
 ) -> list[WhatIf]:
-    """Change one thing at a time, starting from a candidate.
+    """Change one thing at a time, starting from the best candidate.
 
     Args:
         listed: `search.engines` with the arguments that stay: model, prices, tensor parallel sizes, KV cache.
-        base: the candidate.
+        planned: the simulated candidates, the best first.
         load: the load.
         promise: the SLO.
         precisions: precisions of weights to look at.
         gpus: accelerators to look at.
     """
+    base, paper = planned[0].candidate, _Paper(planned, load, promise)
     own = base.engine
-    results = []
     here = [gpu for gpu in gpus if gpu.name == own.gpu]
-    for precision in precisions:
-        if precision != own.precision:
-            found = _best(listed, here, [precision], load, promise)
-            results.append(_told(f"weights in {precision}", found))
+    results = [
+        paper.told(f"weights in {each}", _best(listed, here, [each], load, promise))
+        for each in precisions
+        if each != own.precision
+    ]
     results += [
-        _told(gpu.name, _best(listed, [gpu], [own.precision], load, promise)) for gpu in gpus if gpu.name != own.gpu
+        paper.told(gpu.name, _best(listed, [gpu], [own.precision], load, promise))
+        for gpu in gpus
+        if gpu.name != own.gpu
     ]
     looser = promise.looser(LOOSER)
     again, _ = on_paper([own], load, looser)
-    results.append(_told(_bound_words(looser), again))
+    results.append(paper.told(_bound_words(looser), again, most=base.replicas))
     if base.hourly is not None:
         results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
     return results
+
+
+class _Paper:
+    """Candidates on paper beside those that were simulated.
+
+    Args:
+        planned: the simulated candidates, the best first.
+        load: the load.
+        promise: the SLO.
+    """
+
+    def __init__(self, planned: Sequence[SimulatedCandidate], load: Load, promise: Promise) -> None:
+        self._planned = [each for each in planned if each.holds]
+        base = planned[0].candidate
+        guess, _ = on_paper([base.engine], load, promise)
+        self._factor = max(1.0, base.replicas / guess[0].replicas) if guess else 1.0
+
+    def told(self, change: str, found: list[Candidate] | str, most: int | None = None) -> WhatIf:
+        """Return what another choice takes.
+
+        Args:
+            change: what is other.
+            found: its candidates on paper, the best first, or why there are none.
+            most: replicas that are enough in any case.
+        """
+        if isinstance(found, str) or not found:
+            return _told(change, found)
+        names = {each.engine.name for each in found}
+        here = [each.candidate for each in self._planned if each.engine.name in names]
+        if here and most is None:
+            by_cost = priced(here)
+            best = min(here, key=lambda each: each.rank(by_cost=by_cost))
+            return replace(_told(change, [best]), simulated=True)
+        larger = [replace(each, replicas=math.ceil(self._factor * each.replicas)) for each in found]
+        if most is not None:
+            larger = [replace(each, replicas=min(most, each.replicas)) for each in larger]
+        by_cost = priced(larger)
+        return _told(change, sorted(larger, key=lambda each: each.rank(by_cost=by_cost)))
 
 
 def _bound_words(promise: Promise) -> str:
@@ -107,16 +152,27 @@ def ways_out(
 
 
 def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: float) -> WhatIf:
-    """Return the effect of the autoscaler over a recorded load."""
-    seen = elastic(base, load, promise, cold_start_s=cold_start_s)
+    """Return the effect of the autoscaler over a recorded load: simulated where that takes seconds, else by following
+    the load minute by minute.
+    """
+    change = f"autoscaled, cold start {cold_start_s:g} s"
+    lasts = load.trace[-1].arrival_s
+    if lasts < LEAST_STARTS * cold_start_s:
+        why = (
+            f"the trace lasts {lasts:.0f} s, less than {LEAST_STARTS} cold starts, so nothing can be said of its hours"
+        )
+        return WhatIf(change, None, None, why)
+    whole = load.factor * len(load.trace) <= MOST_REQUESTS
+    seen = elastic(base, load, promise, cold_start_s=cold_start_s) if whole else followed(base, load, cold_start_s)
     each = base.engine.gpus
     hourly = None if base.engine.price is None else seen.mean * each * base.engine.price
-    outcome = (
-        f"{seen.mean:.2f} replicas on average, {seen.most} at most, SLO met {seen.attainment:.1%} "
-        f"of {counted(seen.requests, 'request')}"
-    )
-    change = f"autoscaled, cold start {cold_start_s:g} s"
-    return WhatIf(change, seen.most * each, hourly, outcome, simulated=True)
+    over = f"SLO met {seen.attainment:.1%} of {counted(seen.requests, 'request')}" if whole else f"over {_hours(lasts)}"
+    outcome = f"{seen.mean:.2f} replicas on average, {seen.most} at most, {over}"
+    return WhatIf(change, seen.most * each, hourly, outcome, simulated=whole)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.0f} minutes"
 
 
 def _best(

@@ -15,6 +15,7 @@ from typing import Any
 from rich.markup import escape
 
 from cluster.errors import SettingsError
+from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.architectures import load_shape
@@ -24,7 +25,7 @@ from loadtest.plan.measured.files import OwnEngine, read_own
 from loadtest.plan.measured.own import Corrections, engine_said, points_for, what_next
 from loadtest.plan.option import Engine, Layout, Promise
 from loadtest.plan.prices import check_prices, prices_of
-from loadtest.plan.profiled import engine_of, for_load
+from loadtest.plan.profiled import LEAST_PROFILE_ERROR, engine_of, for_load
 from loadtest.plan.report import Plan, show
 from loadtest.plan.review import Book, EngineGroup
 from loadtest.plan.search import PARALLEL, Rejected, SimulatedCandidate, engines, plan
@@ -56,7 +57,7 @@ class _Model:
             return ways_out(self.listed, load, promise, self.asked, self.other, self.freer)
         precisions = sorted({*self.asked.precisions, *self.other.precisions})
         gpus = [*self.asked.gpus, *self.other.gpus]
-        return what_ifs(self.listed, best[0].candidate, load, promise, precisions=precisions, gpus=gpus)
+        return what_ifs(self.listed, best, load, promise, precisions=precisions, gpus=gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,19 +255,30 @@ def _note_line(text: str) -> None:
 
 
 def _with_history(engine: Engine, book: Book) -> Engine:
-    """Return the engine with at least the error that earlier plans of its group had."""
-    seen = book.error(EngineGroup(engine.model, engine.gpu, engine.tensor_parallel))
-    if seen is None or seen <= engine.error:
+    """Return the engine as observations of earlier plans of its group had it: not the prior with a wider range, but
+    another middle with the error that remains.
+    """
+    seen = book.shift(_group(engine))
+    if seen is None:
         return engine
-    return replace(engine, error=seen, source=engine.source + ", reviewed")
+    words = f"{engine.source}, shifted by {counted(seen.count, 'observation')} ({seen.itl:.2f} times as long)"
+    return replace(
+        engine.scaled(seen.itl, seen.itl, seen.itl, seen.ttft / seen.itl),
+        error=max(LEAST_PROFILE_ERROR, seen.error),
+        source=words,
+        shifted=(seen.itl, seen.ttft),
+    )
+
+
+def _group(engine: Engine) -> EngineGroup:
+    return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision)
 
 
 def _note(book: Book, best: SimulatedCandidate, load: Load) -> str:
     """Keep the plan's prediction. Return its id."""
     engine = best.engine
-    group = EngineGroup(engine.model, engine.gpu, engine.tensor_parallel)
     facts = {"name": load.name, "rate": load.rate, "replicas": best.candidate.replicas, **asdict(load.shape)}
-    return book.predict(group, facts, asdict(best.ranges))
+    return book.predict(_group(engine), facts, asdict(best.ranges), shifted=engine.shifted)
 
 
 def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None:

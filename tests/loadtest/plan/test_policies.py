@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.main import main
-from cluster.control.step_model import StepModel
-from loadtest.plan.elastic import ROOM, elastic
+from cluster.control.step_model import Shape, StepModel
+from loadtest.plan.elastic import ROOM, elastic, followed
 from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Operation, Promise, operate
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load, recorded_load, steady_load
 from loadtest.plan.trial import production, try_out
+from loadtest.plan.what_if import autoscaled
+from loadtest.traces import TraceRequest
 
 ENGINE = Engine(
     model="toy",
@@ -86,8 +88,31 @@ def test_a_plan_for_a_trace_says_what_the_autoscaler_would_hold(
 ) -> None:
     trace = write_trace(tmp_path / "load.csv", 60)
     words = ["--model", "llama-3.1-8b", "--gpu", "h100", "--tp", "1", "--price", "h100=2", "--trace", str(trace)]
-    assert 0 == main(["plan", *words, "--draws", "1", "--simulate", "1", "--no-store", "--cold-start", "60", "--json"])
+    assert 0 == main(["plan", *words, "--draws", "1", "--simulate", "1", "--no-store", "--cold-start", "5", "--json"])
     (last,) = [each for each in json.loads(capsys.readouterr().out)["what_ifs"] if each["simulated"]]
-    assert "autoscaled, cold start 60 s" == last["change"]
+    assert "autoscaled, cold start 5 s" == last["change"]
     assert "replicas on average" in last["outcome"]
     assert 2.0 == pytest.approx(last["hourly"])
+
+
+def test_a_day_is_followed_to_its_end() -> None:
+    """Six hours of a request a second, then six with ten times as many: the mean is not that of the beginning."""
+    calm = [TraceRequest(n, float(n), 50, 100) for n in range(6 * 3600)]
+    busy = [TraceRequest(n, 6 * 3600 + n / 10, 50, 100) for n in range(6 * 36_000)]
+    load = Load("day", 5.5, Shape(50, 100), 150, tuple(calm + busy))
+    promise = Promise(30.0, 0.05)
+    base = Candidate(ENGINE, operation(load, promise), 11)
+    seen = followed(base, load, 180.0)
+    assert 20 == seen.most
+    assert 11.0 == pytest.approx(seen.mean, rel=0.03)
+    what = autoscaled(base, load, promise, 180.0)
+    assert not what.simulated
+    assert "over 12.0 hours" in what.outcome
+
+
+def test_nothing_is_said_of_a_trace_that_is_shorter_than_ten_cold_starts() -> None:
+    load = Load("short", 1.0, Shape(50, 100), 150, tuple(TraceRequest(n, float(n), 50, 100) for n in range(600)))
+    promise = Promise(30.0, 0.05)
+    what = autoscaled(Candidate(ENGINE, operation(load, promise), 2), load, promise, 180.0)
+    assert what.gpus is None
+    assert "less than 10 cold starts" in what.outcome

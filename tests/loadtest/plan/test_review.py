@@ -29,6 +29,36 @@ def test_error_bias_and_coverage_are_of_what_was_observed(tmp_path: Path) -> Non
     assert 0.2 == pytest.approx(book.error(KIND))
 
 
+def test_observations_shift_the_middle_and_do_not_only_widen(tmp_path: Path) -> None:
+    """An engine twice as slow as predicted is twice as slow, not uncertain by a half."""
+    book = Book(tmp_path)
+    for seen in (0.019, 0.020, 0.021):
+        book.observe(book.predict(KIND, {}, PREDICTED), report(seen))
+    shift = book.shift(KIND)
+    assert shift is not None
+    assert (2.0, 3) == (pytest.approx(shift.itl), shift.count)
+    assert 1 / 30 == pytest.approx(shift.error, rel=0.01)
+
+
+def test_a_shifted_prediction_that_was_right_leaves_the_shift(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    doubled = {"itl_mean_s": {"low": 0.018, "middle": 0.020, "high": 0.022}}
+    for _ in range(3):
+        book.observe(book.predict(KIND, {}, doubled, shifted=(2.0, 2.0)), report(0.020))
+    shift = book.shift(KIND)
+    assert shift is not None
+    assert 2.0 == pytest.approx(shift.itl)
+
+
+def test_precisions_are_engines_of_their_own(tmp_path: Path) -> None:
+    book, fp8 = Book(tmp_path), EngineGroup("toy", "card", 2, "fp8")
+    for _ in range(3):
+        book.observe(book.predict(fp8, {}, PREDICTED), report(0.020))
+    assert book.shift(fp8) is not None
+    assert book.shift(KIND) is None
+    assert "toy on 2 x card, fp8" == str(fp8)
+
+
 def test_too_few_observations_say_nothing(tmp_path: Path) -> None:
     book = Book(tmp_path)
     book.observe(book.predict(KIND, {}, PREDICTED), report(0.02))

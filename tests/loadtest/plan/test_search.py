@@ -29,9 +29,9 @@ from loadtest.plan.option import Engine, Impossible, Layout, Operation, Promise,
 from loadtest.plan.page import write_html
 from loadtest.plan.prices import prices_of
 from loadtest.plan.report import Plan, money, notes, show, slo_words
-from loadtest.plan.search import engines, on_paper, plan, ranking
+from loadtest.plan.search import Candidate, SimulatedCandidate, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
-from loadtest.plan.trial import EngineTimes, try_out, without_lulls
+from loadtest.plan.trial import EngineTimes, Range, Ranges, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
 from loadtest.report.origin import origin
 from loadtest.simulate.pool.simulation import Simulation
@@ -378,16 +378,44 @@ def test_flags_that_would_plan_for_another_load_are_refused(
     assert f"penstock: {said}" in capsys.readouterr().err
 
 
+def held(candidate: Candidate, replicas: int) -> SimulatedCandidate:
+    """A candidate as a simulation would have it."""
+    one = Range(1.0, 1.0, 1.0)
+    return SimulatedCandidate(replace(candidate, replicas=replicas), Ranges(*[one] * 6), "", True, 1.0)
+
+
 def test_what_ifs_change_one_thing_each() -> None:
     shape, h100, h200 = load_shape("llama-3.1-70b"), load_gpu("h100"), load_gpu("h200")
     prices = {"h100": 2.0, "h200": 3.0}
     load = steady_load(5.0, 1000, 250)
     listed = partial(engines, shape, prices=prices)
     base = on_paper(listed([h100], ["bf16"])[0], load, Promise())[0][0]
-    found = what_ifs(listed, base, load, Promise(), precisions=["bf16", "fp8"], gpus=[h100, h200])
+    planned = [held(base, base.replicas)]
+    found = what_ifs(listed, planned, load, Promise(), precisions=["bf16", "fp8"], gpus=[h100, h200])
     assert ["weights in fp8", "h200", "ITL SLO of 150 ms", "spot accelerators at 40% of the price"] == [
         each.change for each in found
     ]
     assert found[0].hourly is not None
     assert base.hourly is not None
     assert found[0].hourly < base.hourly
+
+
+def test_what_ifs_do_not_contradict_what_was_simulated() -> None:
+    """The simulation needed three times the replicas of the paper. So do the rough ones, a looser SLO never needs more,
+    and what is in the table is taken from there.
+    """
+    shape, h100, h200, b200 = (load_shape("llama-3.1-70b"), *(load_gpu(each) for each in ("h100", "h200", "b200")))
+    load = steady_load(20.0, 1000, 250)
+    listed = partial(engines, shape, prices={})
+    base, other = (on_paper(listed([gpu], ["fp8"])[0], load, Promise())[0][0] for gpu in (h100, h200))
+    paper = on_paper(listed([b200], ["fp8"])[0], load, Promise())[0][0]
+    planned = [held(base, 3 * base.replicas), held(other, 7 * other.replicas)]
+    found = {
+        each.change: each
+        for each in what_ifs(listed, planned, load, Promise(), precisions=["fp8"], gpus=[h100, h200, b200])
+    }
+    assert (7 * other.gpus, True) == (found["h200"].gpus, found["h200"].simulated)
+    assert found["b200"].gpus is not None
+    assert paper.gpus < found["b200"].gpus <= 3 * paper.gpus + 8
+    assert found["ITL SLO of 150 ms"].gpus is not None
+    assert found["ITL SLO of 150 ms"].gpus <= 3 * base.gpus
