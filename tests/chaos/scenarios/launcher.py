@@ -13,7 +13,9 @@ from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 LOAD = Load(kind=Kind.RESUMING, output_tokens=50, deadline_s=60.0)
 PLAN = ClusterPlan(launcher="whole")
-BOUNDS = Bounds(exact=False, min_finished=6, recovery_s=None, stall_s=60.0)
+BOUNDS = Bounds(
+    max_decodes=3, exact=False, min_finished=6, call_codes=frozenset({"UNAVAILABLE"}), recovery_s=None, stall_s=60.0
+)
 """Pool `demo` has nothing to do with it."""
 ADD = AddPool("router-0", 2)
 
@@ -46,7 +48,6 @@ SCENARIOS = (
             Step(After(1.0), KillLauncher()),
             Step(After(1.0), Start("launcher")),
             Step(After(20.0), PoolServes("router-1", 3)),
-            Step(After(0.0), RemovePool("router-1")),
         ),
         load=LOAD,
         plan=PLAN,
