@@ -105,8 +105,10 @@ async def test_scaling_down_under_load_fails_no_request(kubelet: Kubelet) -> Non
     assert not router.killed
 
 
-async def test_a_second_ray_cluster_takes_over_and_no_request_fails(kubelet: Kubelet) -> None:
-    """What KubeRay does with a changed pod template: the older pods have no work any more when it deletes them."""
+async def test_a_second_ray_cluster_takes_over_gives_back_and_no_request_fails(kubelet: Kubelet) -> None:
+    """What KubeRay makes of a changed pod template, and of the change that takes it back: the older pods have no work
+    while the newer ones are there, and have it again when those go.
+    """
     older = list(kubelet.pods["replicas"])
     async with load(kubelet) as clients:
         await more(clients)
@@ -118,10 +120,12 @@ async def test_a_second_ray_cluster_takes_over_and_no_request_fails(kubelet: Kub
         before = [replica_sample(pod, "sequences_ended_total") for pod in older]
         await more(clients, 12)
         assert before == [replica_sample(pod, "sequences_ended_total") for pod in older]
-        await asyncio.gather(*(kubelet.remove(pod) for pod in older))
+        await asyncio.gather(*(kubelet.remove(pod) for pod in newer))
+        await until(lambda: before != [replica_sample(pod, "sequences_ended_total") for pod in older], 60)
         await more(clients)
+    kubelet.clusters -= 1
     assert [] == clients.failures
-    assert not any(pod.killed for pod in older)
+    assert not any(pod.killed for pod in newer)
 
 
 async def test_a_wrong_port_is_found(kubelet: Kubelet) -> None:
