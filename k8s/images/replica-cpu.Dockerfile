@@ -24,8 +24,8 @@ COPY --from=wheel /wheels /wheels
 # The pinned packages, without any others, and Penstock from its wheel.
 RUN pip install --no-cache-dir "uv==0.13.9" \
     && python -m venv /opt/penstock \
-    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache ${TORCH_BACKEND} --no-deps -r /tmp/run.txt \
-    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --no-deps /wheels/*.whl \
+    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --compile-bytecode ${TORCH_BACKEND} --no-deps -r /tmp/run.txt \
+    && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --compile-bytecode --no-deps /wheels/*.whl \
     && /opt/penstock/bin/python -c "import deployments.app"
 
 FROM ${PYTHON_IMAGE}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.images import base, checks
+from tests.images import base, checks, runtime
 from tests.images.build import build
 from tests.images.dockerfile import read
 from tests.wheels.build import ROOT
@@ -63,7 +63,7 @@ def _built(name: str, folder: Path, say: checks.Say) -> None:
     image = build(file, folder / name, lambda _: base.with_python(folder, python), say, _arguments())
     size = int(subprocess.run(["du", "-sm", image.root], capture_output=True, text=True, check=True).stdout.split()[0])
     say(f"{name}: {size} MB")
-    with _place() as work:
+    with _place() as work, runtime.own_network():
         (checks.start_router if name == "router" else checks.start_replica)(image, work, say)
 
 

@@ -22,6 +22,7 @@ from tests.images.build import Image, context
 from tests.images.dockerfile import read
 from tests.k8s.charts import Object, one, render
 from tests.k8s.kubelet.cluster import Kubelet
+from tests.k8s.kubelet.ray import ATTEMPTS
 from tests.k8s.kuberay.pods import AGENT, HEALTH
 from tests.k8s.kuberay.pods import head as head_of
 from tests.k8s.view import PodSpec, pods
@@ -52,14 +53,18 @@ def start_router(image: Image, work: Path, say: Say) -> None:
         router = _pod(objects, "Deployment/penstock-router")
         values = {"QUEUE_REDIS_PASSWORD": _PASSWORD, "PENSTOCK_REDIS__URL": url}
         folder = _bundle(work / "router", image, router, objects, values)
-        with _running("penstock-check-router", folder, say, "router: command, variables, user and mounts of the chart"):
+        with _running(
+            "penstock-check-router", folder, say, "router: command, variables, user and mounts of the chart"
+        ) as router_runs:
             ports = router.ports()
-            _until_ok(f"http://127.0.0.1:{ports['metrics']}/readyz", folder, _START_S)
+            _until_ok(f"http://127.0.0.1:{ports['metrics']}/readyz", folder, router_runs)
             say("router: /readyz answers")
             console = _pod(objects, "Deployment/penstock-console")
             page = _bundle(work / "console", image, console, objects, {})
-            with _running("penstock-check-console", page, say, "console: the same image, with the page"):
-                _until_ok(f"http://127.0.0.1:{console.ports()['page']}/healthz", page, _START_S)
+            with _running(
+                "penstock-check-console", page, say, "console: the same image, with the page"
+            ) as console_runs:
+                _until_ok(f"http://127.0.0.1:{console.ports()['page']}/healthz", page, console_runs)
                 text = _get(f"http://127.0.0.1:{console.ports()['page']}/")
                 if "<html" not in text:
                     raise CheckError(f"the console's page is {text[:200]!r}")
@@ -85,10 +90,18 @@ def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
         "RAY_AUTH_TOKEN": "t" * 32,
     }
     head = head_of(one(objects, "RayService"))
-    folder = _bundle(work / "head", image, head, objects, values)
-    with _running("penstock-check-head", folder, say, "Ray's head: KubeRay's command, the chart's pod"):
-        _until_ok(f"http://127.0.0.1:{AGENT}{HEALTH}", folder, _START_S, token=values["RAY_AUTH_TOKEN"])
-        say("Ray's head: healthy")
+    for attempt in range(1, ATTEMPTS + 1):
+        folder = _bundle(work / f"head-{attempt}", image, head, objects, values)
+        try:
+            with _running("penstock-check-head", folder, say, "Ray's head: KubeRay's command, the chart's pod") as runs:
+                _until_ok(f"http://127.0.0.1:{AGENT}{HEALTH}", folder, runs, token=values["RAY_AUTH_TOKEN"])
+                say("Ray's head: healthy")
+        except CheckError:
+            if attempt == ATTEMPTS:
+                raise
+            say("Ray's head: ended while it started; made anew, as the operator does")
+        else:
+            break
     worker = _pod(objects, "RayService/penstock/demo")
     demo = _bundle(work / "demo", image, worker, objects, values, command=["penstock", "demo"])
     say("worker's container: penstock demo, with Ray, an engine of vLLM and a router")
@@ -186,11 +199,11 @@ def _cannot_write(
 
 
 @contextmanager
-def _running(name: str, folder: Path, say: Say, what: str) -> Iterator[None]:
+def _running(name: str, folder: Path, say: Say, what: str) -> Iterator[subprocess.Popen[bytes]]:
     say(what)
     process = runtime.start(name, folder)
     try:
-        yield
+        yield process
     finally:
         code = runtime.stop(name, process, _STOP_S)
     # 143: a shell or Ray, which SIGTERM ends.
@@ -217,9 +230,9 @@ def _redis() -> Iterator[str]:
         process.wait()
 
 
-def _until_ok(url: str, folder: Path, seconds: float, token: str = "") -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def _until_ok(url: str, folder: Path, process: subprocess.Popen[bytes], token: str = "") -> None:
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end and process.poll() is None:
         with suppress(OSError, urllib.error.URLError):
             _get(url, token)
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from tests.images.base import MissingError
 from tests.images.build import Image
 
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
-"""The network is this machine's, as pods' addresses would take a plugin."""
+"""The network is the caller's, so that pods reach each other: pods' addresses would take a plugin."""
+_CLONE_NEWNET = 0x40000000
 
 
 def bundle(folder: Path, image: Image, pod: Mapping[str, Any], container: Mapping[str, Any], **given: Any) -> Path:
@@ -53,6 +56,24 @@ def bundle(folder: Path, image: Image, pod: Mapping[str, Any], container: Mappin
     }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Leave the machine's network for one that has the loopback alone: its ports are all free.
+
+    That goes for this thread, and for the programs that it starts.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if libc.unshare(_CLONE_NEWNET) != 0:
+            raise MissingError(f"no network namespaces: {os.strerror(ctypes.get_errno())}")
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        yield
+    finally:
+        libc.setns(before, _CLONE_NEWNET)
+        os.close(before)
 
 
 def start(name: str, folder: Path) -> subprocess.Popen[bytes]:

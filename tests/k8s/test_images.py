@@ -60,6 +60,16 @@ def test_what_an_image_copies_is_there_and_sent(file: Path) -> None:
         context("tests")
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_modules_are_compiled_when_the_image_is_built(file: Path) -> None:
+    """Nobody can write them later, so every process of Ray and of an engine would compile its own at each start."""
+    installs = [each.text.split("&&") for each in read(file).runs() if "uv pip install" in each.text]
+    steps = [step for steps in installs for step in steps if "uv pip install" in step]
+    assert all("--compile-bytecode" in step for step in steps)
+    # pip compiles by itself.
+    assert steps or file.name == "router.Dockerfile"
+
+
 def made(file: Dockerfile, stage: Stage | None) -> set[str]:
     """Return the folders that a stage makes or copies, those of the stage below it too."""
     if stage is None:
