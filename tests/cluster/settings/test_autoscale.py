@@ -8,16 +8,16 @@ from cluster.autoscaler.autoscaler import scaled_pools
 from cluster.autoscaler.own_settings import slow_rules
 from cluster.control.replica_rules import SlowRules
 from cluster.errors import SettingsError
-from cluster.settings import AutoscaleSettings, load_settings
+from cluster.settings import AutoscaleSettings, Settings, load_settings
 
 
-def load(**autoscale: object) -> object:
+def load(**autoscale: object) -> Settings:
     return load_settings(flags={"pools": {"large": {"autoscale": autoscale}}}, environ={})
 
 
 def test_no_pool_is_scaled_unless_it_asks_for_it() -> None:
-    assert [] == scaled_pools(load())  # type: ignore[arg-type]
-    assert ["large"] == scaled_pools(load(mode="advisory", max_replicas=2))  # type: ignore[arg-type]
+    assert [] == scaled_pools(load().pools)
+    assert ["large"] == scaled_pools(load(mode="advisory", max_replicas=2).pools)
 
 
 def test_a_pool_that_is_scaled_needs_a_bound() -> None:

@@ -199,7 +199,7 @@ def settings_load(objects: list[Object]) -> list[str]:
 
 
 def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> Iterator[str]:
-    if not scaled_pools(settings):
+    if not scaled_pools(settings.pools):
         yield f"{pod.owner}: no pool asks for it, so it would end"
     # The operator names the head's Service.
     head = f"http://{service_address(one(objects, 'RayService'))}:{DASHBOARD}"
@@ -212,7 +212,7 @@ def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> I
         group["groupName"]: group["maxReplicas"]
         for group in one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     }
-    for name in scaled_pools(settings):
+    for name in scaled_pools(settings.pools):
         pool = settings.pools[name]
         most, pods_of = groups[re.sub(r"[._]", "-", name.lower())], pool.pipeline_parallel_size
         if most < (pool.autoscale.max_replicas or 0) * pods_of:
