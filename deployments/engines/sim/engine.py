@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from cluster.clock import Clock, SystemClock
@@ -124,8 +123,8 @@ class SimEngine:
         self._die("the engine was closed", crashed=False)
         if self._steps is not None:
             self._steps.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._steps
+            # Not awaited itself: a cancel of this call would look like the task's own.
+            await asyncio.wait([self._steps])
 
     async def check_health(self) -> None:
         """Check that the engine makes progress.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
@@ -52,8 +51,8 @@ class SlotRelease:
         self._let_go()
         if self._rounds is not None:
             self._rounds.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._rounds
+            # Not awaited itself: a cancel of this call would look like the task's own.
+            await asyncio.wait([self._rounds])
 
     async def _run(self) -> None:
         while self._next_round is not None:

@@ -177,3 +177,12 @@ async def test_steps_take_their_time() -> None:
     assert loop.time() - start >= 0.105
     assert end.prefill_s + end.decode_s >= 0.105
     await engine.close()
+
+
+async def test_a_close_that_is_cancelled_in_the_middle_says_so(engine: SimEngine) -> None:
+    """Its caller is to end, and would go on otherwise."""
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing

@@ -98,3 +98,15 @@ async def test_nobody_waits_for_an_engine_that_is_gone(how: str) -> None:
     await asyncio.wait_for(asyncio.gather(first, second), 5)
     assert freed == []
     await release.close()
+
+
+async def test_a_close_that_is_cancelled_in_the_middle_says_so() -> None:
+    release = SlotRelease(_Engine(), [].append)
+    waiting = asyncio.ensure_future(release.add([sequence("a")]))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(release.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await waiting
