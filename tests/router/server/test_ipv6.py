@@ -7,6 +7,7 @@ import socket
 import urllib.request
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from cluster.errors import BootstrapError
@@ -38,6 +39,19 @@ async def test_a_generation_over_ipv6(host: str, server: str, tmp_path: Path) ->
         assert server_of is not None
         for port in (router.metrics_port, server_of.port):
             assert b"penstock_" in await asyncio.to_thread(metrics, port)
+
+
+@pytest.mark.parametrize("host", ["::1", "::"])
+async def test_the_http_api_answers_over_ipv6(host: str, tmp_path: Path) -> None:
+    require_ipv6()
+    sections = {"replica": {"host": "::1"}, "auth": {"anonymous": True}}
+    async with running_stack(tmp_path, router={"host": host, "http": {"port": 0}}, sections=sections) as stack:
+        http = stack.routers[0].http
+        assert http is not None
+        url = f"http://[::1]:{http.port}/v1/completions"
+        body = {"model": "demo", "prompt": "What is Penstock?", "max_tokens": 5, "temperature": 0}
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+            assert (200, 5) == (answer.status, (await answer.json())["usage"]["completion_tokens"])
 
 
 async def test_a_taken_metrics_port_is_named(tmp_path: Path) -> None:
