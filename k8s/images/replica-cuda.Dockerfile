@@ -24,7 +24,7 @@ RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels proto
     && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
     && python3.12 -m venv /opt/penstock \
     && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --compile-bytecode --torch-backend=cu130 /wheels/penstock_client-*.whl \
-         "$(ls /wheels/penstock_llm-*.whl)[gpu]" \
+         "$(ls /wheels/penstock_llm-*.whl)[gpu,objects]" \
     && /opt/penstock/bin/python -c "import deployments.app"
 
 FROM base

@@ -27,7 +27,7 @@ RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels proto
     && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
     && python3.12 -m venv /opt/penstock \
     && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --compile-bytecode --extra-index-url ${VLLM_INDEX} /wheels/penstock_client-*.whl \
-         "$(ls /wheels/penstock_llm-*.whl)[gpu]" \
+         "$(ls /wheels/penstock_llm-*.whl)[gpu,objects]" \
     && /opt/penstock/bin/python -c "import torch, deployments.app; assert torch.version.hip, torch.__version__"
 
 FROM base
