@@ -42,6 +42,10 @@ class CheckError(Exception):
     """A check that failed."""
 
 
+class _DidNotStartError(CheckError):
+    pass
+
+
 def start_router(image: Image, work: Path, say: Say) -> None:
     """Start the router's pod and the console's from the image, as the chart renders them.
 
@@ -96,7 +100,7 @@ def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
             with _running("penstock-check-head", folder, say, "Ray's head: KubeRay's command, the chart's pod") as runs:
                 _until_ok(f"http://127.0.0.1:{AGENT}{HEALTH}", folder, runs, token=values["RAY_AUTH_TOKEN"])
                 say("Ray's head: healthy")
-        except CheckError:
+        except _DidNotStartError:
             if attempt == ATTEMPTS:
                 raise
             say("Ray's head: ended while it started; made anew, as the operator does")
@@ -204,10 +208,12 @@ def _running(name: str, folder: Path, say: Say, what: str) -> Iterator[subproces
     process = runtime.start(name, folder)
     try:
         yield process
-    finally:
-        code = runtime.stop(name, process, _STOP_S)
-    # 143: a shell or Ray, which SIGTERM ends.
-    if code not in (0, 143):
+    except BaseException:
+        runtime.stop(name, process, _STOP_S)
+        raise
+    code = runtime.stop(name, process, _STOP_S)
+    # Ray's own end, once it has drained, has the status 1.
+    if code not in ((0, 1) if "head" in name else (0,)):
         raise CheckError(f"{name} ended with {code}: {(folder / 'log').read_text('utf-8', 'replace')[-2000:]}")
     say(f"{name.removeprefix('penstock-check-')}: ended on SIGTERM")
 
@@ -237,7 +243,7 @@ def _until_ok(url: str, folder: Path, process: subprocess.Popen[bytes], token: s
             _get(url, token)
             return
         time.sleep(0.2)
-    raise CheckError(f"{url} did not answer: {(folder / 'log').read_text('utf-8', 'replace')[-3000:]}")
+    raise _DidNotStartError(f"{url} did not answer: {(folder / 'log').read_text('utf-8', 'replace')[-3000:]}")
 
 
 def _get(url: str, token: str = "") -> str:
