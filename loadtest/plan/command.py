@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cluster.errors import SettingsError
 from loadtest.plan.review import Book
 from loadtest.plan.verbs.check_points import check_points
+from loadtest.plan.verbs.goals import GOALS
 from loadtest.plan.verbs.observe import observe
 from loadtest.plan.verbs.plan import make_plan
 from loadtest.plan.verbs.review import review
@@ -26,4 +28,13 @@ def run_plan(options: argparse.Namespace) -> int:
         return observe(book, *options.observe, as_json=options.json)
     if options.review:
         return review(book, as_json=options.json)
+    asked = [name for name in GOALS if getattr(options, name)]
+    if asked:
+        verb = GOALS[asked[0]]
+        if any(GOALS[name] is not verb for name in asked):
+            raise SettingsError(f"{' and '.join(asked)}: give one of them")
+        for name in ("profile", "apply", "html"):
+            if getattr(options, name):
+                raise SettingsError(f"{name} has no effect with {asked[0]}")
+        return int(verb(options))
     return make_plan(options, book)

@@ -149,6 +149,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0.9,
         help="probability that the replicas are enough, over what is known of the engine's speed (default %(default)g)",
     )
+    goals = parser.add_argument_group("other goals")
+    goals.add_argument("--budget", type=above_zero, metavar="N", help="instead of --rate: what so much per hour serves")
+    goals.add_argument("--requests", type=whole(1), metavar="N", help="instead of --rate: offline requests")
+    goals.add_argument("--deadline", type=above_zero, metavar="HOURS", help="hours in which --requests must be done")
+    goals.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="MODEL,RATE,PROMPT,OUTPUT",
+        help="another model on the same fleet of one kind of accelerator; may be given again",
+    )
+    goals.add_argument(
+        "--embeddings", action="store_true", help="vectors instead of text: no output tokens, only --slo-ttft"
+    )
     search = parser.add_argument_group("search")
     search.add_argument(
         "--simulate", type=whole(1), metavar="N", default=3, help="candidates to simulate (default %(default)s)"
@@ -174,6 +188,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--state-dir", type=folder, metavar="DIR", help="where plans and profiles are kept (default ~/.penstock)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--apply", metavar="DIR", help="write the best candidate there: pool.toml for `penstock apply`, values.yaml"
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page with charts of cost and latency")
     show_examples(
         parser,

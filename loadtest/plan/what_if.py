@@ -81,8 +81,9 @@ def what_ifs(
         if gpu.name != own.gpu
     ]
     looser = promise.looser(LOOSER)
-    again, _ = on_paper([own], load, looser)
-    results.append(paper.told(_bound_words(looser), again, most=base.replicas))
+    if math.isfinite(looser.policy_itl_s):
+        again, _ = on_paper([own], load, looser)
+        results.append(paper.told(_bound_words(looser), again, most=base.replicas))
     if base.hourly is not None:
         results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
     return results

@@ -34,6 +34,9 @@ _NUMBERS = {
     "output_tokens": "--output-tokens",
     "slo_ttft": "--slo-ttft",
     "slo_itl": "--slo-itl",
+    "slo_tpot": "--slo-tpot",
+    "confidence": "--confidence",
+    "prefix_hit": "--prefix-hit",
     "attainment": "--attainment",
 }
 MOST_GPUS = 8

@@ -13,6 +13,8 @@ BASE_OVERHEAD = 1.1e9
 LEAST_OVERHEAD = 1.5e9
 TOWER_OVERHEAD = 1.0e9
 """Room for the images of a profile run, where a model has an encoder of images or sound, bytes per GPU."""
+NO_CACHE = 1 << 30
+"""Tokens of a model that keeps none of them."""
 STARVED = 0.10
 """Part of the usable memory below which a KV cache is too small for batches."""
 
@@ -92,8 +94,8 @@ def size(
     left = usable - weights - overhead
     each = shape.kv_bytes_per_rank(tensor_parallel, kv_element_bytes, length)
     if not each:
-        # Without a cache only memory for activations bounds the texts.
-        return Sizing(tensor_parallel, usable, weights, overhead, left, tokens if left > 0 else 0, 0.0)
+        # Without a cache the steps' budget alone bounds the texts.
+        return Sizing(tensor_parallel, usable, weights, overhead, left, NO_CACHE if left > 0 else 0, 0.0)
     # A stage keeps its own layers' part of every batch's tokens, and as many batches share that room.
     blocks = int(max(0.0, left) // (each * block_tokens))
     return Sizing(tensor_parallel, usable, weights, overhead, left, blocks * block_tokens, each)

@@ -98,6 +98,9 @@ class PriorErrors:
 
 PRIOR, FOREIGN = PriorErrors(0.08, 0.19, True), PriorErrors(0.16, 0.28, False)
 """As the points of the fit have it, and as fits without one model have it."""
+DENSE = PriorErrors(0.08, 0.28, False)
+"""The same for dense models like those of the fit: a fit without one of them errs on its steps as on the others."""
+LEAST_DENSE = 7_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +289,17 @@ def in_calibration(found: Known, tensor_parallel: int) -> bool:
 
 def errors_of(found: Known, tensor_parallel: int, lanes: int = 1) -> PriorErrors:
     """Return how far off the prior is for an engine."""
-    return PRIOR if lanes == 1 and in_calibration(found, tensor_parallel) else FOREIGN
+    if lanes > 1:
+        return FOREIGN
+    if in_calibration(found, tensor_parallel):
+        return PRIOR
+    shape = found.shape
+    plain = shape.experts is None and shape.latent is None and shape.recurrent is None and not shape.encoder
+    usual = (
+        shape.kv_heads < shape.heads and shape.parameters >= LEAST_DENSE and found.precision in ("bf16", "fp8", "fp4")
+    )
+    near = found.gpu.in_calibration and tensor_parallel <= 8
+    return DENSE if plain and usual and near else FOREIGN
 
 
 def _order(config: Config) -> tuple[str, str, str, int]:

@@ -21,6 +21,7 @@ from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import GPUS, Gpu, load_gpu
 from loadtest.plan.engine.precision import canonical
+from loadtest.plan.goals.settings import pool_of, write
 from loadtest.plan.measured.files import OwnEngine, read_own
 from loadtest.plan.measured.own import Corrections, engine_said, points_for, what_next
 from loadtest.plan.option import Engine, Layout, Promise
@@ -61,7 +62,7 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class Offer:
     """Engines to choose from."""
 
     engines: list[Engine]
@@ -80,10 +81,12 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     """
     if options.html and not Path(options.html).absolute().parent.is_dir():
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
+    if options.apply and options.profile:
+        raise SettingsError("apply: a profile does not tell which model an engine loads; plan with model and gpu")
     profile = _profile(options) if options.profile else None
-    load = _load(options, profile)
+    load = load_of(options, profile)
     promise = promise_of(options)
-    offer = _from_profile(options, profile, load) if profile is not None else _from_model(options, load)
+    offer = _from_profile(options, profile, load) if profile is not None else offer_of(options, load)
     if offer.corrections.points:
         offer.corrections.check(offer.engines)
     console = messages()
@@ -122,13 +125,15 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         _next(best, load, offer) if offer.model else "",
     )
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
+    if options.apply:
+        _apply(found, options)
     _print(found, ids, options)
     return 0 if found.feasible else INFEASIBLE
 
 
 def promise_of(options: argparse.Namespace) -> Promise:
     """Return the SLO that flags ask for. Without one on the time between tokens the usual one is on its gaps."""
-    usual = Promise().itl_p95_s if options.slo_tpot is None else math.inf
+    usual = Promise().itl_p95_s if options.slo_tpot is None and not options.embeddings else math.inf
     return Promise(
         options.slo_ttft,
         usual if options.slo_itl is None else options.slo_itl,
@@ -145,17 +150,24 @@ def _profile(options: argparse.Namespace) -> Profile:
     return read_profile(Path(options.profile))
 
 
-def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> _Offer:
+def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> Offer:
     prices = prices_of(options.price, profile.hardware)
     check_prices(prices, [profile.hardware])
-    return _Offer([for_load(engine_of(profile, prices), profile, load)])
+    return Offer([for_load(engine_of(profile, prices), profile, load)])
 
 
-def _from_model(options: argparse.Namespace, load: Load) -> _Offer:
+def offer_of(options: argparse.Namespace, load: Load) -> Offer:
+    """Return the engines that can run the model that flags name.
+
+    Raises:
+        SettingsError: a flag is missing or out of range, or the model or accelerator is unknown.
+    """
     prices = prices_of(options.price)
     if not options.model:
         raise SettingsError("one of model, profile, check-points, observe and review must be given")
     shape = load_shape(options.model)
+    if shape.encoder and not options.embeddings:
+        raise SettingsError(f"model: {options.model} reads texts and generates none; add --embeddings")
     gpus = [load_gpu(name) for name in options.gpu.split(",")]
     check_prices(prices, [*(gpu.name for gpu in gpus), *COMPARED])
     precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
@@ -183,7 +195,7 @@ def _from_model(options: argparse.Namespace, load: Load) -> _Offer:
         [each for each in narrower if each not in precisions],
     )
     freer = partial(listed, parallel=PARALLEL, layouts=None) if options.tp else None
-    return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer), corrections)
+    return Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer), corrections)
 
 
 def _corrections(options: argparse.Namespace, gpus: Sequence[Gpu], precisions: Sequence[str]) -> Corrections:
@@ -203,12 +215,12 @@ def _corrections(options: argparse.Namespace, gpus: Sequence[Gpu], precisions: S
     return Corrections(points_for(points, said, strict=bool(options.points_of)))
 
 
-def _next(best: Sequence[SimulatedCandidate], load: Load, offer: _Offer) -> str:
+def _next(best: Sequence[SimulatedCandidate], load: Load, offer: Offer) -> str:
     """Return what to measure next of the best engine, unless enough of it is known."""
     if not best:
         return ""
     candidate = best[0].candidate
-    if candidate.engine.lanes > 1:
+    if candidate.engine.lanes > 1 or load.shape.output_tokens <= 1:
         return ""
     return what_next(candidate.engine, load.shape, candidate.operation.batch, offer.corrections.points)
 
@@ -222,8 +234,15 @@ def _layouts(options: argparse.Namespace) -> list[Layout] | None:
     return [Layout()] if options.tp else None
 
 
-def _load(options: argparse.Namespace, profile: Profile | None) -> Load:
+def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
+    """Return the load that flags describe.
+
+    Raises:
+        SettingsError: a flag is missing, out of range, or without effect.
+        TraceError: a trace cannot be read.
+    """
     _check_load(options)
+    _check_embeddings(options)
     if options.trace:
         file = Path(trace_file(options.trace))
         return recorded_load(file, options.limit, options.scale_rate, factor=options.rate_factor, tell=_note_line)
@@ -234,6 +253,9 @@ def _load(options: argparse.Namespace, profile: Profile | None) -> Load:
     usual = USUAL if profile is None else usual_within(min(profile.context, profile.kv_tokens), options.spread)
     prompt = usual.prompt_tokens if options.prompt_tokens is None else options.prompt_tokens
     output = usual.output_tokens if options.output_tokens is None else options.output_tokens
+    if options.embeddings:
+        # The vector comes with the step that reads the text's end.
+        output = 1.0
     return steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
 
 
@@ -248,6 +270,15 @@ def _check_load(options: argparse.Namespace) -> None:
     for name, value, usual in (*flags, ("rate-factor", options.rate_factor, 1.0)):
         if value != usual:
             raise SettingsError(f"{name} is for traces, got {value} without a trace; give a rate")
+
+
+def _check_embeddings(options: argparse.Namespace) -> None:
+    if not options.embeddings:
+        return
+    others = (("output-tokens", options.output_tokens), ("slo-itl", options.slo_itl), ("slo-tpot", options.slo_tpot))
+    for name, value in (*others, ("trace", options.trace), ("lengths", options.lengths)):
+        if value is not None:
+            raise SettingsError(f"{name}: embeddings have no output tokens, got {value}")
 
 
 def _note_line(text: str) -> None:
@@ -272,6 +303,21 @@ def _with_history(engine: Engine, book: Book) -> Engine:
 
 def _group(engine: Engine) -> EngineGroup:
     return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision)
+
+
+def _apply(found: Plan, options: argparse.Namespace) -> None:
+    """Write the best candidate's settings.
+
+    Raises:
+        SettingsError: there is none, or a pool cannot be so.
+    """
+    if not found.feasible:
+        raise SettingsError("apply: nothing keeps this SLO, so there is nothing to write")
+    pool = pool_of(
+        found.planned[0].candidate, found.promise, options.model, options.cold_start if found.load.trace else None
+    )
+    for file in write(Path(options.apply).expanduser(), options.model, pool):
+        messages().print(f"wrote {escape(str(file))}", highlight=False, soft_wrap=True)
 
 
 def _note(book: Book, best: SimulatedCandidate, load: Load) -> str:

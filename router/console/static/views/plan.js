@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { count, digits, money, nearly, percent, seconds } from "../format.js";
 import { badge, choose, field, heading, section, table } from "../parts.js";
 
-const GPUS = ["h100", "h200", "b200", "a100", "l40s", "mi300x"];
+const GPUS = ["h100", "h200", "b200", "b300", "a100", "l40s", "l4", "mi300x"];
 const MODELS = ["llama-3.1-8b", "llama-3.3-70b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "mistral-7b", "deepseek-v3", "demo"];
 
 export const plan = {
@@ -36,6 +36,9 @@ function form(result, signal, fail) {
     output: input("250"),
     ttft: input("2"),
     itl: input("100"),
+    tpot: input(""),
+    sure: input("90"),
+    hit: input("0"),
     attainment: input("99"),
     price: input("2.5"),
   };
@@ -66,7 +69,10 @@ function form(result, signal, fail) {
     field("Output tokens", parts.output, "plan-output"),
     field("TTFT p99, s", parts.ttft, "plan-ttft"),
     field("ITL p95, ms", parts.itl, "plan-itl"),
+    field("Mean TPOT, ms", parts.tpot, "plan-tpot", "Instead of the ITL, or beside it."),
     field("Part within SLO, %", parts.attainment, "plan-attainment"),
+    field("Confidence, %", parts.sure, "plan-confidence", "That the replicas are enough."),
+    field("Prompt in prefix cache, %", parts.hit, "plan-prefix-hit"),
     field("Price per GPU hour", parts.price, "plan-price"),
     h("fieldset", { class: "wide" }, h("legend", {}, "Accelerators"), gpus),
     h("div", { class: "wide filters" }, from),
@@ -110,6 +116,9 @@ function body(parts, gpus) {
     output_tokens: number(parts.output),
     slo_ttft: number(parts.ttft),
     slo_itl: number(parts.itl, 1e3),
+    slo_tpot: number(parts.tpot, 1e3),
+    confidence: number(parts.sure, 100),
+    prefix_hit: number(parts.hit, 100),
     attainment: number(parts.attainment, 100),
     prices: price ? Object.fromEntries(gpus.map((each) => [each, price])) : {},
   };
@@ -135,14 +144,19 @@ function drawn(found) {
           ["keeps the SLO", (each) => badge(each.holds ? "yes" : "no", each.holds ? "good" : "bad")],
           ["TTFT p99", (each) => range(each.predicted.ttft_p99_s, seconds), { end: true }],
           ["ITL p95", (each) => range(each.predicted.itl_p95_s, seconds), { end: true }],
-          ["within SLO", (each) => nearly(each.predicted.attainment?.middle), { end: true }],
+          ["TPOT, mean", (each) => range(each.predicted.itl_mean_s, seconds), { end: true }],
+          ["within SLO, when sure", (each) => nearly(each.attainment_when_sure), { end: true }],
+          ["within SLO, at worst", (each) => nearly(each.predicted.attainment?.low), { end: true }],
+          ["flags of vLLM", (each) => each.engine_flags, { wide: true }],
           ["per million output tokens", (each) => digits(each.cost_per_million_output_tokens), { end: true }],
           ["limit", (each) => each.binding, { wide: true }],
+          ["step times from", (each) => each.source, { wide: true }],
           ["error", (each) => percent(each.error), { end: true }],
         ],
         found.candidates,
         { empty: "Nothing that was asked for is possible." },
       ),
+      found.measure_next ? h("p", { class: "note" }, `${found.measure_next}.`) : null,
     ),
     section(
       "What if",

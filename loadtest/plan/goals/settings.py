@@ -1,0 +1,118 @@
+"""A plan as settings: a pool for `penstock apply`, and values for the chart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from cluster.errors import SettingsError
+from cluster.settings.pools import PoolSettings
+from loadtest.plan.engine.architectures import KNOWN, load_shape
+from loadtest.plan.option import Promise
+from loadtest.plan.search import Candidate
+
+POOL_FILE, VALUES_FILE = "pool.toml", "values.yaml"
+ROOM = 2
+"""Bound of the autoscaler, as a multiple of the planned replicas."""
+
+
+def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: float | None = None) -> dict[str, Any]:
+    """Return the settings of a pool that runs a candidate.
+
+    Args:
+        candidate: of the plan.
+        promise: the SLO.
+        model: a folder, a hub id or demo, as the engine loads it.
+        cold_start_s: of a replica, where the number of replicas shall follow the load; None keeps it fixed.
+
+    Raises:
+        SettingsError: a pool cannot be so, or the engine could not load the model by this name.
+    """
+    engine, operation = candidate.engine, candidate.operation
+    if model in KNOWN:
+        raise SettingsError(
+            f"apply: {model!r} is a short name; give the hub id or folder that the engine shall load as model"
+        )
+    if engine.layout.data > 1:
+        raise SettingsError("apply: pools have no setting for attention data parallelism; plan with tp or pp")
+    vllm: dict[str, Any] = {
+        "max_num_seqs": operation.batch,
+        "max_num_batched_tokens": max(32, operation.step_tokens, operation.batch),
+        **_quantization(engine.precision, model),
+    }
+    slo = {"ttft_p99_s": promise.ttft_p99_s}
+    if math.isfinite(promise.policy_itl_s):
+        slo["itl_p95_s"] = promise.policy_itl_s
+    pool: dict[str, Any] = {
+        "model": model,
+        "engine": "vllm",
+        "replicas": candidate.replicas,
+        "tensor_parallel_size": engine.tensor_parallel,
+        "pipeline_parallel_size": engine.layout.pipeline,
+        "vllm": vllm,
+        "slo": {"interactive": slo, "standard": slo, "attainment": promise.attainment},
+    }
+    if engine.price:
+        pool["price_per_gpu_hour"] = engine.price
+    if cold_start_s is not None:
+        bounds = {"min_replicas": 1, "max_replicas": ROOM * candidate.replicas}
+        pool["autoscale"] = {"mode": "active", **bounds, "cold_start_s": max(1.0, cold_start_s)}
+    PoolSettings.model_validate(pool)
+    return pool
+
+
+def _quantization(precision: str, model: str) -> dict[str, Any]:
+    """Return the setting that makes an engine take weights in a precision.
+
+    Raises:
+        SettingsError: the engine cannot make it from the published weights.
+    """
+    native = load_shape(model).native
+    if precision == native or {precision, native} == {"fp4", "mxfp4"}:
+        return {}
+    if (native, precision) == ("bf16", "fp8"):
+        return {"quantization": "fp8"}
+    raise SettingsError(
+        f"apply: {model} is published in {native}, and no engine makes {precision} of it at its start; "
+        f"give a model that is published in {precision}"
+    )
+
+
+def values_of(name: str, pool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of the chart with this one pool on GPUs."""
+    pods = int(pool["replicas"]) * int(pool["pipeline_parallel_size"])
+    most = int(pool.get("autoscale", {}).get("max_replicas", pool["replicas"])) * int(pool["pipeline_parallel_size"])
+    return {"pools": {name: {"settings": dict(pool), "device": "gpu", "workers": {"min": pods, "max": most}}}}
+
+
+def write(folder: Path, model: str, pool: Mapping[str, Any]) -> list[Path]:
+    """Write both files. Return them.
+
+    Raises:
+        SettingsError: the folder cannot be written.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rsplit("/", 1)[-1].lower()).strip("-") or "model"
+    files = [folder / POOL_FILE, folder / VALUES_FILE]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files[0].write_text(tomli_w.dumps({"pools": {name: dict(pool)}}), encoding="utf-8")
+        files[1].write_text("\n".join(_yaml(values_of(name, pool))) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"apply: {folder} cannot be written: {error.strerror or error}") from error
+    return files
+
+
+def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
+    lines = []
+    for key, each in value.items():
+        if isinstance(each, Mapping):
+            lines += [f"{'  ' * depth}{key}:", *_yaml(each, depth + 1)]
+        else:
+            text = f'"{each}"' if isinstance(each, str) else str(each).lower() if isinstance(each, bool) else f"{each}"
+            lines.append(f"{'  ' * depth}{key}: {text}")
+    return lines

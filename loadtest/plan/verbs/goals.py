@@ -1,0 +1,186 @@
+"""`penstock plan` with another goal: a budget, a deadline, or several models on one fleet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from cluster.errors import SettingsError
+from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import add_columns, print_table
+from loadtest.plan.goals.budget import BudgetPlan, affordable, served, why_not
+from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
+from loadtest.plan.goals.offline import OfflinePlan, offline
+from loadtest.plan.report import money
+from loadtest.plan.search import SimulatedCandidate, plan
+from loadtest.plan.traffic import Load
+from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
+
+_HOUR_S = 3600.0
+
+
+def serve_budget(options: argparse.Namespace) -> int:
+    """Print what a budget serves. Return 0, or `INFEASIBLE`.
+
+    Raises:
+        SettingsError: a flag is missing or out of range, or an accelerator has no price.
+    """
+    if options.rate:
+        raise SettingsError(f"rate: with a budget it is what the plan looks for, got {options.rate:g}")
+    load, promise = _of_any_rate(options), promise_of(options)
+    offer = offer_of(options, load)
+    chosen = affordable(offer.engines, load, promise, options.budget)[: options.simulate]
+    with messages().status("budget") as status:
+        found = [
+            served(each, load, promise, seed=options.seed, tell=lambda text: status.update(escape(text)))
+            for each in chosen
+        ]
+    found = sorted((each for each in found if each.rate > 0), key=lambda each: -each.rate)
+    lost = [f"{each.name}: {each.why}" for each in offer.rejected]
+    lost += why_not(offer.engines, load, promise, options.budget)
+    if options.json:
+        data = {"budget_per_hour": options.budget, "served": [each.as_json() for each in found], "rejected": lost}
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        _show_served(found, options, lost)
+    return 0 if found else INFEASIBLE
+
+
+def _of_any_rate(options: argparse.Namespace) -> Load:
+    """Return the load whose lengths count, at a rate of one request per second."""
+    if options.trace:
+        raise SettingsError("trace: a recorded load has its own rate; give lengths instead")
+    return load_of(argparse.Namespace(**{**vars(options), "rate": 1.0}), None)
+
+
+def _show_served(found: Sequence[BudgetPlan], options: argparse.Namespace, lost: Sequence[str]) -> None:
+    console = screen()
+    table = Table(title=f"For {money(options.budget, options.currency)} per hour, the most first")
+    names = ("replicas", "GPUs", "requests/s", "output tokens/s", "cost per hour", "batch")
+    add_columns(table, *names, words=("replicas",))
+    for each in found:
+        candidate = each.candidate
+        table.add_row(
+            Text(f"{candidate.replicas} of {candidate.engine.name}"),
+            str(candidate.gpus),
+            f"{each.rate:.3g}",
+            f"{each.rate * each.shape.output_tokens:,.0f}",
+            money(candidate.hourly, options.currency),
+            f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
+        )
+    if found:
+        print_table(table, console)
+    else:
+        console.print("[red]Nothing:[/] no engine that was looked at serves this SLO for the budget.", highlight=False)
+    for text in lost:
+        console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
+
+
+def finish_by(options: argparse.Namespace) -> int:
+    """Print what finishes offline work by a deadline. Return 0, or `INFEASIBLE`.
+
+    Raises:
+        SettingsError: a flag is missing or out of range.
+    """
+    if not (options.requests and options.deadline):
+        raise SettingsError("requests and deadline belong together: how many, and in how many hours")
+    if options.rate:
+        raise SettingsError(f"rate: offline work has none, got {options.rate:g}")
+    load = _of_any_rate(options)
+    offer = offer_of(options, load)
+    found, lost = offline(offer.engines, load, options.requests, _HOUR_S * options.deadline, options.confidence)
+    if options.json:
+        data = {
+            "requests": options.requests,
+            "deadline_hours": options.deadline,
+            "plans": [each.as_json() for each in found],
+            "rejected": [f"{each.name}: {each.why}" for each in (*offer.rejected, *lost)],
+        }
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    else:
+        _show_offline(found, options)
+    return 0 if found else INFEASIBLE
+
+
+def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace) -> None:
+    console = screen()
+    table = Table(title=f"{options.requests:,} requests in {options.deadline:g} hours, the cheapest first")
+    add_columns(table, "replicas", "GPUs", "hours", "output tokens/s", "cost", "batch", words=("replicas",))
+    for each in found:
+        candidate = each.candidate
+        table.add_row(
+            Text(f"{candidate.replicas} of {candidate.engine.name}"),
+            str(candidate.gpus),
+            f"{each.seconds / _HOUR_S:.2f}",
+            f"{each.tokens_per_s:,.0f}",
+            money(each.cost, options.currency),
+            f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
+        )
+    if found:
+        print_table(table, console)
+    else:
+        console.print("[red]Infeasible:[/] no engine that was looked at can do this work.", highlight=False)
+
+
+def share_fleet(options: argparse.Namespace) -> int:
+    """Print accelerators of one kind that serve several models. Return 0, or `INFEASIBLE`.
+
+    Raises:
+        SettingsError: a flag is missing or out of range, or a model is unknown.
+    """
+    parts = [Also(options.model, load_of(options, None)), *(also(text, options.spread) for text in options.also)]
+    if len({part.model for part in parts}) < len(parts):
+        raise SettingsError("also: each model must be named once")
+    promise, planned = promise_of(options), dict[str, Sequence[SimulatedCandidate]]()
+    with messages().status("fleet") as status:
+        for part in parts:
+            offer = offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), part.load)
+            best: list[SimulatedCandidate] = []
+            # The best of each kind, because the fleet has one.
+            for gpu in dict.fromkeys(engine.gpu for engine in offer.engines):
+                here = [engine for engine in offer.engines if engine.gpu == gpu]
+                best += plan(
+                    here,
+                    part.load,
+                    promise,
+                    simulated=1,
+                    draws=options.draws,
+                    seed=options.seed,
+                    tell=lambda text, model=part.model: status.update(escape(f"{model}: {text}")),  # type: ignore[misc]
+                )[0]
+            planned[part.model] = best
+    found = fleets(planned)
+    if options.json:
+        sys.stdout.write(json.dumps({"fleets": [each.as_json() for each in found]}, indent=2) + "\n")
+    else:
+        _show_fleets(found, options)
+    return 0 if found else INFEASIBLE
+
+
+def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace) -> None:
+    console = screen()
+    table = Table(title="All models on accelerators of one kind, the best first")
+    add_columns(table, "accelerator", "GPUs", "cost per hour", "replicas", words=("accelerator", "replicas"))
+    for each in found:
+        table.add_row(each.gpu, str(each.gpus), money(each.hourly, options.currency), Text(_parts(each.parts)))
+    if found:
+        print_table(table, console)
+    else:
+        console.print(
+            "[red]Infeasible:[/] no kind of accelerator that was looked at serves all of them.", highlight=False
+        )
+
+
+def _parts(parts: Mapping[str, SimulatedCandidate]) -> str:
+    return "; ".join(f"{model}: {each.candidate.replicas} of {each.engine.name}" for model, each in parts.items())
+
+
+GOALS: Mapping[str, Any] = {"budget": serve_budget, "deadline": finish_by, "requests": finish_by, "also": share_fleet}
+"""Verbs by the flag that asks for them."""

@@ -1,0 +1,172 @@
+"""What a budget serves, offline work by a deadline, several models on one fleet, vectors, and plans as settings."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.cli.main import main
+from cluster.control.step_model import StepModel
+from cluster.errors import SettingsError
+from cluster.settings.pools import PoolSettings
+from loadtest.plan.engine.steps import StepPrior
+from loadtest.plan.goals.budget import affordable, served, why_not
+from loadtest.plan.goals.fleet import also, fleets
+from loadtest.plan.goals.offline import PATIENT, offline
+from loadtest.plan.goals.settings import pool_of, values_of, write
+from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
+from loadtest.plan.search import Candidate, SimulatedCandidate
+from loadtest.plan.traffic import steady_load
+from loadtest.plan.trial import Range, Ranges
+
+LOAD = steady_load(1.0, 100, 40, 0.2)
+PROMISE = Promise(2.0, 0.1, 0.97)
+ENGINE = Engine(
+    model="toy",
+    gpu="card",
+    tensor_parallel=2,
+    precision="bf16",
+    steps=StepPrior(StepModel(0.02, 2e-5, 1e-8), 0.0),
+    error=0.05,
+    source="profile",
+    kv_tokens=20_000,
+    step_limits=(2048, 16),
+    context=4096,
+    price=2.0,
+)
+
+
+def run(engine: Engine = ENGINE) -> Operation:
+    found = operate(engine, LOAD, PROMISE)
+    assert isinstance(found, Operation)
+    return found
+
+
+def test_a_budget_buys_whole_replicas() -> None:
+    (found,) = affordable([ENGINE], LOAD, PROMISE, 13.0)
+    assert (3, 6, 12.0) == (found.replicas, found.gpus, found.hourly)
+    assert [] == affordable([ENGINE], LOAD, PROMISE, 3.9)
+    assert ["2 x card, bf16: one replica costs 4 per hour"] == why_not([ENGINE], LOAD, PROMISE, 3.9)
+    with pytest.raises(SettingsError, match="budget: card has no price; give --price card=NUMBER"):
+        affordable([replace(ENGINE, price=None)], LOAD, PROMISE, 13.0)
+
+
+@pytest.mark.slow
+def test_more_money_serves_more_and_never_more_than_full_batches() -> None:
+    rates = []
+    for budget in (4.0, 12.0):
+        (candidate,) = affordable([ENGINE], LOAD, PROMISE, budget)
+        found = served(candidate, LOAD, PROMISE)
+        assert 0 < found.rate <= candidate.replicas * candidate.operation.rate
+        rates.append(found.rate)
+    assert 2.0 < rates[1] / rates[0] < 4.0
+
+
+@pytest.mark.slow
+def test_offline_work_is_done_in_time_by_as_few_as_can() -> None:
+    full = operate(ENGINE.at(0.9), LOAD, PATIENT)
+    assert isinstance(full, Operation)
+    (plan,), lost = offline([ENGINE], LOAD, 100_000, 3600.0, 0.9)
+    assert [] == lost
+    assert plan.seconds <= 3600.0
+    assert plan.candidate.replicas == pytest.approx(100_000 / full.rate / 3600.0, rel=0.25, abs=1)
+    assert plan.cost is not None
+    assert plan.candidate.replicas * 2 * 2.0 * plan.seconds / 3600 == pytest.approx(plan.cost)
+    (sooner,), _ = offline([ENGINE], LOAD, 100_000, 1800.0, 0.9)
+    assert plan.candidate.replicas < sooner.candidate.replicas
+    assert [] == offline([ENGINE], LOAD, 10, 0.1, 0.9)[0]
+
+
+def candidate(engine: Engine, replicas: int) -> SimulatedCandidate:
+    one = Range(1.0, 1.0, 1.0)
+    return SimulatedCandidate(Candidate(engine, run(engine), replicas), Ranges(*[one] * 6), "", True, 1.0)
+
+
+def test_a_fleet_is_of_one_kind_and_serves_every_model() -> None:
+    cheap, dear = replace(ENGINE, gpu="cheap", price=1.0), replace(ENGINE, gpu="dear", price=3.0)
+    planned = {
+        "first": [candidate(cheap, 4), candidate(dear, 1)],
+        "second": [candidate(dear, 2), candidate(cheap, 2)],
+        "third": [candidate(dear, 1), replace(candidate(cheap, 1), holds=False)],
+    }
+    (only,) = fleets(planned)
+    assert ("dear", 8, 24.0) == (only.gpu, only.gpus, only.hourly)
+    both = fleets({name: planned[name] for name in ("first", "second")})
+    assert [("cheap", 12.0), ("dear", 18.0)] == [(each.gpu, each.hourly) for each in both]
+
+
+@pytest.mark.parametrize("text", ["qwen3-8b", "qwen3-8b,1,2", "qwen3-8b,a,b,c"])
+def test_another_model_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="also must be MODEL,RATE,PROMPT,OUTPUT"):
+        also(text, 0.5)
+
+
+def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
+    planned = Candidate(replace(ENGINE, precision="fp8", layout=Layout(pipeline=2)), run(), 3)
+    pool = pool_of(planned, PROMISE, "Qwen/Qwen3-32B", cold_start_s=120.0)
+    first, second = write(tmp_path / "out", "Qwen/Qwen3-32B", pool)
+    read = tomllib.loads(first.read_text())["pools"]["qwen3-32b"]
+    settings = PoolSettings.model_validate(read)
+    assert (3, 2, 2) == (settings.replicas, settings.tensor_parallel_size, settings.pipeline_parallel_size)
+    assert ("fp8", 16) == (settings.vllm.quantization, settings.vllm.max_num_seqs)
+    assert (0.1, 2.0) == (settings.slo.standard.itl_p95_s, settings.slo.interactive.ttft_p99_s)
+    assert (1, 6) == (settings.autoscale.min_replicas, settings.autoscale.max_replicas)
+    values = yaml.safe_load(second.read_text())
+    assert values_of("qwen3-32b", pool) == values
+    assert {"min": 6, "max": 12} == values["pools"]["qwen3-32b"]["workers"]
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "said"),
+    [
+        ("qwen3-32b", {}, "'qwen3-32b' is a short name; give the hub id"),
+        ("Qwen/Qwen3-32B", {"layout": Layout(data=8)}, "no setting for attention data parallelism"),
+        ("Qwen/Qwen3-32B", {"precision": "int4"}, "is published in bf16, and no engine makes int4 of it"),
+    ],
+)
+def test_what_a_pool_cannot_be_is_said(model: str, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        pool_of(Candidate(replace(ENGINE, **changed), run(), 1), PROMISE, model)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget", "10", "--rate", "3"], "rate: with a budget it is what the plan looks for, got 3"),
+        (["--requests", "10"], "requests and deadline belong together"),
+        (["--deadline", "1", "--requests", "10", "--rate", "2"], "rate: offline work has none, got 2"),
+        (["--budget", "10", "--also", "x,1,2,3"], "budget and also: give one of them"),
+        (["--budget", "10", "--apply", "out"], "apply has no effect with budget"),
+        (["--embeddings", "--rate", "3", "--slo-tpot", "0.1"], "slo-tpot: embeddings have no output tokens"),
+        (["--rate", "3", "--pp", "2", "--dp", "8"], "pp and dp: give one of them"),
+        (["--rate", "3", "--points-of", "h100,1,bf16"], "points-of says what points are of; give points"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(["plan", "--model", "qwen3-8b", "--no-store", *words])
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_encoder_needs_the_flag_for_embeddings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["plan", "--model", "BAAI/bge-m3", "--no-store", "--rate", "3"])
+    assert "reads texts and generates none; add --embeddings" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_embeddings_are_planned_by_their_first_token(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "BAAI/bge-m3", "--embeddings", "--gpu", "l4", "--tp", "1", "--rate", "50", "--slo-ttft", "0.5"]
+    assert 0 == main(
+        ["plan", *words, "--prompt-tokens", "300", "--simulate", "1", "--draws", "1", "--no-store", "--json"]
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert (1.0, None, None) == (found["load"]["output_tokens"], found["slo"]["itl_p95_s"], found["slo"]["tpot_s"])
+    assert found["candidates"][0]["attainment_when_sure"] >= 0.99
+    assert not any("SLO" in each["change"] for each in found["what_ifs"])
