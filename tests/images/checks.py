@@ -151,7 +151,8 @@ def resolve_cuda(path: Path) -> str:
     command = [_UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version=3.12"]
     command += ["--python-platform=x86_64-manylinux_2_39", "--extra=gpu", ROOT / "pyproject.toml"]
     pins = dict(line.split("==") for line in _resolved(command).split() if "==" in line)
-    major = {name.rpartition("-cu")[2] for name in pins if re.search(r"^nvidia-.*-cu\d+$", name)}
+    # PyTorch's; other packages bring libraries for several CUDAs.
+    major = {found[1] for name in pins if (found := re.search(r"^nvidia-(?:cudnn|nccl)-cu(\d+)$", name))}
     if major != {cuda.partition(".")[0]}:
         raise CheckError(f"PyTorch {pins['torch']} comes with CUDA {major}, and the base image has {cuda}")
     return f"{len(pins)} packages, vllm {pins['vllm']}, torch {pins['torch']} with CUDA {', '.join(major)}; base {cuda}"
