@@ -24,10 +24,13 @@ from loadtest.plan.measured.held_out import (
     leave_one_shape_out,
     three_points,
     usable,
+    verdicts,
 )
 from loadtest.plan.verbs.check_points import show_scores
 
 POINTS = ("vllm_silicon_h100.csv", "vllm_silicon_more.csv")
+SLOS = ((2.0, 0.1), (1.0, 0.05), (0.5, 0.03))
+"""Pairs of bounds, TTFT and TPOT in seconds, that verdicts are counted for."""
 
 
 def table_of(title: str, results: list[HeldOut], inside: str = "fitted points", outside: str = "left out") -> Table:
@@ -91,9 +94,21 @@ def main() -> int:
     if three:
         title = "A model left out of the prior, then three points of each engine, mean TPOT error on other lengths"
         print_table(table_of(title, three, "before", "after"), console)
+    said = [verdicts(points, ttft_s, tpot_s) for ttft_s, tpot_s in SLOS]
+    for each in said:
+        console.print(
+            f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points} points, 90 % sure: "
+            f"{each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
+            highlight=False,
+        )
     if options.json is not None:
         held = {name: as_json(results) for name, results in (*parts.items(), ("three_points", three))}
-        options.json.write_text(json.dumps({**scores.as_json(), "clean": figures, **held}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(
+                {**scores.as_json(), "clean": figures, "verdicts": [each.as_json() for each in said], **held}, indent=1
+            )
+            + "\n"
+        )
     return 0
 
 

@@ -9,8 +9,9 @@ from loadtest.plan.engine.fields import Fields
 
 _FULL, _WINDOWED, _RECURRENT, _NONE = "full", "windowed", "recurrent", "none"
 _KINDS = {
-    _FULL: ("full_attention", "attention", "global", "global_attention", "full", "hybrid"),
-    _WINDOWED: ("sliding_attention", "chunked_attention", "sliding_window", "local", "local_attention", "swa"),
+    _FULL: ("full_attention", "attention", "global", "global_attention", "full", "hybrid", "indexed_attention"),
+    _WINDOWED: ("sliding_attention", "chunked_attention", "sliding_window", "local", "local_attention", "swa",
+                "hybrid_sliding"),
     _RECURRENT: (
         "linear_attention", "mamba", "mamba2", "recurrent", "lightning_attention", "conv", "kda", "ssm", "linear",
     ),
@@ -63,6 +64,25 @@ class Layers:
     """Parameters of one recurrent layer."""
 
 
+_LETTERS = {_FULL: "*", _RECURRENT: "M", "mlp": "-", "moe": "E"}
+
+
+def pattern_of(fields: Fields) -> str:
+    """Return the layers of a model whose feed-forward parts are layers of their own, one letter each; empty for others.
+
+    Raises:
+        SettingsError: a field names an unknown kind.
+    """
+    pattern = fields.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return pattern
+    named = [str(each).lower() for each in fields.items("layers_block_type")]
+    if not {"mlp", "moe"} & set(named):
+        return ""
+    letters = [_LETTERS[each if each in _LETTERS else _kind(fields, "layers_block_type", each)] for each in named]
+    return "".join(letters)
+
+
 def layers_of(fields: Fields, layers: int, context: int) -> Layers:
     """Return the kinds of a model's layers.
 
@@ -86,8 +106,8 @@ def layers_of(fields: Fields, layers: int, context: int) -> Layers:
 
 
 def _kinds(fields: Fields, layers: int) -> Counter[str]:
-    pattern = fields.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
+    pattern = pattern_of(fields)
+    if pattern:
         unknown = set(pattern) - set(_PATTERN)
         if unknown:
             raise fields.wrong("hybrid_override_pattern", f"must consist of {', '.join(_PATTERN)}", pattern)
@@ -173,7 +193,7 @@ def _state(fields: Fields) -> tuple[int, int]:
         return width * size, 3 * hidden * width + width * (2 * rank + 2 * size)
     if cached := fields.any_of("conv_L_cache"):
         return hidden * cached, 4 * hidden * hidden
-    if fields.items("attn_type_list"):
+    if fields.items("attn_type_list") or fields.text("model_type").startswith("minimax"):
         heads = fields.whole("num_attention_heads")
         dim = fields.whole("head_dim", hidden // heads)
         return heads * dim * dim, 5 * hidden * heads * dim

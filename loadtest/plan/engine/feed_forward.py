@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadtest.plan.engine.attention import pattern_of
 from loadtest.plan.engine.fields import Fields
 
 _PLAIN = {
@@ -56,9 +57,9 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     dense = fields.any_of("intermediate_size_mlp") if scout else 0
     dense = dense or fields.whole("intermediate_size", 4 * hidden)
     total = _total(fields)
-    pattern = fields.get("hybrid_override_pattern")
-    if not total:
-        plain = pattern.count("-") if isinstance(pattern, str) else layers
+    pattern = pattern_of(fields)
+    if not total or (pattern and "E" not in pattern):
+        plain = pattern.count("-") if pattern else layers
         return FeedForward(None, plain * matrices * hidden * dense, dense)
     active = fields.whole("num_experts_per_tok")
     width = fields.whole("moe_intermediate_size", fields.whole("intermediate_size", dense) if scout else dense)
@@ -66,7 +67,7 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     shared = fields.whole_or_zero("shared_expert_intermediate_size")
     shared = shared or fields.whole_or_zero("n_shared_experts") * width or (width if scout else 0)
     routed = sparse * total * matrices * hidden * width
-    plain = pattern.count("-") if isinstance(pattern, str) else layers - sparse
+    plain = pattern.count("-") if pattern else layers - sparse
     rest = sparse * (matrices * hidden * shared + hidden * total) + plain * matrices * hidden * dense
     widest = max(dense if plain else 0, active * width + shared)
     return FeedForward(ExpertShape(total, active, routed, sparse, width), routed + rest, widest)
@@ -84,8 +85,8 @@ def _total(fields: Fields) -> int:
 
 def _sparse(fields: Fields, layers: int) -> int:
     """Return the number of layers with experts."""
-    pattern = fields.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
+    pattern = pattern_of(fields)
+    if pattern:
         return pattern.count("E")
     listed = fields.get("moe_layers")
     if isinstance(listed, list):

@@ -55,6 +55,11 @@ class Coefficients:
     """Rows that an expert computes at least."""
     widening: float = 53.9
     """The same where weights are widened before they are multiplied."""
+    widening_blackwell: float = 1.9
+    """Further factor on widened weights and their arithmetic on Blackwell. Ordinary units widen them, which grew by a
+    fifth since Hopper; the matrix units, whose new instructions Marlin does not use, by 2.3. No point of the fit has
+    such an engine.
+    """
     gathering: float = 0.958
     layer_s: float = 5.19e-5
     layer_blackwell: float = 0.944
@@ -162,7 +167,10 @@ def _roofline(
     ranks = 1 if groups > 1 else tensor_parallel
     narrow = 1 + c.narrow * ranks / max(1, shape.experts.width)
     each, from_memory = _expert_factors(gpu, weights, c)
-    rows = c.widening if _is_widened(gpu, weights) else c.rows
+    rows = c.rows
+    if _is_widened(gpu, weights):
+        slower = c.widening_blackwell if gpu.blackwell else 1.0
+        each, rows = each * slower, c.widening * slower
     return Roofline(
         read * always / bandwidth,
         dense,

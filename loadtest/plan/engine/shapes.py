@@ -16,6 +16,7 @@ from loadtest.plan.engine.attention import (
     latent_of,
     layers_of,
     parameters_of,
+    pattern_of,
 )
 from loadtest.plan.engine.feed_forward import ExpertShape, feed_forward_of
 from loadtest.plan.engine.fields import Fields
@@ -185,8 +186,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
 
 
 def _layer_count(fields: Fields) -> int:
-    pattern = fields.get("hybrid_override_pattern")
-    return len(pattern) if isinstance(pattern, str) and pattern else fields.whole("num_hidden_layers")
+    return len(pattern_of(fields)) or fields.whole("num_hidden_layers")
 
 
 def _kv_heads(fields: Fields, heads: int) -> int:
@@ -203,7 +203,9 @@ def _tower(whole: Fields, section: str) -> int:
         return 0
     fields = Fields(f"{whole.name}: {section}", config)
     hidden = fields.any_of("hidden_size", "vt_hidden_size", "embed_dim", "width", "d_model")
-    layers = fields.any_of("num_hidden_layers", "vt_num_hidden_layers", "depth", "layers", "encoder_layers")
+    layers = fields.any_of(
+        "num_hidden_layers", "vt_num_hidden_layers", "depth", "layers", "encoder_layers", "num_blocks"
+    )
     if not hidden or not layers:
         raise fields.wrong("hidden_size", "and num_hidden_layers must be there", config.get("hidden_size"))
     if fields.any_of("embed_dim") and fields.any_of("depth"):

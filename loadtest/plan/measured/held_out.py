@@ -6,11 +6,13 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from statistics import NormalDist
 from typing import Any
 
 from loadtest.plan.engine.gauss_newton import Guess, fit
-from loadtest.plan.engine.points import Config, Known, Point, known
+from loadtest.plan.engine.memory import size
+from loadtest.plan.engine.points import DEVIATION, Config, Known, Point, errors_of, known
 from loadtest.plan.engine.prior import Coefficients, FirstToken, FirstTokens, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
 from loadtest.plan.measured.correction import Room, correct
@@ -274,6 +276,53 @@ def three_points(points: Sequence[Point]) -> list[HeldOut]:
         if after:
             results.append(HeldOut(model, dense, len(after), _mean(before), _mean(after), statistics.median(after)))
     return results
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What would have been said of an SLO on points, at a confidence."""
+
+    ttft_s: float
+    tpot_s: float
+    points: int
+    wrong_yes: int
+    """Points that were said to keep it and missed it."""
+    wrong_no: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the data that the benchmark writes."""
+        return asdict(self)
+
+
+def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: float = 0.9) -> Verdicts:
+    """Say of every point that can be scored whether it keeps an SLO, as a plan would: for an engine as slow as the
+    confidence allows. Queues count, so points with one are among them.
+    """
+    z, count, yes, no = NormalDist().inv_cdf(confidence) * DEVIATION, 0, 0, 0
+    for point in dict.fromkeys(points):
+        found = known(point.config)
+        if isinstance(found, str) or point.layout:
+            continue
+        parallel = point.config.tensor_parallel
+        room = size(found.shape, found.gpu, parallel, found.precision, length=point.shape.peak_tokens)
+        if not room.fits:
+            continue
+        errors = errors_of(found, parallel)
+        slow, first = math.exp(z * errors.steps), math.exp(z * errors.ttft)
+        engine = prior(found.shape, found.gpu, parallel, found.precision).times(slow, slow, slow, first / slow)
+        tokens, sequences = found.gpu.step_limits
+        told = steady(
+            engine,
+            point.clients,
+            point.shape,
+            kv_tokens=room.kv_tokens,
+            step_tokens=tokens,
+            max_sequences=sequences,
+        )
+        said = told.ttft_s <= ttft_s and told.itl_s <= tpot_s
+        kept = point.ttft_s <= ttft_s and point.tpot_s <= tpot_s
+        count, yes, no = count + 1, yes + (said and not kept), no + (kept and not said)
+    return Verdicts(ttft_s, tpot_s, count, yes, no)
 
 
 def as_json(results: Sequence[HeldOut]) -> list[dict[str, Any]]:

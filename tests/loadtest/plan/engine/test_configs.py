@@ -160,6 +160,8 @@ def test_windowed_layers_keep_their_window_and_the_others_all_tokens() -> None:
         ({"full_attention_interval": 4, "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16}, 8),
         ({"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16}, 4),
         ({"layers_block_type": ["mamba"] * 30 + ["attention"] * 2, "mamba_d_state": 16}, 2),
+        ({"layers_block_type": ["mamba", "mlp", "attention", "mlp"], "mamba_d_state": 16}, 1),
+        ({"layer_types": ["indexed_attention"] * 32}, 32),
     ],
 )
 def test_layers_that_attend_to_all_tokens_are_counted(more: dict[str, Any], full: int) -> None:

@@ -14,7 +14,7 @@ from loadtest.plan.engine.points import COLUMNS, Config, Point, known, predict, 
 from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
 from loadtest.plan.engine.steps import Roofline
-from loadtest.plan.measured.held_out import hold_out_models, leave_one_shape_out
+from loadtest.plan.measured.held_out import hold_out_models, leave_one_shape_out, verdicts
 
 H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
 MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
@@ -158,6 +158,17 @@ def test_a_model_is_predicted_from_another_one() -> None:
     points = made(H100, off) + made(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 2), off)
     assert all(each.held_out < 0.08 for each in hold_out_models(points))
     assert 2 == len(hold_out_models(points))
+
+
+def test_verdicts_count_what_was_promised_and_not_kept() -> None:
+    """Of an engine as the prior has it nothing is promised that it does not keep; of one twice as slow, much is."""
+    points = made(H100, Coefficients())
+    slower = [Point(p.config, p.shape, p.clients, 2 * p.ttft_s, 2 * p.tpot_s) for p in points]
+    tpot_s = sorted(point.tpot_s for point in points)[4] * 1.3
+    fair, rash = verdicts(points, 10.0, tpot_s), verdicts(slower, 10.0, tpot_s)
+    assert (9, 0) == (fair.points, fair.wrong_yes)
+    assert fair.wrong_no < 5
+    assert rash.wrong_yes >= 3
 
 
 def write(path: Path, **values: str) -> Path:
