@@ -164,6 +164,10 @@ def _scale_x(axes: Axes, chart: Chart) -> None:
             axes.set_xlim(left=0 if min(known) < 0.5 * max(known) else None)
 
 
+_WIDE_RANGE = 50.0
+"""Largest over smallest value from which ranges are drawn on a logarithmic axis."""
+
+
 def _plot_ranges(axes: Axes, chart: RangeChart, colours: Mapping[str, str]) -> None:
     for at, row in enumerate(chart.rows):
         axes.plot([row.low, row.high], [at, at], color=colours["s1"], linewidth=5, solid_capstyle="round", alpha=0.45)
@@ -172,11 +176,18 @@ def _plot_ranges(axes: Axes, chart: RangeChart, colours: Mapping[str, str]) -> N
                   va="bottom", parse_math=False)  # fmt: skip
     low, high = min(row.low for row in chart.rows), _largest(chart)
     high = max([high, *(rule.value for rule in chart.rules if _drawn(rule, high, chart))])
-    room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-    axes.set_xlim(max(0.0, low - room) if low >= 0 else low - room, high + room)
+    if 0 < low < high / _WIDE_RANGE:
+        # On a line one long range would leave the others no room.
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.3, high * 1.3)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+        axes.set_xlim(max(0.0, low - room) if low >= 0 else low - room, high + room)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.set_ylim(len(chart.rows) - 0.5, -0.75)
     axes.yaxis.set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 

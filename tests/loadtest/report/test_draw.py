@@ -79,6 +79,12 @@ def test_rows_of_equal_value_lie_below_each_other_and_the_axis_begins_near_them(
     assert len(heights) != 1
 
 
+def test_ranges_far_apart_have_decades() -> None:
+    """One candidate that collapses would leave the others no room on a line."""
+    rows = [RangeRow("calm", 150.0, 160.0, 200.0), RangeRow("lost", 150.0, 900.0, 146_400.0)]
+    assert {"1,000", "100,000"} <= set(ticks(svg_of(RangeChart("TTFT p99", "ms", rows))))
+
+
 def test_a_distribution_of_a_wide_range_has_decades() -> None:
     chart = distribution("TTFT", [("all", [(0.01, 0.0), (0.1, 0.5), (5.0, 1.0)]), ("none", [])])
     assert ("log", ["all"]) == (chart.x_axis, [each.name for each in chart.series])
