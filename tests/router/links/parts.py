@@ -6,13 +6,27 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from penstock.v1 import inference_pb2 as api
+from router.links.ends import LinkEnds
 from router.server import Router
 from tests.support.flaky import Relay
-from tests.support.stack import Stack, request
+from tests.support.stack import SECRET, Stack, request
 from tests.support.waiting import until
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+def ends_of(
+    address: str,
+    *,
+    secret: ClusterSecret = SECRET,
+    replica_id: str = "demo-r0",
+    dialer: LinkDialer = LinkDialer(None),  # noqa: B008  # it opens nothing
+) -> LinkEnds:
+    """Describe a link of a router of the test's own."""
+    return LinkEnds(replica_id, address, "router-x", secret, dialer, 5.0)
 
 
 async def golden(stack: Stack, **sampling: Any) -> list[int]:

@@ -12,26 +12,15 @@ import pytest
 
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
 from cluster.trust.secret import ClusterSecret
-from cluster.trust.tls import LinkDialer
 from cluster.wire.framing import PREFACE
 from deployments.replica.links.server import LinkServer
 from penstock.internal.v1 import replica_pb2 as pb
-from router.links.ends import LinkEnds, WireNews
+from router.links.ends import WireNews
 from router.links.questions import fetch_tokenizer
 from router.links.stream import open_stream
-from tests.support.stack import SECRET, Stack, request, running_stack
+from tests.router.links.parts import ends_of
+from tests.support.stack import Stack, request, running_stack
 from tests.support.waiting import until
-
-
-def ends_of(
-    address: str,
-    *,
-    secret: ClusterSecret = SECRET,
-    replica_id: str = "demo-r0",
-    dialer: LinkDialer = LinkDialer(None),  # noqa: B008  # it opens nothing
-) -> LinkEnds:
-    """Describe a link of a router of the test's own."""
-    return LinkEnds(replica_id, address, "router-x", secret, dialer, 5.0)
 
 
 def server_of(stack: Stack) -> LinkServer:
