@@ -133,7 +133,8 @@ class Places:
                 await book.close()
 
     def _look(self) -> None:
-        if len(self.replicas) == self._engines == self._count:
+        # While a place changes its replica, that of a surge which ends would make up the number.
+        if set(self.replicas) == set(range(self._count)) and self._engines == self._count:
             self.full.set()
         else:
             self.full.clear()
