@@ -216,13 +216,13 @@ def _image(values: dict[str, Any], end: str = "-router") -> str:
 
 def test_a_digest_is_of_one_repository_and_tag() -> None:
     ours, digest = "ghcr.io/penstock/penstock-router", f"sha256:{'5' * 64}"
-    released = {"images.digests": {f"{ours}:0.1.0": digest}}
+    released = {"images.digests": {f"{ours}:0.2.0": digest}}
     assert f"{ours}@{digest}" == _image(released)
     # What the release did not build has none of its digests.
     assert f"{ours}:mine" == _image({**released, "images.router.tag": "mine"})
-    assert "corp/r:0.1.0" == _image({**released, "images.router.repository": "corp/r"})
+    assert "corp/r:0.2.0" == _image({**released, "images.router.repository": "corp/r"})
     mirror = {**released, "global": {"imageRegistry": "registry.example.org:5000/x/"}}
-    assert "registry.example.org:5000/x/penstock/penstock-router:0.1.0" == _image(mirror)
+    assert "registry.example.org:5000/x/penstock/penstock-router:0.2.0" == _image(mirror)
     own = f"sha256:{'6' * 64}"
     assert f"{ours}@{own}" == _image({**released, "images.router.digest": own})
 

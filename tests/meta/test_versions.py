@@ -96,3 +96,10 @@ def test_nothing_of_an_operator_that_is_not_used_is_pinned() -> None:
         for found in re.findall(r"apiVersion: ([\w.-]+)/", file.read_text(encoding="utf-8"))
     }
     assert set() == groups - used
+
+
+def test_chart_server_and_client_have_one_version() -> None:
+    chart = yaml.safe_load((ROOT / "k8s/chart/Chart.yaml").read_text(encoding="utf-8"))
+    both = [project()["version"], project(ROOT / "proto")["version"]]
+    assert [chart["version"]] * 2 == both
+    assert chart["appVersion"] == chart["version"]
