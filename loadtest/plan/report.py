@@ -98,6 +98,7 @@ def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
         "binding": each.binding,
         "holds": each.holds,
         "attainment_when_sure": each.sure,
+        "attainment_at_worst": each.worst,
         "predicted": asdict(each.ranges),
         "cost_per_million_tokens": each.per_million_tokens(load),
         "cost_per_million_output_tokens": each.per_million_tokens(load, output_only=True),

@@ -78,6 +78,11 @@ class SimulatedCandidate:
         """Engine of its replicas."""
         return self.candidate.engine
 
+    @property
+    def worst(self) -> float:
+        """Part of the requests that keep the SLO in the worst of all trials."""
+        return min(self.sure, self.ranges.attainment.low)
+
     def per_million_tokens(self, load: Load, *, output_only: bool = False) -> float | None:
         """Return the cost of a million tokens of this load; None without a price."""
         hourly = self.candidate.hourly

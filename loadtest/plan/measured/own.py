@@ -25,6 +25,8 @@ LEAST_ERROR, LEAST_TTFT_ERROR = 0.06, 0.12
 on the other lengths.
 """
 NEXT = 3
+FEW = 4
+"""Clients that show an engine's floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +217,16 @@ def _provenance(point: OwnPoint) -> str:
 
 def next_clients(limit: int, known: Iterable[int], count: int = NEXT) -> list[int]:
     """Return the numbers of clients whose measurement says most: few, many, and between, far from those known."""
-    options = [1 << each for each in range(max(1, limit).bit_length())]
-    options = sorted({*(each for each in options if each < limit), max(1, limit)})
+    powers = [1 << each for each in range(max(1, limit).bit_length())]
+    # Fewer clients than a few have the same floor.
+    options = sorted({*(each for each in powers if min(FEW, limit) <= each < limit), max(1, limit)})
     taken = [math.log2(each) for each in known if each > 0]
     chosen: list[int] = []
     while len(chosen) < min(count, len(options)):
         places = [*taken, *(math.log2(each) for each in chosen)]
         left = [each for each in options if each not in chosen]
-        if places:
-            best = max(left, key=lambda each: min(abs(math.log2(each) - place) for place in places))
-        else:
-            # One client has little to say of a batch; a few have the same floor.
-            best = min(left, key=lambda each: abs(each - 4))
+        far = [min((abs(math.log2(each) - place) for place in places), default=math.inf) for each in left]
+        best = left[far.index(max(far))]
         chosen.append(best)
     return sorted(chosen)
 

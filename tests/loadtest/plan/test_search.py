@@ -277,6 +277,8 @@ def test_a_plan_is_json_and_a_page_that_shows_what_the_terminal_shows(planned: P
     assert "Keeps the SLO" in page
     assert slo_words(planned.promise) in page
     assert f">{100 * best.sure:.1f} %<" in page
+    assert f"{100 * best.worst:.1f} % at worst<" in page
+    assert best.worst <= best.sure
     assert f"{money(best.per_million_tokens(LOAD), 'USD')}<" in page
     assert f"{money(best.candidate.hourly, 'USD')}<" in page
     for text in notes(planned):

@@ -146,7 +146,7 @@ function drawn(found) {
           ["ITL p95", (each) => range(each.predicted.itl_p95_s, seconds), { end: true }],
           ["TPOT, mean", (each) => range(each.predicted.itl_mean_s, seconds), { end: true }],
           ["within SLO, when sure", (each) => nearly(each.attainment_when_sure), { end: true }],
-          ["within SLO, at worst", (each) => nearly(each.predicted.attainment?.low), { end: true }],
+          ["within SLO, at worst", (each) => nearly(each.attainment_at_worst), { end: true }],
           ["flags of vLLM", (each) => each.engine_flags, { wide: true }],
           ["per million output tokens", (each) => digits(each.cost_per_million_output_tokens), { end: true }],
           ["limit", (each) => each.binding, { wide: true }],
