@@ -171,8 +171,8 @@ bench-traces: setup ## CPU of routers without and with records of requests, and 
 bench-registry: setup ## Redis' CPU per request with ten tenants and keys, and with 110,000 (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.registry $(if $(JSON),--json $(JSON))
 
-bench-rollouts: setup ## failed requests and surplus replicas in roll-outs under load (N=100, JSON=file)
-	$(BIN)/python -m loadtest.benchmarks.rollouts --rollouts $(or $(N),100) $(if $(JSON),--json $(JSON))
+bench-rollouts: setup ## failed requests and surplus replicas in roll-outs under load (N=100, POOLS=4, JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.rollouts --rollouts $(or $(N),100) --pools $(or $(POOLS),4) $(if $(JSON),--json $(JSON))
 
 bench-affinity: setup ## benefit of prefix and session affinity on a recorded load (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
