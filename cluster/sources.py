@@ -18,7 +18,9 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _ONE_SLASH = re.compile(rf"({'|'.join(STORES)}):/?[^/]", re.IGNORECASE)
 _PATHS = ("/", "./", "../", "~")
 """Beginnings of a path. A name without one is a folder only where that folder exists."""
-_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")
+REVISION = r"[\w-][\w.-]*(/[\w-][\w.-]*)*"
+"""Pattern of a commit, tag or branch. It becomes a path, so none of its parts begins with a dot, as git has it too."""
+_HUB = re.compile(rf"[\w.-]+(/[\w.-]+)?(@{REVISION})?")
 
 
 class SourceKind(enum.Enum):
@@ -78,6 +80,11 @@ def check_source(text: str) -> str:
     return text
 
 
+def is_hub_id(text: str) -> bool:
+    """Return whether a text may name a repository of a hub: it is neither a URL nor certainly a path."""
+    return not text.startswith(_PATHS) and _HUB.fullmatch(text) is not None
+
+
 def source_of(text: str, revision: str = "") -> ModelSource:
     """Tell where files are. Looks at the disk for paths.
 
@@ -96,7 +103,7 @@ def source_of(text: str, revision: str = "") -> ModelSource:
         return ModelSource(text, SourceKind.FOLDER)
     if path.is_file():
         return ModelSource(text, SourceKind.ARCHIVE)
-    if text.startswith(_PATHS) or not _HUB.fullmatch(text):
+    if not is_hub_id(text):
         return ModelSource(text, SourceKind.FOLDER)
     name, _, own = text.partition("@")
     return ModelSource(name, SourceKind.HUB, own or revision)

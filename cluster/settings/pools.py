@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.settings.rollout import RolloutSettings
 from cluster.settings.section import Section, Source
-from cluster.sources import STORES
+from cluster.sources import REVISION, STORES, is_hub_id
 
 
 def _off(value: Any) -> Any:
@@ -302,8 +302,8 @@ class PoolSettings(Section):
     model: Source = Field(default=_DEMO, min_length=1)
     """Model: a local folder, a hub id, the URL of a prefix in an object store (s3://, gs://, az://), or "demo" for the
     model that ships with Penstock. A simulated engine uses only the tokenizer of a local folder."""
-    revision: str = Field(default="", max_length=255, pattern=r"^[\w./-]*$")
-    """Commit, tag or branch of a model from a hub, for its weights, its tokenizer and its code. Name a commit, so that
+    revision: str = Field(default="", max_length=255, pattern=rf"^({REVISION})?$")
+    """Commit, tag or branch of a model from a hub, for its weights, its tokenizer and its own code. Name a commit, so that
     replicas that start later get the same weights. Default: the newest."""
     engine: EngineKind = EngineKind.VLLM
     """Engine of the replicas: vLLM, or a simulated one for tests and load tests."""
@@ -364,8 +364,10 @@ class PoolSettings(Section):
     @model_validator(mode="after")
     def _fits_place(self) -> PoolSettings:
         stored = self.model.lower().startswith(tuple(f"{scheme}://" for scheme in STORES))
-        if self.revision and (stored or self.model == _DEMO):
+        if self.revision and (stored or self.model == _DEMO or not is_hub_id(self.model)):
             raise ValueError(f"revision must be unset where model is {self.model!r}: only a hub has revisions")
+        if self.revision and "@" in self.model:
+            raise ValueError(f"revision must be unset where model has one already, got {self.model!r}")
         if stored and self.engine is EngineKind.VLLM and self.vllm.load_format not in _STREAMED:
             raise ValueError(
                 f"vllm.load_format must be one of {', '.join(_STREAMED)} for a model in an object store, "

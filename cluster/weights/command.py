@@ -16,6 +16,7 @@ from cluster.terminal.values import folder, time_from_zero, time_of, whole, word
 POLL_S = 5.0
 """Seconds between two looks at a cache."""
 _REMIND_S = 30.0
+_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +51,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     waiting.add_argument(
         "--timeout",
         type=time_from_zero,
-        default=6 * 3600.0,
         metavar="S",
-        help="longest wait in seconds (default 21600)",
+        help="longest wait in seconds (default: none)",
     )
     waiting.set_defaults(run=run_wait)
     check = add_action(actions, "check", "say whether models are complete in the cache; status 1 where one is not")
@@ -60,13 +60,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     check.set_defaults(run=run_check)
     show_examples(
         parser,
-        "penstock weights fetch org/model@0a1b2c3d --cache /models/cache/hub/hub",
-        "penstock weights check org/model@0a1b2c3d",
+        f"penstock weights fetch org/model@{_COMMIT} --cache /models/cache/hub/hub",
+        f"penstock weights check org/model@{_COMMIT}",
     )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="+", metavar="MODEL", help="hub id, with @ and a commit, tag or branch")
+    parser.add_argument("sources", nargs="*", metavar="MODEL", help="hub id, with @ and a commit, tag or branch")
+    parser.add_argument(
+        "--list", type=word, metavar="FILE", help="file with further models, one a line; a wait reads it again and again"
+    )
     parser.add_argument(
         "--cache", type=folder, metavar="DIR", help="the hub's cache (default: HF_HUB_CACHE, or hub in HF_HOME)"
     )
@@ -106,15 +109,16 @@ def run_wait(options: argparse.Namespace) -> int:
     lacks = _lacks(options)
     while lacks:
         now = time.monotonic()
-        if now - begun >= options.timeout:
+        if options.timeout is not None and now - begun >= options.timeout:
             print_problem(f"{lacks}, after {options.timeout:.0f} s")
             return 1
         if said == begun or now - said >= _REMIND_S:
             said = now
             _say(f"waiting: {lacks}")
-        time.sleep(min(POLL_S, max(0.0, begun + options.timeout - now)))
+        left = POLL_S if options.timeout is None else begun + options.timeout - now
+        time.sleep(min(POLL_S, max(0.0, left)))
         lacks = _lacks(options)
-    _say(f"complete: {', '.join(options.sources)}")
+    _say(f"complete: {', '.join(_named(options))}")
     return 0
 
 
@@ -123,7 +127,7 @@ def run_check(options: argparse.Namespace) -> int:
     if lacks := _lacks(options):
         print_problem(lacks)
         return 1
-    _say(f"complete: {', '.join(options.sources)}")
+    _say(f"complete: {', '.join(_named(options))}")
     return 0
 
 
@@ -136,7 +140,7 @@ def _lacks(options: argparse.Namespace) -> str:
 
 def _sources(options: argparse.Namespace) -> list[ModelSource]:
     found = []
-    for text in options.sources:
+    for text in _named(options):
         try:
             source = source_of(text)
         except ValueError as error:
@@ -149,6 +153,18 @@ def _sources(options: argparse.Namespace) -> list[ModelSource]:
             )
         found.append(source)
     return found
+
+
+def _named(options: argparse.Namespace) -> list[str]:
+    named = list(options.sources)
+    if options.list is not None:
+        try:
+            named += Path(options.list).read_text().split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--list: {options.list} can't be read: {error}") from error
+    if not named:
+        raise SettingsError("MODEL: must name at least one, here or in --list")
+    return named
 
 
 def _cache(options: argparse.Namespace) -> Path:

@@ -8,7 +8,6 @@ import fcntl
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from cluster.weights.retry import TRANSIENT, RetryRules, asked_wait, wait_before
 
 Say = Callable[[str], None]
 """Prints one line of progress."""
+Sleep = Callable[[float], object]
+"""Waits some seconds; tests don't."""
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, *_FULL)
@@ -47,7 +48,7 @@ class FetchOptions:
     """Seconds between two lines of progress."""
 
 
-def fetch(source: ModelSource, options: FetchOptions, say: Say, sleep: Callable[[float], None] = time.sleep) -> Path:
+def fetch(source: ModelSource, options: FetchOptions, say: Say, sleep: Sleep | None = None) -> Path:
     """Fetch a hub's model into the cache, and mark it as complete. Return the folder of its snapshot.
 
     Raises:
@@ -76,7 +77,7 @@ def fetch(source: ModelSource, options: FetchOptions, say: Say, sleep: Callable[
 def _fetch_all(repository: Repository, options: FetchOptions, tries: _Tries, say: Say) -> None:
     place = RepositoryCache.of(options.cache, repository.name)
     begun = _bytes_had(place, repository)
-    stop, ended = threading.Event(), threading.Event()
+    ended = threading.Event()
     report = threading.Thread(
         target=_report, args=(place, repository, begun, options.report_s, ended, say), daemon=True, name="report"
     )
@@ -86,25 +87,26 @@ def _fetch_all(repository: Repository, options: FetchOptions, tries: _Tries, say
     order = sorted(repository.files, key=lambda file: -file.size)
     try:
         with ThreadPoolExecutor(options.parallel, "fetch") as pool:
-            work = [pool.submit(_fetch_one, repository, file, options, tries, stop) for file in order]
-            done, _ = wait(work, return_when=FIRST_EXCEPTION)
-            failed = next((each for each in done if each.exception() is not None), None)
-            if failed is not None:
-                stop.set()
+            try:
+                work = [pool.submit(_fetch_one, repository, file, options, tries) for file in order]
+                done, _ = wait(work, return_when=FIRST_EXCEPTION)
+                for each in done:
+                    each.result()
+            except BaseException:
+                # Also an interrupt: the pool would fetch all the rest before it ends.
+                tries.stop.set()
                 pool.shutdown(cancel_futures=True)
-                failed.result()
+                raise
     finally:
         ended.set()
         report.join()
 
 
-def _fetch_one(
-    repository: Repository, file: RepositoryFile, options: FetchOptions, tries: _Tries, stop: threading.Event
-) -> None:
+def _fetch_one(repository: Repository, file: RepositoryFile, options: FetchOptions, tries: _Tries) -> None:
     place = RepositoryCache.of(options.cache, repository.name)
     tries.run(
         f"{repository.shown}: {file.name}",
-        lambda: fetch_file(options.cache, repository, file, stop),
+        lambda: fetch_file(options.cache, repository, file, tries.stop),
         place.bytes_there,
     )
 
@@ -112,8 +114,11 @@ def _fetch_one(
 class _Tries:
     """Runs a step again and again while a later try may help."""
 
-    def __init__(self, rules: RetryRules, say: Say, sleep: Callable[[float], None]) -> None:
-        self._rules, self._say, self._sleep = rules, say, sleep
+    def __init__(self, rules: RetryRules, say: Say, sleep: Sleep | None) -> None:
+        self._rules, self._say = rules, say
+        self.stop = threading.Event()
+        """Ends all steps, also those that wait for their next try."""
+        self._sleep = sleep or self.stop.wait
 
     def run(self, what: str, step: Callable[[], T], progress: Callable[[], int]) -> T:
         """Run a step. `progress`: a number that grows while it brings something."""
@@ -141,6 +146,8 @@ class _Tries:
             self._say(f"{what}: {_line(failure)}; next try in {pause:.0f} s")
             waited += pause
             self._sleep(pause)
+            if self.stop.is_set():
+                raise StoppedError
 
 
 def _is_transient(error: Exception) -> bool:

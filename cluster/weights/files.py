@@ -8,13 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _TENSORS = ("*.safetensors",)
-_OLDER = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-"""Weights in forms that nobody needs where there are safetensors."""
+_OLDER = (
+    ("pytorch_model*.bin", ("model*.safetensors", "pytorch_model*.safetensors")),
+    ("consolidated*.pth", ("model*.safetensors", "consolidated*.safetensors")),
+    ("adapter_model*.bin", ("adapter_model*.safetensors",)),
+)
+"""Weights in an older form, and what has them too where it is in the same folder. Other files with such endings may be
+all there is of a part, such as the dense layer of a model that embeds."""
 _NEVER = (
     *("*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.tflite", "*.ot", "*.mlmodel", "*.mlpackage/*"),
+    *("optimizer.pt", "optimizer.bin", "rng_state*.pth"),
     ".gitattributes",
 )
-"""Weights of other libraries, and git's own."""
+"""Weights of other libraries, what only training reads, and git's own."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -80,11 +86,19 @@ def wanted(files: Iterable[RepositoryFile], include: Sequence[str], exclude: Seq
     else:
         # Of the root alone: a folder `original` beside it has other tensors.
         has_tensors = any("/" not in file.name and _fits(file.name, _TENSORS) for file in every)
-        unwanted = (*_NEVER, *_OLDER) if has_tensors else _NEVER
-        chosen = [file for file in every if not _fits(file.name, unwanted)]
+        names = [file.name for file in every]
+        chosen = [file for file in every if not (_fits(file.name, _NEVER) or _is_older(file.name, names))]
         if has_tensors:
             chosen = [file for file in chosen if not file.name.startswith("original/")]
     return [file for file in chosen if not _fits(file.name, exclude)]
+
+
+def _is_older(name: str, every: Sequence[str]) -> bool:
+    folder, _, last = name.rpartition("/")
+    beside = [other for path in every for at, _, other in (path.rpartition("/"),) if at == folder]
+    return any(
+        fnmatch.fnmatchcase(last, older) and any(_fits(other, newer) for other in beside) for older, newer in _OLDER
+    )
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

@@ -1,12 +1,14 @@
 """A Hugging Face hub, or what speaks its API: lists a repository's files and fetches them. All functions block.
 
-The library fetches and keeps the cache's layout. It begins a file anew in each process, so a plain HTTP download goes
-into a file of ours first, which a later process continues.
+The library keeps the cache's layout. It begins a file anew in each process, so a download goes into a file of ours
+first, which a later process continues. All of them are plain HTTP: what the library's client of a content-addressed
+store (Xet) leaves behind when it is killed, nobody continues and nobody removes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from cluster.weights.files import Repository, RepositoryFile
 
 _TIMEOUT_S = 30.0
 _CHUNK = 8 << 20
+_PART_OF_PATH = re.compile(r"[\w-][\w.-]*", re.ASCII)
 
 
 class StoppedError(Exception):
@@ -49,7 +52,7 @@ def read_repository(source: ModelSource) -> Repository:
         RepositoryFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
         for each in info.siblings or ()
     )
-    return Repository(source.name, source.revision, str(info.sha), files)
+    return Repository(source.name, source.revision, _part_of_path("commit", str(info.sha)), files)
 
 
 def fetch_file(cache: Path, repository: Repository, file: RepositoryFile, stop: threading.Event) -> None:
@@ -61,7 +64,6 @@ def fetch_file(cache: Path, repository: Repository, file: RepositoryFile, stop: 
         OSError: the disk, or the hub, does not let it be fetched.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.utils._runtime import is_xet_available
 
     if stop.is_set():
         raise StoppedError
@@ -70,20 +72,26 @@ def fetch_file(cache: Path, repository: Repository, file: RepositoryFile, stop: 
         return
     url = hf_hub_url(repository.name, file.name, revision=repository.commit)
     found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
-    blob = place.blobs / str(found.etag)
-    if not (found.xet_file_data is not None and is_xet_available()) and not _has(blob, file.size):
+    blob = place.blobs / _part_of_path("ETag", str(found.etag))
+    if not _has(blob, file.size):
         blob.parent.mkdir(parents=True, exist_ok=True)
         part = blob.with_name(blob.name + PART)
         _transfer(url, part, file, stop)
         _verify(part, file)
         part.replace(blob)
-    # It finds the content there. Chunks of a content-addressed store it fetches, and verifies, itself.
+    # It finds the content there.
     path = Path(hf_hub_download(repository.name, file.name, revision=repository.commit, cache_dir=cache))
     if not _has(path, file.size):
         size = path.stat().st_size
         blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise WrongContentError(f"{file.name} has {size} bytes, and its hub says {file.size}")
+
+
+def _part_of_path(what: str, text: str) -> str:
+    if not _PART_OF_PATH.fullmatch(text):
+        raise ValueError(f"a hub's {what} must have letters, digits, dots, - and _ only, got {text[:200]!r}")
+    return text
 
 
 def _transfer(url: str, part: Path, file: RepositoryFile, stop: threading.Event) -> None:

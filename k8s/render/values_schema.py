@@ -76,15 +76,19 @@ LIMITS: dict[str, dict[str, Any]] = {
     "pools.*.weights.accessMode": {
         "enum": ["", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce", "ReadWriteOncePod"],
     },
-    "pools.*.weights.size": QUANTITY,
+    "pools.*.weights.size": QUANTITY | {"pattern": f"^$|{QUANTITY['pattern']}"},
     "pools.*.weights.image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "pools.*.weights.download.also": {
         "type": "array",
         "items": {"type": "string", "pattern": "^[\\w][\\w.-]*(/[\\w.-]+)?(@[\\w./-]+)?$"},
     },
-    "pools.*.weights.download.exclude": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    **{
+        f"pools.*.weights.download.{name}": {"type": "array", "items": {"type": "string", "minLength": 1}}
+        for name in ("include", "exclude")
+    },
     "pools.*.weights.download.parallel": {"type": "integer", "minimum": 1, "maximum": 64},
     "pools.*.weights.download.giveUpAfterSeconds": POSITIVE,
+    "pools.*.weights.download.waitSeconds": POSITIVE,
     "pools.*.weights.objectStore.endpoint": {"type": "string", "pattern": "^(https?://[^\\s/@]+/?)?$"},
     "ray.dashboardHost": {"enum": ["0.0.0.0", "::"]},  # noqa: S104 - Ray's word
     "networkPolicy.apiServer.cidrs": {"type": "array", "items": {"type": "string"}, "minItems": 1},

@@ -75,9 +75,9 @@ def claim_template(objects: list[Object]) -> Any:
     return volume_of(worker(objects, "each"), "models")["ephemeral"]["volumeClaimTemplate"]
 
 
-def fetching(objects: list[Object]) -> Any:
-    """Return the Job of the pool `shared`."""
-    return next(each for each in of_kind(objects, "Job") if each["metadata"]["labels"]["penstock.io/pool"] == "shared")
+def fetching(objects: list[Object], pool: str = "shared") -> Any:
+    """Return the Job of a pool."""
+    return next(each for each in of_kind(objects, "Job") if each["metadata"]["labels"]["penstock.io/pool"] == pool)
 
 
 def fetcher(objects: list[Object]) -> Any:
@@ -351,6 +351,26 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         "weights",
         lambda o: worker(o, "each")["initContainers"][0]["volumeMounts"][0].update(readOnly=True),
     ),
+    (
+        "weights_come_to_where_they_are_read",
+        "weights",
+        lambda o: one(o, "ConfigMap", "-weights")["data"].update(shared="org/other\n"),
+    ),
+    (
+        "weights_come_to_where_they_are_read",
+        "weights",
+        lambda o: one(o, "ConfigMap", "-weights")["data"].pop("shared"),
+    ),
+    (
+        "pods_name_no_model",
+        "weights",
+        lambda o: worker(o, "shared")["initContainers"][0]["args"].append("org/poet@v1"),
+    ),
+    (
+        "claims_can_be_shared",
+        "weights",
+        lambda o: fetching(o, "near")["spec"]["template"]["spec"].pop("nodeSelector"),
+    ),
     ("claims_can_be_shared", "weights", lambda o: drop(o, "PersistentVolumeClaim", "-shared")),
     (
         "claims_can_be_shared",
@@ -375,6 +395,11 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     ),
     ("jobs_end", "weights", lambda o: fetching(o)["spec"]["template"]["spec"].update(restartPolicy="OnFailure")),
     ("jobs_end", "weights", lambda o: fetching(o)["spec"]["podFailurePolicy"]["rules"].pop(0)),
+    (
+        "jobs_end",
+        "weights",
+        lambda o: fetching(o)["spec"]["template"]["spec"]["containers"].append({"name": "agent"}),
+    ),
     ("jobs_end", "weights", lambda o: fetching(o)["metadata"].update(name="penstock-weights-shared")),
     ("jobs_end", "weights", lambda o: fetching(o)["spec"].update(backoffLimit=0)),
     ("ways_lead_to_the_right_port", "ways-in", lambda o: route_to(one(o, "HTTPRoute")).update(port=8001)),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.k8s.charts import render_values
+from tests.k8s.charts import one, render_values
+from tests.k8s.rules import RULES
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +19,14 @@ GATEWAY = {"gateway.enabled": True, "gateway.parentRefs": [{"name": "g"}]}
     ("values", "complaint"),
     [
         ({"router.service.type": "ExternalName"}, "type"),
+        (
+            {"services.ipFamilyPolicy": "SingleStack", "services.ipFamilies": ["IPv6", "IPv4"]},
+            "ipFamilies must be one family where ipFamilyPolicy is SingleStack, got IPv6, IPv4",
+        ),
+        (
+            {"services.ipFamilyPolicy": "SingleStack", "router.service.ipFamilies": ["IPv6", "IPv4"]},
+            "ipFamilies must be one family where ipFamilyPolicy is SingleStack, got IPv6, IPv4",
+        ),
         (
             {"router.service.nodePort": 30051},
             "router.service.nodePort needs router.service.type NodePort or LoadBalancer, got ClusterIP",
@@ -94,3 +103,10 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint
     with pytest.raises(subprocess.CalledProcessError) as error:
         render_values("defaults", values)
     assert complaint in error.value.stderr
+
+
+def test_a_service_with_one_stack_has_the_first_of_the_families_of_all() -> None:
+    """Kubernetes refuses a second one."""
+    objects = render_values("ways-in", {"router.service.ipFamilyPolicy": "SingleStack"})
+    assert ["IPv6"] == one(objects, "Service", "-router")["spec"]["ipFamilies"]
+    assert [] == RULES["families_agree"](objects)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cluster.sources import SourceKind, source_of
-from tests.k8s.charts import of_kind, one, render, render_values
+from tests.k8s.charts import Object, of_kind, one, render, render_values
+from tests.k8s.rules import RULES
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,47 @@ def weights(**fields: Any) -> dict[str, Any]:
             "for a download, got ReadOnlyMany, which nobody can write",
         ),
         (weights(volume="existingClaim"), "pools.demo.weights.existingClaim must name a claim"),
-        (weights(volume="newClaim", existingClaim="c"), "volume must be existingClaim, because"),
+        (
+            weights(existingClaim="c"),
+            'existingClaim needs pools.demo.weights.volume existingClaim, got "", which is emptyDir',
+        ),
+        (
+            {**weights(readOnly=True), "ray.modelCache.existingClaim": "c"},
+            'volume existingClaim or newClaim, got "", which is existingClaim',
+        ),
+        (weights(volume="newClaim", existingClaim="c"), "existingClaim needs pools.demo.weights.volume existingClaim"),
+        (weights(volume="ephemeral", readOnly=True), "readOnly needs pools.demo.weights.volume existingClaim or"),
+        (weights(accessMode="ReadWriteMany"), "accessMode needs pools.demo.weights.volume existingClaim or newClaim"),
+        (weights(volume="image", image={"reference": "r"}, oneNode=True), "oneNode needs pools.demo.weights.volume"),
+        (weights(storageClass="s"), "storageClass needs pools.demo.weights.volume newClaim or ephemeral"),
+        (
+            weights(volume="existingClaim", existingClaim="c", size="1Ti"),
+            "size needs pools.demo.weights.volume emptyDir or newClaim or ephemeral, got existingClaim",
+        ),
+        (weights(image={"reference": "r"}), "image.reference needs pools.demo.weights.volume image, got emptyDir"),
+        (weights(download={"also": ["org/n"]}), "download.also needs pools.demo.weights.download.enabled"),
+        (
+            {
+                "pools.demo.settings.model": "org/m",
+                **weights(volume="ephemeral", download={"enabled": True, "also": ["o/n"]}),
+            },
+            "download.also needs pools.demo.weights.volume newClaim or existingClaim, got ephemeral",
+        ),
+        (
+            {
+                "pools.demo.workers.max": 1,
+                "ray.upgradeStrategy": "None",
+                **weights(volume="newClaim", accessMode="ReadWriteOnce", download={"enabled": True}),
+            },
+            "the Job and the workers that wait for it have the claim at once",
+        ),
+        (
+            {
+                "pools.demo.workers.max": 1,
+                **weights(volume="newClaim", accessMode="ReadWriteOncePod", oneNode=True, download={"enabled": True}),
+            },
+            "for a download, got ReadWriteOncePod",
+        ),
         (weights(volume="image"), "pools.demo.weights.image.reference must name an image"),
         (weights(volume="image", image={"reference": "r"}, download={"enabled": True}), "download must be off for"),
         (weights(volume="nfs"), "volume"),
@@ -60,7 +101,11 @@ def weights(**fields: Any) -> dict[str, Any]:
         ),
         (
             weights(objectStore={"endpoint": "https://s:9000"}),
-            "objectStore needs a settings.model that begins with s3://",
+            "networkPolicy.modelSources must name where https://s:9000 comes from",
+        ),
+        (
+            {"pools.demo.settings.vllm.lora_modules": {"poet": "s3://b/poet"}},
+            "networkPolicy.modelSources must name where s3://b/poet comes from",
         ),
         (weights(objectStore={"endpoint": "s:9000"}), "endpoint"),
         (
@@ -102,9 +147,8 @@ def test_what_comes_from_a_hub_is_known_as_the_engine_knows_it(model: str, sourc
             render_values("defaults", values)
         assert "download needs a model from a hub" in error.value.stderr
         return
-    (group,) = one(render_values("defaults", values), "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    (start,) = group["template"]["spec"]["initContainers"]
-    assert sources == [each for each in start["args"] if not each.startswith("--")]
+    wanted = one(render_values("defaults", values), "ConfigMap", "-weights")["data"]
+    assert {"demo": sources} == {pool: text.split() for pool, text in wanted.items()}
 
 
 def test_an_image_volume_is_refused_by_a_cluster_that_does_not_know_it() -> None:
@@ -151,4 +195,76 @@ def test_whoever_fetches_has_the_proxies_and_authorities_of_all_pods() -> None:
 def test_adapters_from_a_hub_can_come_while_a_replica_runs() -> None:
     groups = one(render("weights"), "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     names = {g["groupName"]: {e["name"] for e in g["template"]["spec"]["containers"][0]["env"]} for g in groups}
-    assert {"shared", "each", "near"} == {pool for pool, names in names.items() if "HF_HUB_OFFLINE" in names}
+    # A pod with a volume for itself has nobody who fetches the model of a later roll-out, so it may always ask.
+    assert {"shared", "near"} == {pool for pool, names in names.items() if "HF_HUB_OFFLINE" in names}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"download.also": ["org/next@v3", "org/another"]},
+        {"download.giveUpAfterSeconds": 60},
+        {"download.waitSeconds": 1000},
+        {"download.resources": {"limits": {"memory": "9Gi"}}},
+        {"settings": {"model": "org/next", "replicas": 2}},
+        {"settings": {"model": "org/model", "revision": "v7", "replicas": 2}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_of_models_is_no_second_ray_cluster(change: dict[str, Any]) -> None:
+    """KubeRay would start one for each change of the cluster's spec."""
+    paths = {name if name == "settings" else f"weights.{name}": value for name, value in change.items()}
+    changed = render_values("weights", {f"pools.shared.{name}": value for name, value in paths.items()})
+    before, after = (one(each, "RayService")["spec"]["rayClusterConfig"] for each in (render("weights"), changed))
+    assert before == after
+
+
+@pytest.mark.parametrize("pool", ["each", "given"])
+def test_pods_of_every_volume_learn_their_models_beside_their_template(pool: str) -> None:
+    changed = render_values("weights", {f"pools.{pool}.settings.model": "org/next"})
+    assert "org/next" in one(changed, "ConfigMap", "-weights")["data"][pool]
+    before, after = (one(each, "RayService")["spec"]["rayClusterConfig"] for each in (render("weights"), changed))
+    assert before == after
+
+
+def test_workers_do_not_wait_for_the_model_of_a_coming_roll_out() -> None:
+    objects = render("weights")
+    assert "org/next@v2" in fetched(objects, "shared")
+    assert "org/next@v2" not in one(objects, "ConfigMap", "-weights")["data"]["shared"]
+
+
+def test_the_pattern_of_one_form_reaches_who_fetches() -> None:
+    objects = render_values("weights", weights_of("shared", include=["*.json", "*Q4_K_M*.gguf"]))
+    assert {"--include=*.json", "--include=*Q4_K_M*.gguf"} <= set(fetched(objects, "shared"))
+
+
+def test_containers_of_all_pods_do_not_keep_a_job_from_its_end() -> None:
+    agent = {"name": "agent", "image": "registry.example.org/agent:1"}
+    assert [] == RULES["jobs_end"](render_values("weights", {"pods.containers": [agent]}))
+
+
+def test_a_size_alone_is_that_of_the_folder() -> None:
+    group = one(render_values("defaults", weights(size="500Gi")), "RayService")["spec"]["rayClusterConfig"][
+        "workerGroupSpecs"
+    ][0]
+    volumes = {each["name"]: each for each in group["template"]["spec"]["volumes"]}
+    assert {"sizeLimit": "500Gi"} == volumes["models"]["emptyDir"]
+
+
+def test_adapters_from_an_object_store_have_its_credentials() -> None:
+    """They may come while replicas run, so any model may need them."""
+    values = {"networkPolicy.modelSources": [{}], **weights(objectStore={"existingSecret": "store"})}
+    (group,) = one(render_values("defaults", values), "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    environ = {each["name"] for each in group["template"]["spec"]["containers"][0]["env"]}
+    assert "AWS_SECRET_ACCESS_KEY" in environ
+
+
+def weights_of(pool: str, **download: Any) -> dict[str, Any]:
+    return {f"pools.{pool}.weights.download.{name}": value for name, value in download.items()}
+
+
+def fetched(objects: list[Object], pool: str) -> list[str]:
+    """Return the arguments of a pool's Job."""
+    (job,) = (each for each in of_kind(objects, "Job") if each["metadata"]["labels"]["penstock.io/pool"] == pool)
+    args: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return args

@@ -16,8 +16,8 @@ Call with (list $ section text): the section of the values that has `pod`, and t
 {{- end -}}
 {{- $all := $.Values.pods -}}
 {{- $labels := $template.metadata.labels -}}
-{{- /* A container beside the test would run on, and the test never end. */ -}}
-{{- if eq (get $labels "app.kubernetes.io/component") "test" -}}{{- $all = omit $all "containers" -}}{{- end -}}
+{{- /* A container beside what must end would run on, and its pod never end. */ -}}
+{{- if has (get $labels "app.kubernetes.io/component") (list "test" "weights") -}}{{- $all = omit $all "containers" -}}{{- end -}}
 {{- $older := pick $section "nodeSelector" "tolerations" "affinity" "priorityClassName" "env" -}}
 {{- with $section.podAnnotations -}}{{- $_ := set $older "annotations" . -}}{{- end -}}
 {{- $pod := default dict $section.pod -}}

@@ -53,10 +53,19 @@ sessionAffinityConfig: {clientIP: {timeoutSeconds: {{ int . }}}}
 {{- define "penstock.ipFamilies" -}}
 {{- $all := (index . 0).Values.services -}}
 {{- $service := default dict (index . 1) -}}
-{{- with default $all.ipFamilyPolicy $service.ipFamilyPolicy }}
+{{- $policy := default $all.ipFamilyPolicy $service.ipFamilyPolicy -}}
+{{- $families := default $all.ipFamilies $service.ipFamilies -}}
+{{- if and (eq (default "" $policy) "SingleStack") (gt (len (default list $families)) 1) -}}
+{{- if or $service.ipFamilies (not $service.ipFamilyPolicy) -}}
+{{- fail (printf "ipFamilies must be one family where ipFamilyPolicy is SingleStack, got %s" (join ", " $families)) -}}
+{{- end -}}
+{{- /* Of those that hold for all Services. */ -}}
+{{- $families = list (first $families) -}}
+{{- end -}}
+{{- with $policy }}
 ipFamilyPolicy: {{ . }}
 {{- end }}
-{{- with default $all.ipFamilies $service.ipFamilies }}
+{{- with $families }}
 ipFamilies: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -1,28 +1,32 @@
 {{/*
 How the pods of a pool get their weights, with all defaults: as JSON. Call with (list $ pool).
-`shared` says whether the pods have one volume, `sources` what a hub has of the pool's models.
+`shared` says whether the pods have one volume, `sources` what a hub has of the pool's models, `fetched` what a Job
+fetches. `own` is what the values say.
 */}}
 {{- define "penstock.weights" -}}
 {{- $ := index . 0 -}}
 {{- $pool := index . 1 -}}
 {{- $own := deepCopy (default dict $pool.weights) -}}
 {{- $cache := $.Values.ray.modelCache -}}
-{{- $base := dict "volume" "" "existingClaim" "" "readOnly" false "accessMode" "" "size" "100Gi" "storageClass" "" "oneNode" false -}}
+{{- $base := dict "volume" "" "existingClaim" "" "readOnly" false "accessMode" "" "size" "" "storageClass" "" "oneNode" false -}}
 {{- $_ := set $base "image" (dict "reference" "" "pullPolicy" "IfNotPresent") -}}
-{{- $_ := set $base "download" (dict "enabled" false "also" list "exclude" list "parallel" 4 "giveUpAfterSeconds" 21600 "offline" true "resources" dict "pod" dict) -}}
+{{- $_ := set $base "download" (dict "enabled" false "also" list "include" list "exclude" list "parallel" 4 "giveUpAfterSeconds" 21600 "waitSeconds" 86400 "offline" true "resources" dict "pod" dict) -}}
 {{- $_ := set $base "objectStore" (dict "existingSecret" "" "endpoint" "" "region" "" "pathStyle" false "caSecret" "" "caKey" "ca.crt") -}}
 {{- if not $own.volume -}}
 {{- $_ := set $base "volume" (ne $cache.existingClaim "" | ternary "existingClaim" "emptyDir") -}}
 {{- $_ := set $base "existingClaim" $cache.existingClaim -}}
 {{- $_ := set $base "readOnly" $cache.readOnly -}}
 {{- $_ := set $base "size" $cache.sizeLimit -}}
-{{- range list "volume" "existingClaim" "readOnly" "size" -}}{{- $_ := unset $own . -}}{{- end -}}
+{{- range list "volume" "existingClaim" "readOnly" -}}{{- $_ := unset $own . -}}{{- end -}}
 {{- end -}}
-{{- $found := mergeOverwrite $base $own -}}
+{{- $found := mergeOverwrite $base (ternary $own (omit $own "size") (ne (default "" $own.size | toString) "")) -}}
+{{- if not $found.size -}}{{- $_ := set $found "size" "100Gi" -}}{{- end -}}
 {{- /* A merge passes over what is false. */ -}}
 {{- if hasKey (default dict $own.download) "offline" -}}{{- $_ := set $found.download "offline" $own.download.offline -}}{{- end -}}
 {{- $_ := set $found "shared" (has $found.volume (list "existingClaim" "newClaim")) -}}
 {{- $_ := set $found "sources" (include "penstock.hubSources" $pool | fromJsonArray) -}}
+{{- $_ := set $found "fetched" (concat $found.sources $found.download.also | uniq) -}}
+{{- $_ := set $found "own" (default dict $pool.weights) -}}
 {{- toJson $found -}}
 {{- end }}
 
@@ -42,12 +46,47 @@ How the pods of a pool get their weights, with all defaults: as JSON. Call with 
 {{- $found = append $found (and (ne $revision "") (not (contains "@" $model)) | ternary (printf "%s@%s" $model $revision) $model) -}}
 {{- end -}}
 {{- $vllm := default dict $settings.vllm -}}
-{{- $more := concat (list (default dict $vllm.speculative).model) (default dict $vllm.lora_modules | values) ((default dict (default dict .weights).download).also | default list) -}}
+{{- $more := concat (list (default dict $vllm.speculative).model) (default dict $vllm.lora_modules | values) -}}
 {{- range $more -}}
 {{- if and . (include "penstock.isHub" (toString .)) -}}{{- $found = append $found . -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson (uniq $found) -}}
+{{- end }}
+
+{{/* Object stores from which an engine of the pool takes models or adapters: their URLs. Call with the pool. */}}
+{{- define "penstock.storedSources" -}}
+{{- $found := list -}}
+{{- $settings := default dict .settings -}}
+{{- if ne (default "vllm" $settings.engine) "sim" -}}
+{{- $vllm := default dict $settings.vllm -}}
+{{- range concat (list $settings.model (default dict $vllm.speculative).model) (default dict $vllm.lora_modules | values) -}}
+{{- if regexMatch "^(?i)(s3|gs|az)://" (default "" . | toString) -}}{{- $found = append $found . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{/* Resource of which a worker gets its GPUs; empty for none. Call with the pool. */}}
+{{- define "penstock.accelerator" -}}
+{{- if eq .device "gpu" -}}{{- hasKey .workers "accelerator" | ternary .workers.accelerator "nvidia.com/gpu" -}}{{- end -}}
+{{- end }}
+
+{{/*
+What puts the Job of a download onto the node of the workers, where they share a claim that one node can mount: as a
+section for penstock.pod. Call with the pool.
+*/}}
+{{- define "penstock.besideWorkers" -}}
+{{- $found := dict "nodeSelector" dict "tolerations" list "affinity" dict -}}
+{{- with include "penstock.accelerator" . -}}
+{{- $_ := set $found "tolerations" (list (dict "key" . "operator" "Exists" "effect" "NoSchedule")) -}}
+{{- end -}}
+{{- range list .workers (default dict .workers.pod) -}}
+{{- $_ := set $found "nodeSelector" (mergeOverwrite $found.nodeSelector (deepCopy (default dict .nodeSelector))) -}}
+{{- $_ := set $found "tolerations" (concat $found.tolerations (default list .tolerations)) -}}
+{{- $_ := set $found "affinity" (mergeOverwrite $found.affinity (deepCopy (default dict .affinity))) -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end }}
 
 {{/* Name of the claim with a pool's weights. Call with (list $ weights slug). */}}
@@ -80,6 +119,13 @@ How the pods of a pool get their weights, with all defaults: as JSON. Call with 
   {{- else }}
   emptyDir: {sizeLimit: {{ $weights.size }}}
   {{- end }}
+{{- if $weights.download.enabled }}
+# Beside the pod: a name in its template would make every other model a second Ray cluster.
+- name: wanted-weights
+  configMap:
+    name: {{ include "penstock.fullname" (index . 0) }}-weights
+    items: [{key: {{ index . 2 | quote }}, path: models}]
+{{- end }}
 {{- with $weights.objectStore.caSecret }}
 - name: object-store-ca
   secret:
@@ -119,7 +165,7 @@ How the pods of a pool get their weights, with all defaults: as JSON. Call with 
 # Code that comes with models is compiled into here.
 - {name: HF_MODULES_CACHE, value: /home/penstock/.cache/hf-modules}
 {{- end }}
-{{- if and $weights.download.enabled $weights.download.offline }}
+{{- if and $weights.download.enabled $weights.shared $weights.download.offline }}
 # All that is needed is in the cache before a replica starts.
 - {name: HF_HUB_OFFLINE, value: "1"}
 {{- end }}
@@ -159,40 +205,36 @@ initContainers:
     imagePullPolicy: {{ $.Values.images.replica.pullPolicy }}
     command: [penstock, weights, {{ $weights.shared | ternary "wait" "fetch" }}]
     args:
-      {{- if $weights.shared }}
-      {{- toYaml $weights.sources | nindent 6 }}
-      - --timeout={{ int64 $weights.download.giveUpAfterSeconds }}
-      {{- else }}
+      - --list=/etc/penstock/weights/models
+      {{- if not $weights.shared }}
       {{- include "penstock.fetchArguments" $weights | nindent 6 }}
       {{- end }}
     env:
       - {name: HOME, value: /home/penstock}
       {{- include "penstock.hubEnv" . | nindent 6 }}
-      {{- if not $weights.shared }}
-      {{- include "penstock.fetchEnv" . | nindent 6 }}
-      {{- end }}
+    {{- if $weights.shared }}
+    resources: {requests: {cpu: 100m, memory: 256Mi}, limits: {cpu: "1", memory: 1Gi}}
+    {{- else }}
     resources: {{- include "penstock.fetchResources" $weights | nindent 6 }}
+    {{- end }}
     securityContext: {{- include "penstock.containerSecurity" $ | nindent 6 }}
     volumeMounts:
       - {name: models, mountPath: /models/cache{{ if and $weights.shared $weights.readOnly }}, readOnly: true{{ end }}}
+      - {name: wanted-weights, mountPath: /etc/penstock/weights, readOnly: true}
       - {name: home, mountPath: /home/penstock}
       - {name: tmp, mountPath: /tmp}
 {{- end }}
 {{- end }}
 
 {{- define "penstock.fetchArguments" -}}
-{{- toYaml .sources }}
+{{- range .download.include }}
+- {{ printf "--include=%s" . | quote }}
+{{- end }}
 {{- range .download.exclude }}
 - {{ printf "--exclude=%s" . | quote }}
 {{- end }}
 - --parallel={{ int .download.parallel }}
 - --give-up-after={{ int64 .download.giveUpAfterSeconds }}
-{{- end }}
-
-{{- define "penstock.fetchEnv" -}}
-# What is fetched goes to the cache once. The library would keep pieces of it beside.
-- {name: HF_XET_CACHE, value: /tmp/xet}
-- {name: HF_XET_CHUNK_CACHE_SIZE_BYTES, value: "0"}
 {{- end }}
 
 {{- define "penstock.fetchResources" -}}
@@ -205,7 +247,7 @@ initContainers:
 {{- $longest := 0 -}}
 {{- range .Values.pools -}}
 {{- $download := (include "penstock.weights" (list $ .) | fromJson).download -}}
-{{- if $download.enabled -}}{{- $longest = max $longest (int64 $download.giveUpAfterSeconds) -}}{{- end -}}
+{{- if $download.enabled -}}{{- $longest = max $longest (int64 $download.waitSeconds) -}}{{- end -}}
 {{- end -}}
 {{- .Values.ray.initializingTimeout }}{{ if $longest }}{{ $longest }}s{{ end -}}
 {{- end }}

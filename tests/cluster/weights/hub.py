@@ -40,6 +40,8 @@ class Hub:
     released: threading.Event = field(default_factory=threading.Event)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and Range of each request."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers of files, or others instead."""
     url: str = ""
 
     def release(self) -> None:
@@ -104,6 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         declared = self.hub.files[name]
         content = self.hub.served.get(name, declared)
         headers = {"X-Repo-Commit": commit, "ETag": f'"{digest_of(name, declared)}"', "Accept-Ranges": "bytes"}
+        headers |= self.hub.headers
         if self.command == "HEAD":
             self._send(200, content, headers)
             return

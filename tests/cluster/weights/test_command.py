@@ -74,6 +74,26 @@ def test_models_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Capt
     assert "after 0 s" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_wait_follows_a_list_that_changes(hub: Hub, tmp_path: Path) -> None:
+    """So that a name with a mistake can be mended while pods wait."""
+    assert 0 == output(start(hub, tmp_path, "fetch", MODEL))[0]
+    models = tmp_path / "models"
+    models.write_text("org/mistake\n")
+    waiting = start(hub, tmp_path, "wait", "--list", str(models))
+    assert waiting.stdout is not None
+    assert f"waiting: org/mistake is not in {tmp_path}\n" == waiting.stdout.readline()
+    models.write_text(f"{MODEL}\n")
+    assert (0, f"complete: {MODEL}\n") == output(waiting)
+
+
+def test_a_list_must_name_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["weights", "check"])
+    assert "MODEL: must name at least one, here or in --list" in capsys.readouterr().err
+    assert 2 == main(["weights", "check", "--list", str(tmp_path / "none")])
+    assert "--list: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import close_session, constants, hf_hub_download, snapshot_download
+from huggingface_hub.utils._runtime import is_xet_available
 
 from cluster.errors import FetchGivenUpError, SettingsError
 from cluster.sources import ModelSource, source_of
@@ -20,6 +21,7 @@ from cluster.weights.cache import RepositoryCache, what_lacks
 from cluster.weights.fetch import FetchOptions, fetch
 from cluster.weights.retry import RetryRules
 from tests.cluster.weights.hub import COMMIT, NAME, OTHER, Hub, digest_of, serving
+from tests.support.waiting import until_sync
 
 WEIGHTS = bytes(range(256)) * 4096
 FILES = {
@@ -273,3 +275,48 @@ def test_progress_is_shown_while_it_lasts(hub: Hub, cache: Path) -> None:
     fetch(SOURCE, FetchOptions(cache, parallel=1, report_s=0.01), say)
     assert any(re.match(rf"{NAME}@{COMMIT[:12]}: [0-9.]+ MiB of 2.0 MiB \([1-9][0-9]? %\), ", each) for each in said)
     assert "" == what_lacks(cache, SOURCE)
+
+
+def test_files_of_a_content_addressed_store_are_fetched_in_a_way_that_goes_on(hub: Hub, cache: Path) -> None:
+    """What the library's own client of such a store leaves behind when it is killed, nobody continues or removes."""
+    assert is_xet_available()
+    hub.headers = {"X-Xet-Hash": "3" * 64, "X-Xet-Refresh-Route": "/none"}
+    hub.cuts = [(FIRST, 100_000)]
+    Run(cache)()
+    assert ["", "bytes=65536-"] == hub.ranges(FIRST)
+    assert "" == what_lacks(cache, SOURCE)
+
+
+@pytest.mark.parametrize("etag", ["/tmp/elsewhere", "../../elsewhere", ".."])  # noqa: S108 - never written
+def test_a_hub_names_no_path_outside_of_the_cache(hub: Hub, cache: Path, etag: str) -> None:
+    hub.headers = {"ETag": f'"{etag}"'}
+    with pytest.raises(SettingsError, match="a hub's ETag must have letters, digits"):
+        Run(cache)()
+    assert [] == hub.ranges(FIRST)
+
+
+def test_an_interrupt_ends_it_and_not_only_the_wait_for_it(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.holds = {FIRST: 300_000}
+
+    def interrupted(*_: object, **__: object) -> object:
+        until_sync(lambda: bool(hub.ranges(FIRST)))
+        hub.release()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cluster.weights.fetch.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Run(cache, parallel=1)()
+    assert ([], [""]) == (hub.ranges("config.json"), hub.ranges(FIRST))
+
+
+def test_an_error_that_lasts_ends_those_who_wait_for_their_next_try(hub: Hub, cache: Path) -> None:
+    """The hub asks for an hour. Nobody stands in for the sleep, so that without the end this test would take it."""
+    hub.refusals = [
+        (f"HEAD /{NAME}/resolve/{COMMIT}/{FIRST}", 429, {"Retry-After": "3600"}),
+        (f"HEAD /{NAME}/resolve/{COMMIT}/config.json", 404, {"X-Error-Code": "EntryNotFound"}),
+    ]
+    said: list[str] = []
+    with pytest.raises(SettingsError, match=r"config\.json"):
+        fetch(SOURCE, FetchOptions(cache, parallel=5, report_s=3600.0), said.append)

@@ -47,6 +47,17 @@ def test_weights_in_an_older_form_are_wanted_where_there_are_no_others() -> None
     assert ["adapter/a.safetensors", "pytorch_model.bin"] == chosen("pytorch_model.bin", "adapter/a.safetensors")
 
 
+def test_what_no_safetensors_have_is_wanted_whatever_its_form() -> None:
+    """vLLM leaves out a dense layer without a file, and makes other vectors."""
+    parts = ("1_Pooling/config.json", "2_Dense/pytorch_model.bin", "3_Dense/model.safetensors", "colbert_linear.pt")
+    names = ("model.safetensors", *parts)
+    assert sorted(names) == chosen(*names, "pytorch_model.bin", "3_Dense/pytorch_model.bin", "optimizer.pt")
+    # Those of an adapter are not the model's.
+    assert ["adapter_model.safetensors", "pytorch_model.bin"] == chosen(
+        "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin"
+    )
+
+
 def test_patterns_choose_and_leave_out() -> None:
     assert ["config.json"] == chosen(*LLAMA, include=("config.json",))
     assert "consolidated.safetensors" not in chosen(*LLAMA, exclude=("consolidated*",))

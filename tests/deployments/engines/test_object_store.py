@@ -91,6 +91,10 @@ def test_an_engine_starts_from_no_other_place_without_the_package(monkeypatch: p
         ({"model": URL, "vllm": {"load_format": "gguf"}}, "load_format must be one of auto, .*got 'gguf'"),
         ({"model": URL, "revision": "v1"}, "revision must be unset where model is 's3://bucket/models/m'"),
         ({"model": "demo", "revision": "v1"}, "revision must be unset where model is 'demo'"),
+        ({"model": "/models/m", "revision": "v1"}, "revision must be unset where model is '/models/m'"),
+        ({"model": "org/m@v1", "revision": "v2"}, "revision must be unset where model has one already, got 'org/m@v1'"),
+        ({"model": "org/m", "revision": "../../elsewhere"}, "revision"),
+        ({"model": "org/m", "revision": "/elsewhere"}, "revision"),
         ({"model": "s3:/bucket/m"}, "must have two slashes"),
         ({"model": "m", "vllm": {"lora_modules": {"a": "http://x"}}}, "must be a folder, a hub id, or a URL"),
         (
@@ -108,11 +112,15 @@ def test_a_simulated_engine_needs_no_store() -> None:
     build_engine(PoolSettings(model=URL, engine=EngineKind.SIM))
 
 
-def test_a_revision_holds_for_weights_tokenizer_and_code() -> None:
-    pinned = ("revision", "tokenizer_revision", "code_revision")
+def test_a_revision_holds_for_weights_and_tokenizer_and_code_has_one_of_its_own() -> None:
+    """Code may be of another repository, which does not have the weights' commit."""
+    pinned = ("revision", "tokenizer_revision")
     for pool in (PoolSettings(model="org/m", revision="abc"), PoolSettings(model="org/m@abc")):
         found = engine_arguments(pool, model_source(pool).engine_name, on_cpu=False)
-        assert ("org/m", ["abc"] * 3) == (found["model"], [found[name] for name in pinned])
+        assert ("org/m", ["abc"] * 2) == (found["model"], [found[name] for name in pinned])
+        assert "code_revision" not in found
+    other = PoolSettings(model="org/m", revision="abc", vllm=VllmSettings(extra={"code_revision": "def"}))
+    assert "def" == engine_arguments(other, "org/m", on_cpu=False)["code_revision"]
     free = engine_arguments(PoolSettings(model="org/m"), "org/m", on_cpu=False)
     assert not set(pinned) & set(free)
 

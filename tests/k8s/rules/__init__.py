@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
         operations.node_drains_end,
         operations.spreads_count_only_nodes_that_pods_may_use,
         weights.weights_come_to_where_they_are_read,
+        weights.pods_name_no_model,
         weights.claims_can_be_shared,
         weights.starts_have_time_for_weights,
         weights.jobs_end,

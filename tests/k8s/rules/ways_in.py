@@ -84,6 +84,9 @@ def families_agree(objects: list[Object]) -> list[str]:
     """A Service asks for no more families than its policy allows, and in a cluster with IPv6 Ray listens there."""
     found = []
     families = set()
+    having = [each for each in of_kind(objects, "Service") if "ipFamilies" in each["spec"]]
+    if having and len(having) != len(of_kind(objects, "Service")):
+        found.append(f"Services without families: {len(of_kind(objects, 'Service')) - len(having)}")
     for each in of_kind(objects, "Service"):
         own = each["spec"].get("ipFamilies", [])
         families |= set(own)

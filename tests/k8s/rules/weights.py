@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.k8s.charts import Object, of_kind, one
 from tests.k8s.view import PodSpec, pods
 
 CACHE = "/models/cache"
+DAY_S = 86400.0
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
@@ -37,10 +39,23 @@ def weights_come_to_where_they_are_read(objects: list[Object]) -> list[str]:
                 if _mount(start).get("readOnly"):
                     found.append(f"{pod.owner}: fetches to a volume that it can't write")
                 continue
-            wanted = _models(start)
-            if not any(_fetches(job, pod, start, wanted) for job in jobs):
+            wanted = _wanted(objects, pod)
+            if not wanted or not any(_fetches(job, pod, start, wanted) for job in jobs):
                 found.append(f"{pod.owner}: nobody fetches {', '.join(sorted(wanted))} to its claim")
     return found
+
+
+def pods_name_no_model(objects: list[Object]) -> list[str]:
+    """KubeRay starts a second cluster, with as many GPUs again, for each change of a pod's template. So models are
+    named beside it.
+    """
+    return [
+        f"{pod.owner}: {name}: {each} is in the pod's template"
+        for pod in _workers(objects)
+        for each in _wanted(objects, pod)
+        for name, content in _texts(pod.spec)
+        if each in content
+    ]
 
 
 def claims_can_be_shared(objects: list[Object]) -> list[str]:
@@ -65,6 +80,8 @@ def claims_can_be_shared(objects: list[Object]) -> list[str]:
         pool = claim["metadata"]["labels"]["penstock.io/pool"]
         if not modes & MANY and most[pool] > 1:
             found.append(f"{name}: {modes} for up to {most[pool]} pods")
+        if not modes & MANY:
+            found += _apart(objects, pool, name)
         if claim["metadata"].get("annotations", {}).get("helm.sh/resource-policy") != "keep":
             found.append(f"{name}: goes with the release, and hours of downloads with it")
     return found
@@ -74,24 +91,25 @@ def starts_have_time_for_weights(objects: list[Object]) -> list[str]:
     """KubeRay gives up for good on a cluster that takes too long. Its weights come first."""
     text = one(objects, "RayService")["metadata"]["annotations"]["ray.io/initializing-timeout"]
     given = sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([0-9.]+)(ms|h|m|s)", text))
-    found = []
-    for pod in _workers(objects):
-        for start in pod.spec.get("initContainers", []):
-            for argument in start.get("args", []):
-                flag, _, value = argument.partition("=")
-                if flag in ("--timeout", "--give-up-after") and given <= float(value):
-                    found.append(f"{pod.owner}: weights may take {value} s, and the whole cluster {given:.0f} s")
-    return found
+    return [
+        f"{pod.owner}: weights may take a day, and the whole cluster {given:.0f} s"
+        for pod in _workers(objects)
+        if any(start["name"] == "weights" for start in pod.spec.get("initContainers", [])) and given <= DAY_S
+    ]
 
 
 def jobs_end(objects: list[Object]) -> list[str]:
-    """A Job has no second try of what can never work, has its own name for each content, and tries again else."""
+    """A Job has no second try of what can never work, has its own name for each content, and tries again else. Nothing
+    runs on beside its only container.
+    """
     found = []
     for job in of_kind(objects, "Job"):
         name, spec = job["metadata"]["name"], job["spec"]
         if spec["template"]["spec"]["restartPolicy"] != "Never":
             found.append(f"{name}: Kubernetes refuses a policy on failures with another restart policy")
         containers = {each["name"] for each in spec["template"]["spec"]["containers"]}
+        if len(containers) != 1:
+            found.append(f"{name}: ends only when all of {sorted(containers)} end")
         lasting = [rule["onExitCodes"] for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "FailJob"]
         if not any(each["containerName"] in containers and 2 in each["values"] for each in lasting):
             found.append(f"{name}: tries again what can't work")
@@ -111,6 +129,32 @@ def _fetches(job: PodSpec, pod: PodSpec, start: dict[str, Any], wanted: set[str]
     same_place = _claim(job).get("claimName") == _claim(pod).get("claimName")
     same_folder = _environ(fetch).get("HF_HOME") == _environ(start)["HF_HOME"] and _mount(fetch)["mountPath"] == CACHE
     return same_place and same_folder and wanted <= _models(fetch)
+
+
+def _wanted(objects: list[Object], pod: PodSpec) -> set[str]:
+    """Return the models that a pod waits for, or fetches: the lines of its file."""
+    volume = next((each["configMap"] for each in pod.spec["volumes"] if each["name"] == "wanted-weights"), None)
+    if volume is None:
+        return set()
+    (item,) = volume["items"]
+    (found,) = (each for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"] == volume["name"])
+    return set(found["data"].get(item["key"], "").split())
+
+
+def _texts(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    return [(each["name"], json.dumps(each)) for each in containers]
+
+
+def _apart(objects: list[Object], pool: str, claim: str) -> list[str]:
+    """Return why the Job of a pool may run on another node than its workers."""
+    (worker,) = (pod for pod in _workers(objects) if pod.labels["penstock.io/pool"] == pool)
+    found = []
+    for job in (pod for pod in pods(objects) if pod.component == "weights" and _claim(pod).get("claimName") == claim):
+        for field in ("nodeSelector", "affinity", "tolerations"):
+            if job.spec.get(field) != worker.spec.get(field):
+                found.append(f"{job.owner}: its {field} is not that of {worker.owner}, and one node can mount {claim}")
+    return found
 
 
 def _models(container: dict[str, Any]) -> set[str]:

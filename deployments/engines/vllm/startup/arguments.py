@@ -85,9 +85,11 @@ def engine_arguments(
 
 
 def revision_arguments(pool: PoolSettings) -> dict[str, str]:
-    """Return the arguments that pin a hub's repository: weights, tokenizer and code are of one revision."""
+    """Return the arguments that pin a hub's repository. Its own code is of the same revision by itself, and code of
+    another repository, which a model may name, has no such revision: `code_revision` would ask for it there.
+    """
     revision = source_of(pool.model, pool.revision).revision
-    return dict.fromkeys(("revision", "tokenizer_revision", "code_revision"), revision) if revision else {}
+    return dict.fromkeys(("revision", "tokenizer_revision"), revision) if revision else {}
 
 
 def works_in_core(pool: PoolSettings, *, on_cpu: bool) -> bool:

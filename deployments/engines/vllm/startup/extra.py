@@ -55,7 +55,6 @@ REFUSED = {
     "tokenizer": _TOKENIZER,
     "tokenizer_mode": _TOKENIZER,
     "tokenizer_revision": _TOKENIZER,
-    "code_revision": "the code is of the same revision as the model, which is the setting revision",
 }
 """Arguments that would break a replica, with the reason."""
 _STRUCTURED = {

@@ -42,7 +42,6 @@ def test_an_argument_without_a_setting_is_passed_on_as_it_is() -> None:
         ("data_parallel_size", "set replicas for more"),
         ("runner", "set task instead"),
         ("revision", "set revision instead"),
-        ("code_revision", "of the same revision as the model"),
     ],
 )
 def test_an_argument_with_a_setting_or_that_would_break_a_replica_is_refused(name: str, words: str) -> None:
