@@ -303,8 +303,8 @@ class PoolSettings(Section):
     """Model: a local folder, a hub id, the URL of a prefix in an object store (s3://, gs://, az://), or "demo" for the
     model that ships with Penstock. A simulated engine uses only the tokenizer of a local folder."""
     revision: str = Field(default="", max_length=255, pattern=rf"^({REVISION})?$")
-    """Commit, tag or branch of a model from a hub, for its weights, its tokenizer and its own code. Name a commit, so that
-    replicas that start later get the same weights. Default: the newest."""
+    """Commit, tag or branch of a model from a hub, for its weights, its tokenizer and its own code. Name a commit, so
+    that replicas that start later get the same weights. Default: the newest."""
     engine: EngineKind = EngineKind.VLLM
     """Engine of the replicas: vLLM, or a simulated one for tests and load tests."""
     task: TaskKind = TaskKind.AUTO

@@ -68,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="*", metavar="MODEL", help="hub id, with @ and a commit, tag or branch")
     parser.add_argument(
-        "--list", type=word, metavar="FILE", help="file with further models, one a line; a wait reads it again and again"
+        "--list", type=word, metavar="FILE", help="file with further models, one a line; a wait reads it repeatedly"
     )
     parser.add_argument(
         "--cache", type=folder, metavar="DIR", help="the hub's cache (default: HF_HUB_CACHE, or hub in HF_HOME)"

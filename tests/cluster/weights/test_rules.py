@@ -48,7 +48,7 @@ def test_weights_in_an_older_form_are_wanted_where_there_are_no_others() -> None
 
 
 def test_what_no_safetensors_have_is_wanted_whatever_its_form() -> None:
-    """vLLM leaves out a dense layer without a file, and makes other vectors."""
+    """VLLM leaves out a dense layer without a file, and makes other vectors."""
     parts = ("1_Pooling/config.json", "2_Dense/pytorch_model.bin", "3_Dense/model.safetensors", "colbert_linear.pt")
     names = ("model.safetensors", *parts)
     assert sorted(names) == chosen(*names, "pytorch_model.bin", "3_Dense/pytorch_model.bin", "optimizer.pt")
