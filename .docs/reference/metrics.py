@@ -75,4 +75,4 @@ def _autoscaler() -> CollectorRegistry:
     scaler = MagicMock(leading=True)
     scaler.record.steps = [SimpleNamespace(name="demand", value=0.0)]
     scaler.record.demands = [MagicMock(deadline_s=None, request_class=RequestClass.STANDARD)]
-    return AutoscalerMetrics({"pool": scaler}).registry
+    return AutoscalerMetrics(lambda: {"pool": scaler}).registry

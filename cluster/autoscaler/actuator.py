@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cluster.errors import ActuatorError, BootstrapError
+from cluster.lifecycle import TaskOwner
 from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import app_name
 from cluster.trust.announcement import replica_name
+
+Result = TypeVar("Result")
 
 BAD_STATES = ("DEPLOY_FAILED", "UNHEALTHY")
 
@@ -71,3 +76,63 @@ class ServeActuator:
             await self._serve.scale(pool, replicas)
         except BootstrapError as error:
             raise ActuatorError(pool, str(error)) from error
+
+
+class PatientActuator:
+    """Actuator of one pool whose answers are waited for only so long.
+
+    A number that is on its way can't be called back: it may take effect after its caller has given up.
+    """
+
+    def __init__(self, pool: str, actuator: Actuator, patience_s: float) -> None:
+        self._pool = pool
+        self._actuator = actuator
+        self._patience_s = patience_s
+        self._owner = TaskOwner(f"actuator {pool}")
+        self._sent: asyncio.Task[ActuatorError | None] | None = None
+
+    async def look(self) -> Actual:
+        """Read the state of the pool.
+
+        Raises:
+            ActuatorError: it can't be read, or not in time.
+        """
+        return await self._in_time(self._actuator.look(self._pool))
+
+    async def scale(self, replicas: int) -> None:
+        """Set the number of replicas, after any number before it.
+
+        Raises:
+            ActuatorError: the platform did not accept the number, or did not answer in time.
+        """
+        if (refused := await self._in_time(self._send(replicas))) is not None:
+            raise refused
+
+    async def _send(self, replicas: int) -> ActuatorError | None:
+        await self.settled()
+        self._sent = self._owner.spawn(self._scale(replicas), "scale")
+        return await asyncio.shield(self._sent)
+
+    async def _scale(self, replicas: int) -> ActuatorError | None:
+        """Return the error instead of raising it: the caller may no longer wait."""
+        try:
+            await self._actuator.scale(self._pool, replicas)
+        except ActuatorError as error:
+            return error
+        return None
+
+    async def settled(self) -> None:
+        """Wait until no number is on its way."""
+        while self._sent is not None and not self._sent.done():
+            await asyncio.wait([self._sent])
+
+    async def close(self) -> None:
+        """Wait for no number any more."""
+        await self._owner.close()
+
+    async def _in_time(self, call: Awaitable[Result]) -> Result:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await call
+        except TimeoutError:
+            raise ActuatorError(self._pool, f"no answer within {self._patience_s:.1f} s") from None

@@ -22,7 +22,7 @@ from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
-from cluster.registry.contract import RegistryStore, Watcher
+from cluster.registry.contract import Entry, RegistryStore, Watcher
 from cluster.registry.pools import KIND, in_force
 from cluster.registry.view import RegistryView
 from cluster.rollout.book import RolloutBook
@@ -32,6 +32,9 @@ from cluster.telemetry.otlp_metrics import MetricPush, open_push
 from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Pause before a change that could not be brought into force is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class Autoscaler:
         self._changed = asyncio.Event()
         self._connections: dict[str, _Connections] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
-        self.scalers: dict[str, PoolScaler] = {}
+        self.scalers: Mapping[str, PoolScaler] = {}
+        """Scalers by pool. The mapping is replaced and never changed: the HTTP endpoints' threads go through it."""
         for name in scaled_pools(settings.pools):
             self._open(name, settings.pools[name])
 
@@ -90,9 +94,10 @@ class Autoscaler:
         stores, host = self._stores, self._settings.autoscaler
         rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
         own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
-        self.scalers[name] = PoolScaler(
+        scaler = PoolScaler(
             *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret), rollouts=rollouts
         )
+        self.scalers = {**self.scalers, name: scaler}
 
     @property
     def port(self) -> int:
@@ -106,7 +111,7 @@ class Autoscaler:
             SettingsError: the address of the HTTP endpoints can't be used.
         """
         host = self._settings.autoscaler
-        metrics = AutoscalerMetrics(self.scalers)
+        metrics = AutoscalerMetrics(lambda: self.scalers)
         try:
             self._server = ObservedServer(host.host, host.port, metrics.registry, self.healthy, self.ready)
         except OSError as error:
@@ -114,45 +119,77 @@ class Autoscaler:
             raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be used: {why}") from error
         resource = {"service.name": "penstock-autoscaler", "service.instance.id": self.holder}
         self._push = open_push(self._settings.telemetry.push(resource), metrics.registry)
-        for scaler in self.scalers.values():
-            self._begin(scaler)
-        if self._view is not None:
-            self._view.listen(KIND, lambda _: self._changed.set())
+        if self._view is None:
+            for scaler in self.scalers.values():
+                self._begin(scaler)
+        else:
+            self._view.listen(KIND, self._hear)
             self._owner.spawn(self._view.watch(), "registry")
-            self._owner.spawn(self._follow(), "follow")
+            self._owner.spawn(self._follow(self._view), "follow")
         _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})
 
     def _begin(self, scaler: PoolScaler) -> None:
         self._work[scaler.name] = self._owner.spawn(self._look_after(scaler), scaler.name)
 
-    async def _follow(self) -> NoReturn:
+    def _hear(self, _: Entry) -> None:
+        assert self._view is not None  # noqa: S101 - it calls this
+        # The launcher sets a pool's number only after this autoscaler has settled.
+        self._view.hold()
+        self._changed.set()
+
+    async def _follow(self, view: RegistryView) -> NoReturn:
+        # Only now: the settings that this process was started with may be older than the entries.
+        await view.known.wait()
+        self._changed.set()
+        failing = False
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._settle()
+            try:
+                await self._settle(view)
+            except Exception:  # noqa: BLE001 - if the loop ended here, no later change would come into force
+                if not failing:
+                    _LOG.exception("autoscaler.settle_failed")
+                failing = True
+                self._changed.set()
+                await asyncio.sleep(RETRY_S)
+                continue
+            failing = False
+            if not self._changed.is_set():
+                view.release()
 
-    async def _settle(self) -> None:
-        """Look after the pools that the registry has now, with their settings of now."""
-        assert self._view is not None  # noqa: S101 - `_follow` runs only with it
-        entries = self._view.entries(KIND)
+    async def _settle(self, view: RegistryView) -> None:
+        """Look after the pools that the registry has now, with their settings of now. At the return no number that was
+        decided under earlier settings can still arrive at a pool whose number is no longer decided here.
+        """
+        entries = view.entries(KIND)
         self._pools = in_force(self._settings.pools, entries, self._settings.registry, self._pools)
         wanted = scaled_pools(self._pools)
-        for name in [name for name in self.scalers if name not in wanted]:
-            await self._leave(name)
         for name in wanted:
             if (scaler := self.scalers.get(name)) is not None:
                 scaler.change(self._pools[name])
             else:
                 self._open(name, self._pools[name])
+            if name not in self._work:
                 self._begin(self.scalers[name])
+        for name, scaler in self.scalers.items():
+            if name not in wanted:
+                await self._leave(scaler)
+            elif scaler.mode is not ControlMode.ACTIVE:
+                await scaler.settled()
 
-    async def _leave(self, name: str) -> None:
-        """Look after a pool no more."""
-        work = self._work.pop(name)
-        work.cancel()
-        await asyncio.wait([work])
-        await self._resign(self.scalers.pop(name))
-        await self._connections.pop(name).close()
+    async def _leave(self, scaler: PoolScaler) -> None:
+        """Look after a pool no more. A try that failed can be made again."""
+        name = scaler.name
+        if (work := self._work.pop(name, None)) is not None:
+            work.cancel()
+            await asyncio.wait([work])
+        await scaler.settled()
+        await self._resign(scaler)
+        await scaler.close()
+        await self._connections[name].close()
+        del self._connections[name]
+        self.scalers = {each: other for each, other in self.scalers.items() if each != name}
         _LOG.warning("autoscaler.left", extra={"pool": name})
 
     async def _resign(self, scaler: PoolScaler) -> None:
@@ -194,6 +231,7 @@ class Autoscaler:
         await self._owner.close()
         for scaler in self.scalers.values():
             await self._resign(scaler)
+            await scaler.close()
         for own in self._connections.values():
             await own.close()
         if self._view is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,21 +18,23 @@ _PREFIX = "penstock_autoscaler_"
 class AutoscalerMetrics(Collector):
     """Prometheus collector that reads the scalers. Values that only a leader knows are left out while another leads."""
 
-    def __init__(self, scalers: Mapping[str, PoolScaler]) -> None:
+    def __init__(self, scalers: Callable[[], Mapping[str, PoolScaler]]) -> None:
+        """Prepare a collector. `scalers` is called anew for each collection, on another thread."""
         self.registry = CollectorRegistry()
         self._scalers = scalers
         self.registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         gauges: dict[str, GaugeMetricFamily] = {}
-        for pool, scaler in self._scalers.items():
+        scalers = self._scalers()
+        for pool, scaler in scalers.items():
             for name, text, labels, value in self._gauges(scaler):
                 if name not in gauges:
                     gauges[name] = GaugeMetricFamily(_PREFIX + name, text, labels=["pool", *labels])
                 if value is not None:
                     gauges[name].add_metric([pool, *labels.values()], value)
         yield from gauges.values()
-        yield from self._counters()
+        yield from self._counters(scalers)
 
     def _gauges(self, scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
         yield "leading", "1 while this one leads the pool.", {}, float(scaler.leading)
@@ -69,7 +71,7 @@ class AutoscalerMetrics(Collector):
         yield "failed_starts", "Starts in a row that failed.", {}, made.failed_starts
         yield "attainment", "Part of the last ten minutes' requests within their SLO.", {}, made.attainment
 
-    def _counters(self) -> Iterator[Metric]:
+    def _counters(self, scalers: Mapping[str, PoolScaler]) -> Iterator[Metric]:
         changes = CounterMetricFamily(
             f"{_PREFIX}changes", "Changes of the number of replicas.", labels=["pool", "direction"]
         )
@@ -81,7 +83,7 @@ class AutoscalerMetrics(Collector):
             "failures": "Ticks that ended with an error.",
         }
         families = {name: CounterMetricFamily(_PREFIX + name, text, labels=["pool"]) for name, text in counts.items()}
-        for pool, scaler in self._scalers.items():
+        for pool, scaler in scalers.items():
             changes.add_metric([pool, "up"], scaler.tally.changes_up)
             changes.add_metric([pool, "down"], scaler.tally.changes_down)
             for name, family in families.items():

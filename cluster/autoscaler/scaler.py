@@ -7,14 +7,12 @@ number, its successor's next tick corrects it: it compares the platform's number
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from cluster.autoscaler.actuator import Actual, Actuator
+from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.assemble import GroupFacts, assemble, ready_records
 from cluster.autoscaler.decision_record import DecisionRecord
 from cluster.autoscaler.leader_state import PoolMemory
@@ -42,8 +40,6 @@ from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
-
-Result = TypeVar("Result")
 
 RELIEF_TICKS = 3
 """Ticks for which relief holds unless a later decision renews it."""
@@ -99,7 +95,7 @@ class PoolScaler:
         self._host = host
         self._queue = queue
         self._store = store
-        self._actuator = actuator
+        self._platform = PatientActuator(name, actuator, host.patience_s)
         self._secret = secret
         self._point: bytes | None = None
         self._leader_state = PoolMemory()
@@ -167,15 +163,26 @@ class PoolScaler:
         self.leading = False
         await self._store.resign(self._holder)
 
+    async def settled(self) -> None:
+        """Wait until no number that was decided under earlier settings can still arrive at the platform."""
+        await self._platform.settled()
+
+    async def close(self) -> None:
+        """End what the scaler owns: not the store, and not the queue."""
+        await self._platform.close()
+
     async def tick(self) -> DecisionRecord | None:
         """Decide once, as the leader. Return None if another autoscaler leads by now.
 
         Raises:
             QueueUnavailableError: the store does not answer; nothing was done.
         """
+        # Settings may change at any wait below. One decision rests on those of its beginning.
+        own = self._settings
+        acts = own.mode is ControlMode.ACTIVE
         view = await self._queue.observe()
         trouble = await self._look()
-        bounds, rolling = await self._bounds_now()
+        bounds, rolling = await self._bounds_now(own)
         if rolling:
             # Serve calls a pool unhealthy whenever a replica has given way.
             trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
@@ -184,23 +191,29 @@ class PoolScaler:
         reports = self._read(view)
         view = self._aged(view, reports)
         trouble += [f"the report of router {name} can't be read: it runs another version" for name in self._unread]
-        self._leader_state = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
+        counts = {name: one.counts for name, one in reports.items()}
+        self._leader_state = await self._remember(own, view, counts, before)
         jobs = [job for one in reports.values() for job in one.jobs]
         seen = assemble(
-            view, self._leader_state.meter, self._leader_state.starts, self._facts(view), await self._fit(view), jobs
+            view,
+            self._leader_state.meter,
+            self._leader_state.starts,
+            self._facts(own, view),
+            await self._fit(view),
+            jobs,
         )
-        point = point_in_force(await self._point_of(view), self._settings.point)
-        made = decide(point, bounds, seen, self._leader_state.slow, self._settings.rules)
+        point = point_in_force(await self._point_of(view), own.point)
+        made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
-        slow = made.state if self._acts else _unmoved(made.state, seen.at)
+        slow = made.state if acts else _unmoved(made.state, seen.at)
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
-        starts = self._leader_state.starts if rolling else self._asked(seen, made)
+        starts = self._leader_state.starts if rolling or not acts else self._asked(seen, made)
         self._leader_state = replace(self._leader_state, slow=slow, starts=starts)
         record = DecisionRecord.of(
-            seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
+            seen, made, leader=self._holder, fence=self._fence, mode=own.mode,
             before=before if before is not None else seen.coming,
         )  # fmt: skip
-        relief = made.relief if self._acts else Relief.NONE
+        relief = made.relief if acts else Relief.NONE
         commit = Commit(
             self._leader_state.to_bytes(), made.replicas, relief,
             view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
@@ -215,20 +228,20 @@ class PoolScaler:
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
-        if self._acts and not await self._act(self.record, before) and made.replicas < seen.coming:
+        if acts and not await self._act(own, self.record, before) and made.replicas < seen.coming:
             # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
             self._leader_state = replace(self._leader_state, slow=_unmoved(made.state, seen.at))
         return self.record
 
-    async def _bounds_now(self) -> tuple[GroupBounds, bool]:
+    async def _bounds_now(self, own: ScalerSettings) -> tuple[GroupBounds, bool]:
         """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
         number, and has the surge beyond it: each replica that changes is missing for a while.
         """
-        bounds = self._settings.bounds
+        bounds = own.bounds
         if self._rollouts is None:
             return bounds, False
         found, _ = await self._rollouts.read()
-        if found is None or not found.state.active or not applies(found, self._settings.pool):
+        if found is None or not found.state.active or not applies(found, own.pool):
             return bounds, False
         number = found.size + found.extra
         if found.state is RolloutState.HELD:
@@ -238,26 +251,12 @@ class PoolScaler:
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
         """Return the record of starts with those that are ordered now."""
-        starts = self._leader_state.starts
-        return starts.asked_for(seen.at, max(0, made.replicas - seen.ready)) if self._acts else starts
-
-    @property
-    def _acts(self) -> bool:
-        return self.mode is ControlMode.ACTIVE
-
-    async def _in_time(self, call: Awaitable[Result]) -> Result:
-        """Wait for the platform for at most `patience_s`, so that the lease does not end meanwhile."""
-        patience_s = self._host.patience_s
-        try:
-            async with asyncio.timeout(patience_s):
-                return await call
-        except TimeoutError:
-            raise ActuatorError(self.name, f"no answer within {patience_s:.1f} s") from None
+        return self._leader_state.starts.asked_for(seen.at, max(0, made.replicas - seen.ready))
 
     async def _look(self) -> list[str]:
         """Read the pool's state from the platform; return its problems as texts."""
         try:
-            self.actual = await self._in_time(self._actuator.look(self.name))
+            self.actual = await self._platform.look()
         except ActuatorError as error:
             self.actual = None
             self.tally.actuator_errors += 1
@@ -297,18 +296,20 @@ class PoolScaler:
         )
         return replace(view, reports=tuple(aged))
 
-    async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
+    async def _remember(
+        self, own: ScalerSettings, view: PoolView, counts: Mapping[str, Counts], target: int | None
+    ) -> PoolMemory:
         at = view.time_ms / 1000
-        own = self._settings.pool.autoscale
-        last = self._leader_state.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, own.start_timeout_s)
+        settings, acts = own.pool.autoscale, own.mode is ControlMode.ACTIVE
+        last = self._leader_state.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, settings.start_timeout_s)
         newest = min((one.age_ms / 1000 for one in view.reports if one.router_id in counts), default=None)
-        meter = last.meter.update(at, counts, newest, own.rate_window_s)
+        meter = last.meter.update(at, counts, newest, settings.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
         # An advisory decision is stored too, but was not sent to the platform.
-        told = stored.target if self._acts else None
+        told = stored.target if acts else None
         wanted = target if target is not None else told if told is not None else len(ready)
-        starts = last.starts.update(at, ready, wanted, stored.failed_starts, own.start_timeout_s)
+        starts = last.starts.update(at, ready, wanted, stored.failed_starts, settings.start_timeout_s)
         if starts.failed > last.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
                                                          "error": stored.failure})  # fmt: skip
@@ -345,25 +346,28 @@ class PoolScaler:
         found = (Announcement.open(record.record, self._secret) for record in view.replicas)
         return (announced for announced in found if announced is not None)
 
-    def _facts(self, view: PoolView) -> GroupFacts:
+    def _facts(self, own: ScalerSettings, view: PoolView) -> GroupFacts:
         """Return the facts of the group, with the accelerators that replicas have. A roll-out may change these."""
         gpus = max((announced.accelerators for announced in self._announced(view)), default=0)
-        facts = self._settings.facts
-        return replace(facts, gpus_per_replica=gpus) if gpus else facts
+        return replace(own.facts, gpus_per_replica=gpus) if gpus else own.facts
 
-    async def _act(self, record: DecisionRecord, before: int | None) -> bool:
-        """Send the decided number to the platform; return False if the platform did not accept it."""
+    async def _act(self, own: ScalerSettings, record: DecisionRecord, before: int | None) -> bool:
+        """Send the decided number to the platform; return False if the platform did not accept it, or if the settings
+        have changed since the decision.
+        """
         if before == record.replicas:
             return True
+        # A slow answer to `look` may have used up a third of the lease already.
+        if not await self.lead():
+            return True
+        if self._settings is not own:
+            return False
         _LOG.info(
             "autoscaler.scale",
             extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
         )
-        # A slow answer to `look` may have used up a third of the lease already.
-        if not await self.lead():
-            return True
         try:
-            await self._in_time(self._actuator.scale(self.name, record.replicas))
+            await self._platform.scale(record.replicas)
         except ActuatorError as error:
             self.tally.actuator_errors += 1
             _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})

@@ -32,6 +32,12 @@ class AppStatus:
     target: int
     replicas: tuple[str, ...] | None = None
     """Serve's ids of all replicas, those that start or stop included; None where Serve does not give them."""
+    digest: str = ""
+    """Digest of the settings that it was last deployed with; empty where Serve does not give it."""
+    deployed: int = 0
+    """Number of replicas that it was last deployed with; 0 where Serve does not give it. `target` is newer where the
+    number was set since.
+    """
 
 
 class ServeApi:
@@ -147,10 +153,15 @@ def _app_status(app: dict[str, Any]) -> AppStatus:
     replicas = deployment.get("replicas", [])
     ids = tuple(replica.get("replica_id") for replica in replicas)
     message = app.get("message", "") or deployment.get("message", "")
+    # Serve has none while the application ends, and at first.
+    config = app.get("deployed_app_config") or {}
+    numbers = [each.get("num_replicas") for each in config.get("deployments", []) if each.get("name") == DEPLOYMENT]
     return AppStatus(
         status=str(app.get("status", "")),
         message=str(message),
         running=sum(1 for replica in replicas if replica.get("state") == "RUNNING"),
         target=int(deployment.get("target_num_replicas") or 0),
         replicas=None if None in ids else ids,
+        digest=str(config.get("args", {}).get("digest", "")),
+        deployed=int((numbers or [None])[0] or 0),
     )

@@ -69,7 +69,8 @@ class ServePools:
         return serve_config(settings, str(self._settings_file), self._gpus, follows=self._follows)
 
     async def redeploy(self, settings: Settings) -> None:
-        """Deploy the pools while others run: these keep the number of replicas that their autoscaler gave them.
+        """Deploy the pools while others run: these keep the number of replicas that their autoscaler gave them, which
+        may be none.
 
         Raises:
             BootstrapError: Serve refused it, or does not answer.
@@ -78,7 +79,9 @@ class ServePools:
         config = self._config(settings)
         for app, pool in zip(config["applications"], settings.pools.values(), strict=True):
             if pool.autoscale.mode == "active" and (found := there.get(app["name"])) is not None:
-                app["deployments"][0]["num_replicas"] = max(1, found.target)
+                # Serve changes nothing where it reads the same config again. Else its config has no number below 1.
+                same = found.deployed > 0 and found.digest == app["args"]["digest"]
+                app["deployments"][0]["num_replicas"] = found.deployed if same else max(1, found.target)
         await self._serve.deploy(config)
 
     def forget_starts(self, name: str) -> None:
@@ -100,7 +103,10 @@ class ServePools:
                 raise self._not_started(name, final.text)
             if app is not None:
                 wanted = app.target if pool.autoscale.mode == "active" else pool.replicas
-                if app.status == "RUNNING" and app.running >= wanted:
+                if app.status == "RUNNING" and app.target != wanted:
+                    # An autoscaler set another one before. Serve keeps that where its config has not changed.
+                    await self._serve.scale(name, wanted)
+                elif app.status == "RUNNING" and app.running >= wanted:
                     self._progress(f"pool {name}", "ready")
                     return
                 if app.status == "DEPLOY_FAILED":

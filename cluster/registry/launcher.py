@@ -29,6 +29,7 @@ from cluster.registry.pools import (
     PoolState,
     in_force,
     outdated,
+    read_entry,
     same_but_live,
 )
 from cluster.registry.view import LOOK_S, RegistryView
@@ -39,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 """Pause before a pool's start, or its end, is tried again."""
+SETTLE_S = 60.0
+"""Longest wait for autoscalers that live and are not done with a change: longer than a call to the platform takes."""
 
 
 class Platform(Protocol):
@@ -102,6 +105,8 @@ class PoolLauncher:
         self._work: dict[str, asyncio.Task[None]] = {}
         """What goes on for a pool: its start, or its end."""
         self._reports: dict[str, PoolReport] = {}
+        self._turn = asyncio.Lock()
+        """Held while pools are compared with what goes on for them, and that is replaced."""
 
     async def begin(self) -> dict[str, PoolSettings]:
         """Return the pools that the cluster should run. Entries give way to settings that have changed since. `run`
@@ -125,7 +130,13 @@ class PoolLauncher:
         self._reports |= {name: PoolReport(PoolState.SERVING) for name in self._here}
         wanted = in_force(self._declared, self._view.entries(KIND), self._fixed)
         self._tell()
-        await self._end_again([name for name in self._view.entries(KIND) if name not in wanted])
+        # An entry that a newer release wrote is no removal, and says of no pool that it is gone.
+        removed = [
+            name
+            for name, entry in self._view.entries(KIND).items()
+            if name not in wanted and (known := read_entry(entry)) is not None and known.removed
+        ]
+        await self._end_again(removed)
         away = False
         while True:
             try:
@@ -145,17 +156,23 @@ class PoolLauncher:
 
     async def start_again(self) -> None:
         """Start the replicas of all pools on a platform that is new."""
-        for name, settings in list(self._here.items()):
-            self._tell(name, PoolState.STARTING)
-            await self._instead(name, self._fit(name, settings))
+        async with self._turn:
+            for name, settings in self._here.items():
+                self._tell(name, PoolState.STARTING)
+                await self._instead(name, self._fit(name, settings))
 
     async def _end_again(self, removed: Iterable[str]) -> None:
         """End pools that were removed before this start: whoever did it may have died in the middle."""
-        for name in removed:
-            self._tell(name, PoolState.DRAINING)
-            await self._instead(name, self._end(name, self._declared.get(name, PoolSettings())))
+        async with self._turn:
+            for name in removed:
+                self._tell(name, PoolState.DRAINING)
+                await self._instead(name, self._end(name, self._declared.get(name, PoolSettings())))
 
     async def _look(self) -> None:
+        async with self._turn:
+            await self._compare()
+
+    async def _compare(self) -> None:
         wanted = in_force(self._declared, self._view.entries(KIND), self._fixed, self._here)
         for name, settings in list(self._here.items()):
             # A pool that was removed and came again between two looks has other replicas.
@@ -174,7 +191,7 @@ class PoolLauncher:
         self._tell()
 
     async def _instead(self, name: str, work: Awaitable[None]) -> None:
-        """Do something for a pool in place of what goes on for it."""
+        """Do something for a pool in place of what goes on for it. The caller has the turn."""
         if (task := self._work.pop(name, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
@@ -182,6 +199,8 @@ class PoolLauncher:
 
     async def _fit(self, name: str, settings: PoolSettings) -> None:
         _LOG.warning("pool.fits", extra={"pool": name, "replicas": settings.replicas})
+        if settings.autoscale.mode != "active":
+            await self._left_alone(name)
         while True:
             try:
                 await self._platform.fit_pool(name, settings)
@@ -191,6 +210,17 @@ class PoolLauncher:
                 self._tell(name, PoolState.FAILED, str(error))
             await asyncio.sleep(RETRY_S)
         self._tell(name, PoolState.SERVING)
+
+    async def _left_alone(self, name: str) -> None:
+        """Wait until no autoscaler sends a number for a pool that it decided under earlier settings."""
+        version, until = self._view.version, time.monotonic() + SETTLE_S
+        while (left_s := until - time.monotonic()) > 0:
+            try:
+                if late := await self._view.behind(version, left_s, ("autoscaler",)):
+                    _LOG.error("launcher.autoscaler_late", extra={"pool": name, "autoscalers": late})
+                return
+            except QueueUnavailableError:
+                await asyncio.sleep(LOOK_S)
 
     async def _end(self, name: str, settings: PoolSettings) -> None:
         _LOG.warning("pool.ends", extra={"pool": name})

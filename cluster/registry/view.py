@@ -40,6 +40,8 @@ class RegistryView:
         self._store = store
         self._watcher = watcher
         self._position = Position()
+        self._held: Position | None = None
+        """What other processes read as known here; None for the position itself."""
         self._entries: dict[tuple[str, str], Entry] = {}
         self._kinds: dict[str, dict[str, Entry]] = {}
         self._listeners: dict[str, list[Listener]] = {}
@@ -71,6 +73,21 @@ class RegistryView:
         """Tell other processes, from the next look on, what this one made of the entries."""
         self._watcher = replace(self._watcher, report=report)
 
+    def hold(self) -> None:
+        """Bring what has changed into force later: until `release` other processes read that it is not in force here.
+        For listeners.
+        """
+        if self._held is None:
+            self._held = self._position
+
+    def release(self) -> None:
+        """Note that all that is known here is in force."""
+        self._held = None
+
+    @property
+    def _shown(self) -> Position:
+        return self._position if self._held is None else self._held
+
     async def start(self, owner: TaskOwner, seconds: float) -> None:
         """Follow the registry from now on. Returns after the first look, or after so many seconds without Redis."""
         owner.spawn(self.watch(), "registry")
@@ -98,9 +115,9 @@ class RegistryView:
             QueueUnavailableError: Redis does not answer.
         """
         async with self._looking:
-            look = await self._store.look(self._watcher, self._position)
+            look = await self._store.look(self._watcher, self._shown)
             if await self._give_back(look.position):
-                look = await self._store.look(self._watcher, self._position)
+                look = await self._store.look(self._watcher, self._shown)
             await self._take(look)
             self.known.set()
 
@@ -117,7 +134,7 @@ class RegistryView:
     async def _take(self, look: Look) -> None:
         position, whole, found = look.position, look.whole, list(look.entries)
         while look.more:
-            look = await self._store.look(self._watcher, self._position, look.entries[-1].version)
+            look = await self._store.look(self._watcher, self._shown, look.entries[-1].version)
             found += look.entries
         if whole:
             here = {(entry.kind, entry.name) for entry in found}

@@ -216,8 +216,8 @@ class ControlSettings(Section):
     """
 
     mode: Mode | None = None
-    """"off" leaves the limit where it is. "advisory" decides and exports the decisions as metrics, but does not act.
-    "active" acts. Default: active where an itl_p95_s is set, else off."""
+    """"off" holds the limit at `max_batch`. "advisory" does too, decides and exports the decisions as metrics, but does
+    not act. "active" acts. Default: active where an itl_p95_s is set, else off."""
     period_s: float = Field(default=1.0, ge=0.05, le=60)
     """Seconds between two decisions."""
     window_s: float = Field(default=15.0, ge=1, le=300)

@@ -61,6 +61,6 @@ class ControlMetrics(Collector):
         changes = CounterMetricFamily(
             "penstock_replica_control_changes", "Changes of the batch limit, by cause.", labels=[*self._labels, "cause"]
         )
-        for cause, count in self._governor.changes.items():
+        for cause, count in self._governor.changes.copy().items():
             changes.add_metric([*self._labels.values(), cause], count)
         return changes

@@ -61,7 +61,8 @@ class Governor:
         apply: moves the limit and returns the one in force.
         held: number of sequences that hold a slot.
         interactive: number of sequences of class INTERACTIVE that hold a slot, and of all that ever started.
-        generates: whether the model generates. Otherwise no latency follows a first token, and the limit stays.
+        generates: whether the model generates. Otherwise no latency follows a first token, and the limit stays the
+            largest.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class Governor:
         """Steps of the window that are replayed."""
         self._state = FastState()
         self._preemptions = 0
-        self._moved = False
-        """Whether the governor set the limit in force."""
+        self._told = largest.sequences
+        """Limit that the engine was last told. It starts with the largest."""
         self.fit = StepFit()
         self.point = operating_point(pool)
         self._generates = generates
@@ -153,7 +154,8 @@ class Governor:
         self.fit = StepFit(fitted.model)
 
     async def start(self) -> None:
-        """Set the first limit: the largest with a seed, else a low one, because the engine's speed is not known.
+        """Set the first limit. Where decisions act it is the largest with a seed, else a low one, because the engine's
+        speed is not known.
 
         Raises:
             EngineDeadError: the engine is dead.
@@ -162,10 +164,10 @@ class Governor:
         self._engine.take_steps()
         self._preemptions = self._engine.stats().preemptions
         if self.mode is not ControlMode.ACTIVE:
+            await self._rest()
             return
         start = self._settings.start_batch if self.fit.trusted is None else self.bounds.largest
-        await self._apply(self.bounds.clamp(start))
-        self._moved = True
+        await self._tell(self.bounds.clamp(start))
 
     async def run(self) -> None:
         """Tick until cancelled, or until the engine is dead."""
@@ -197,8 +199,11 @@ class Governor:
         self._measure()
         self._count_arrivals()
         slo = self.point.itl_p95_s
+        if slo is None or self.mode is not ControlMode.ACTIVE:
+            # Neither the limit of an earlier mode nor that of earlier settings may stay.
+            await self._rest()
         if slo is None or self.mode is ControlMode.OFF:
-            await self._let_go()
+            self.decision, self._state = None, FastState()
             return
         seen = self._look()
         decision = decide(slo, self.bounds, seen, self._state, rules_under(self.relief))
@@ -285,20 +290,23 @@ class Governor:
         self.decisions.append((seen.at, decision))
         if self.mode is not ControlMode.ACTIVE:
             return
-        applied = await self._apply(decision.limit)
-        self._moved = True
+        applied = await self._tell(decision.limit)
         self.changes[decision.cause] += 1
         _LOG.info(
             "control.batch_limit",
             extra={"before": seen.limit, "now": applied, "why": "; ".join(str(step) for step in decision.steps)},
         )
 
-    async def _let_go(self) -> None:
-        """Restore the largest limit when nothing is promised any more."""
-        self.decision, self._state = None, FastState()
-        if self._moved:
-            self._moved = False
-            await self._apply(self.bounds.largest)
+    async def _tell(self, limit: int) -> int:
+        """Move the engine's limit; return the one in force. One that the engine does not take is told again."""
+        applied = await self._apply(limit)
+        self._told = limit
+        return applied
+
+    async def _rest(self) -> None:
+        """Hold the largest limit, where no decision acts."""
+        if self._told != self.bounds.largest:
+            await self._tell(self.bounds.largest)
 
 
 def _evenly(steps: list[StepSample], most: int) -> list[StepSample]:

@@ -150,7 +150,9 @@ async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_le
     scaler, other = site.scaler("a"), site.scaler("b")
     await site.run(scaler, 4, rate=60.0)
     lease_s = 0.6
-    monkeypatch.setattr(scaler, "_host", AutoscalerSettings(tick_s=TICK_S, lease_s=lease_s))
+    host = AutoscalerSettings(tick_s=TICK_S, lease_s=lease_s)
+    monkeypatch.setattr(scaler, "_host", host)
+    monkeypatch.setattr(scaler._platform, "_patience_s", host.patience_s)
 
     async def hang(*_call: object) -> Actual:
         # The store's clock goes on as the wall's does.
@@ -158,7 +160,7 @@ async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_le
             await asyncio.wait_for(asyncio.Event().wait(), lease_s)
         raise AssertionError
 
-    in_time = scaler._in_time
+    in_time = scaler._platform._in_time
 
     async def patient(call: Awaitable[Any]) -> Any:
         try:
@@ -166,7 +168,7 @@ async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_le
         finally:
             site.backend.clock.advance(lease_s / 3)
 
-    monkeypatch.setattr(scaler, "_in_time", patient)
+    monkeypatch.setattr(scaler._platform, "_in_time", patient)
     monkeypatch.setattr(site.platform, "look", hang)
     monkeypatch.setattr(site.platform, "scale", hang)
     await site.live(TICK_S, 60.0)

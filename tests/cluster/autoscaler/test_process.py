@@ -14,12 +14,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from cluster.autoscaler.actuator import PatientActuator
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import SettingsError
-from cluster.settings import AutoscalerSettings, PoolSettings, Settings
+from cluster.settings import AutoscalerSettings, Settings
 from cluster.trust.secret import ClusterSecret
-from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.servers import Server
 from tests.support.collector import attributes, running_collector
 from tests.support.waiting import until
@@ -97,17 +96,15 @@ async def test_its_metrics_are_pushed_until_its_end() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_an_end_that_comes_with_the_platforms_answer_is_heard(local: Backend, turns: int) -> None:
-    pool = PoolSettings(model="demo")
-    host = AutoscalerSettings()
-    scaler = PoolScaler("demo", "me", pool, host, local.queue(), local.store(), object(), None)  # type: ignore[arg-type]
+async def test_an_end_that_comes_with_the_platforms_answer_is_heard(turns: int) -> None:
+    platform = PatientActuator("demo", Mock(), AutoscalerSettings().patience_s)
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ask() -> None:
         await answer
 
     async def look_after() -> None:
-        await scaler._in_time(ask())
+        await platform._in_time(ask())
         await asyncio.sleep(60)
 
     task = asyncio.create_task(look_after())

@@ -150,7 +150,7 @@ async def test_the_metrics_say_what_was_decided(local: Backend) -> None:
     scaler = site.scaler()
     await site.run(scaler, 1)
     [*_, record] = await site.run(scaler, 6, rate=60.0)
-    registry = AutoscalerMetrics({"demo": scaler}).registry
+    registry = AutoscalerMetrics(lambda: {"demo": scaler}).registry
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"penstock_autoscaler_{name}", {"pool": "demo", **labels})

@@ -87,7 +87,8 @@ async def test_a_platform_that_hangs_does_not_cost_the_lease(local: Backend, mon
         raise AssertionError
 
     monkeypatch.setattr(site.platform, "look", hang)
-    monkeypatch.setattr(scaler, "_host", AutoscalerSettings(tick_s=TICK_S, lease_s=0.5))
+    patience_s = AutoscalerSettings(tick_s=TICK_S, lease_s=0.5).patience_s
+    monkeypatch.setattr(scaler._platform, "_patience_s", patience_s)
     await site.live(TICK_S)
     record = await scaler.tick()
 
@@ -99,7 +100,7 @@ async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(local: Bac
     site = Site(local)
     first = site.scaler()
     await site.run(first, 1)
-    registry = AutoscalerMetrics({"demo": first}).registry
+    registry = AutoscalerMetrics(lambda: {"demo": first}).registry
     names = [f"penstock_autoscaler_replicas_{name}" for name in ("target", "running", "decided")]
     assert None not in [registry.get_sample_value(name, {"pool": "demo"}) for name in names]
     await first.resign()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from cluster.errors import QueueUnavailableError
+from cluster.settings import PoolSettings
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler import scaled_pool
 from tests.cluster.autoscaler.conftest import Backend
-from tests.cluster.autoscaler.scaled_pool import Site, names
+from tests.cluster.autoscaler.scaled_pool import TICK_S, Site, names
 
 
 async def test_the_platform_is_told_again_when_it_forgets(local: Backend) -> None:
@@ -254,3 +256,26 @@ async def test_ids_that_no_replica_announces_say_nothing(local: Backend) -> None
     site.platform.names = ["other#r0", "other#r1"]
     [record] = await site.run(site.scaler(), 1)
     assert 2 == record.ready
+
+
+@pytest.mark.parametrize(("before", "after"), [("advisory", "active"), ("active", "active"), ("active", "advisory")])
+async def test_a_number_that_was_decided_under_other_settings_is_not_sent(
+    local: Backend, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    site = Site(local, mode=before, min_replicas=5)
+    scaler = site.scaler()
+    await site.live(TICK_S)
+    assert await scaler.lead()
+    commit = scaler._store.commit
+
+    async def meanwhile(*args: Any) -> int:
+        scaler.change(
+            PoolSettings.model_validate(site.settings.model_dump() | {"autoscale": {"mode": after, "max_replicas": 2}})
+        )
+        return await commit(*args)
+
+    monkeypatch.setattr(scaler._store, "commit", meanwhile)
+    record = await scaler.tick()
+    assert record is not None
+    assert (before, 5) == (record.mode.value, record.replicas)
+    assert [] == site.platform.told

@@ -21,7 +21,7 @@ from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError
 from cluster.ray_serve.client import AppStatus, ServeApi
 from cluster.ray_serve.start_report import Failure, StartReport, report_base
-from cluster.settings import load_settings
+from cluster.settings import PoolSettings, load_settings
 from tests.support.waiting import until
 
 LIVES = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -170,6 +170,7 @@ class Serve:
 
 STARTS = AppStatus("DEPLOYING", "", 0, 1)
 RUNS = AppStatus("RUNNING", "", 1, 1)
+POOL = PoolSettings(engine="sim")
 
 
 def failure(cluster: StandIns, replica: str, text: str, *, final: bool) -> None:
@@ -181,7 +182,7 @@ async def test_a_start_that_can_only_fail_again_ends_at_once_and_is_quoted_whole
     cluster.serve = Serve(STARTS)  # type: ignore[assignment]
     failure(cluster, "a", "1 validation error for ModelConfig\n  Value error: no `model_type`", final=True)
     with pytest.raises(BootstrapError, match=r"pool demo .*1 validation error .*\n.*no `model_type`; log: .*ray.log"):
-        await cluster._serve_pools.ready("demo", 1)
+        await cluster._serve_pools.ready("demo", POOL)
 
 
 async def test_a_start_that_failed_once_is_shown_and_its_next_one_counts(cluster: StandIns) -> None:
@@ -190,7 +191,7 @@ async def test_a_start_that_failed_once_is_shown_and_its_next_one_counts(cluster
     cluster.serve = Serve(STARTS, STARTS, RUNS)  # type: ignore[assignment]
     failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
     StartReport(report_base(str(cluster.run_dir / "settings.json"), "demo", "b")).stage("loading the weights")
-    await cluster._serve_pools.ready("demo", 1)
+    await cluster._serve_pools.ready("demo", POOL)
     assert "0 of 1 replica runs; loading the weights; 1 start failed: RuntimeError: out of memory" == said[0]
     assert "ready" == said[-1]
 
@@ -199,7 +200,7 @@ async def test_serve_that_gave_up_is_explained_by_the_first_failure(cluster: Sta
     cluster.serve = Serve(AppStatus("DEPLOY_FAILED", "The deployment failed to start 3 times", 0, 1))  # type: ignore[assignment]
     failure(cluster, "a", "RuntimeError: out of memory\n at line 1", final=False)
     with pytest.raises(BootstrapError, match=r"RuntimeError: out of memory\n at line 1; log:"):
-        await cluster._serve_pools.ready("demo", 1)
+        await cluster._serve_pools.ready("demo", POOL)
 
 
 class Redeployed(Serve):
@@ -246,7 +247,7 @@ async def test_a_new_start_of_a_pool_is_not_judged_by_an_earlier_one(cluster: St
     cluster.serve = Serve(RUNS)  # type: ignore[assignment]
     failure(cluster, "a", "no such model", final=True)
     cluster._serve_pools.forget_starts("demo")
-    await cluster._serve_pools.ready("demo", 1)
+    await cluster._serve_pools.ready("demo", POOL)
 
 
 async def test_a_start_does_not_wait_for_pools_that_the_settings_do_not_have(cluster: StandIns) -> None:

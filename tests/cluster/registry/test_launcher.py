@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -196,3 +197,98 @@ async def test_a_pool_that_came_again_with_other_settings_has_none_of_its_old_re
         await cluster.put("more", OTHER.model_copy(update={"replicas": 2}))
         await until(lambda: len(platform.told) == 4)
     assert [f"fit more {ONE.sim.base_ms:g}", "end more", "fit more 3", "fit more 3"] == platform.told
+
+
+async def test_a_pool_whose_entry_a_newer_release_wrote_is_not_ended_at_a_start() -> None:
+    cluster = Cluster(platform := Platform(), {"a": ONE})
+    await cluster.put("gone", None)
+    newer = json.dumps({"settings": {"engine": "sim", "of_a_newer_release": 1}}).encode()
+    await cluster.admin.apply([Edit(KIND, "more", newer)], Author("ops"))
+    async with cluster:
+        await cluster.is_told("gone", PoolState.GONE)
+        assert {"a", "gone"} == set(await cluster.report())
+    assert ["end gone"] == platform.told
+    assert ["gone"] == cluster.forgotten
+
+
+class Slow(Platform):
+    """A platform whose starts, once they are broken off, take until they may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow: set[str] = set()
+        self.broken_off = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None:
+        if name in self.slow:
+            self.slow.discard(name)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.broken_off.set()
+                await self.may_end.wait()
+        await super().fit_pool(name, settings)
+
+
+async def test_a_pool_that_is_removed_while_all_start_again_gets_no_replicas() -> None:
+    async with Cluster(platform := Slow(), {"a": ONE}) as cluster:
+        await cluster.put("more", ONE)
+        await cluster.is_told("more", PoolState.SERVING)
+        platform.slow = {"a"}
+        await cluster.put("a", ONE.model_copy(update={"replicas": 2}))
+        await until(lambda: not platform.slow)
+        again = asyncio.create_task(cluster.launcher.start_again())
+        await until(platform.broken_off.is_set)
+        await cluster.put("more", None)
+
+        async def seen() -> bool:
+            entry = cluster.admin.get(KIND, "more")
+            return entry is not None and cluster.launcher._view.version >= entry.version
+
+        await until(seen)
+        # Without a turn of its own the removal would be looked at now, in the middle of the restart.
+        for _ in range(20):
+            await asyncio.sleep(launchers.LOOK_S)
+        platform.may_end.set()
+        await again
+        await cluster.is_told("more", PoolState.GONE)
+    assert "end more" == [each for each in platform.told if " more" in each][-1]
+
+
+@pytest.mark.parametrize("mode", ["off", "advisory"])
+async def test_a_number_is_set_only_after_the_autoscalers_have_let_go_of_the_pool(mode: str) -> None:
+    async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
+        await cluster.is_told("a", PoolState.SERVING)
+        store = RedisRegistryStore(cluster._redis, clock=cluster.clock)
+        autoscaler = RegistryView(store, Watcher("autoscaler", "autoscaler"))
+        for _ in range(2):
+            await autoscaler.refresh()
+        scaled = {"autoscale": {"mode": "active", "max_replicas": 4}}
+        await cluster.put("a", ONE.model_validate({**ONE.model_dump(), **scaled}))
+        await cluster.is_told("a", PoolState.SERVING)
+        assert 1 == len(platform.told)
+        fixed = {"autoscale": {"mode": mode, "max_replicas": 4}}
+        await cluster.put("a", ONE.model_validate({**ONE.model_dump(), **fixed}))
+        await cluster.is_told("a", PoolState.STARTING)
+        assert 1 == len(platform.told)
+        for _ in range(2):
+            await autoscaler.refresh()
+        await cluster.is_told("a", PoolState.SERVING)
+        assert 2 == len(platform.told)
+        await autoscaler.close()
+
+
+async def test_an_autoscaler_that_is_never_done_holds_a_pool_up_only_so_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launchers, "SETTLE_S", 0.05)
+    async with Cluster(platform := Platform(), {"a": ONE}) as cluster:
+        store = RedisRegistryStore(cluster._redis, clock=cluster.clock)
+        autoscaler = RegistryView(store, Watcher("autoscaler", "autoscaler"))
+        await autoscaler.refresh()
+        await cluster.put("a", ONE.model_copy(update={"replicas": 2}))
+        await cluster.is_told("a", PoolState.SERVING)
+        await autoscaler.close()
+    assert 1 == len(platform.told)
+    assert "launcher.autoscaler_late" in caplog.text

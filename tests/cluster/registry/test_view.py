@@ -49,6 +49,25 @@ async def test_a_change_is_known_everywhere_after_the_next_look() -> None:
         assert [] == await one.behind(version, 0.0), "its second look told what it knows"
 
 
+async def test_a_change_that_is_held_counts_as_in_force_only_after_its_release() -> None:
+    async with views(InProcessRedis(ManualClock()), "a", "b") as (one, other):
+        heard: list[str] = []
+
+        def listen(entry: Entry) -> None:
+            heard.append(entry.name)
+            other.hold()
+
+        other.listen("tenant", listen)
+        version = await one.apply([Edit("tenant", "acme", b"1")], ME)
+        for _ in range(3):
+            await other.refresh()
+        assert (version, ["acme"], {"acme": b"1"}) == (other.version, heard, values(other))
+        assert ["b"] == await one.behind(version, 0.0)
+        other.release()
+        await other.refresh()
+        assert [] == await one.behind(version, 0.0)
+
+
 async def test_listeners_hear_of_what_is_known_and_of_each_change() -> None:
     heard: list[tuple[str, bytes | None]] = []
 

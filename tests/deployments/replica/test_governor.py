@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +12,7 @@ from cluster.clock import ManualClock
 from cluster.control.settings import ControlMode
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
-from cluster.settings import EngineKind, PoolSettings, SimSettings
+from cluster.settings import ControlSettings, EngineKind, PoolSettings, SimSettings
 from deployments.replica.control_metrics import ControlMetrics
 from deployments.replica.governor import Governor
 from penstock.values.slo import ClassSlo, OperatingPoint
@@ -155,6 +155,46 @@ async def test_a_promise_that_is_taken_back_gives_the_whole_batch_back() -> None
 
     assert SIM.max_num_seqs == site.engine.stats().batch_limit
     assert ControlMode.OFF is site.governor.mode
+
+
+@pytest.mark.parametrize("mode", ["off", "advisory"])
+async def test_decisions_that_no_longer_act_leave_no_limit_behind(mode: Literal["off", "advisory"]) -> None:
+    site = Site(start_batch=3)
+    await site.governor.start()
+    assert [3] == site.applied
+    site.governor.change(ControlSettings(mode=mode))
+    await site.run(1)
+    assert SIM.max_num_seqs == site.engine.stats().batch_limit
+    site.governor.change(ControlSettings(mode=mode, max_batch=20))
+    await site.run(1)
+    assert 20 == site.engine.stats().batch_limit
+    site.governor.change(ControlSettings(mode=mode, max_batch=30))
+    await site.run(2)
+    assert [3, SIM.max_num_seqs, 20, 30] == site.applied
+
+
+async def test_without_decisions_the_largest_batch_of_the_settings_holds_from_the_start() -> None:
+    site = Site(slo=None, max_batch=20)
+    await site.governor.start()
+    await site.run(2)
+    assert [20] == site.applied
+
+
+async def test_a_limit_that_the_engine_does_not_take_back_is_told_again() -> None:
+    site = Site(start_batch=3)
+    await site.governor.start()
+    take = site.engine.set_batch_limits
+
+    async def refuse(*_: int | None) -> tuple[int, int]:
+        raise RuntimeError("no answer from the scheduler")
+
+    site.engine.set_batch_limits = refuse  # type: ignore[method-assign]
+    site.governor.change(ControlSettings(mode="off"))
+    with pytest.raises(RuntimeError):
+        await site.governor.tick()
+    site.engine.set_batch_limits = take  # type: ignore[method-assign]
+    await site.governor.tick()
+    assert [3, SIM.max_num_seqs] == site.applied
 
 
 async def test_a_new_replica_starts_low_and_a_seeded_one_does_not() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client import Client, InvalidArgumentError, NotFoundError, RegistryEdit
-from tests.support.running import ClusterThread
+from tests.support.running import ClusterThread, running_cluster
 from tests.support.waiting import until_sync
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
@@ -91,3 +92,42 @@ def test_control_and_autoscale_change_through_serve_and_no_replica_restarts(engi
         put()
         until_sync(lambda: admin.registry("pool", name="toy")[0].state == "serving", 60)
         assert before == replicas()
+
+
+def test_a_number_that_serve_was_told_outlives_changes_that_replicas_do_not_read_and_ends_with_scaling(
+    tmp_path: Path,
+) -> None:
+    scaled = {"mode": "active", "min_replicas": 0, "max_replicas": 4}
+    sections: dict[str, Any] = {
+        "cluster": {"state_dir": str(tmp_path)},
+        "router": {"port": 0, "drain_s": 2.0},
+        "replica": {"drain_s": 2.0},
+        # One decision at its start, and none in this test's time.
+        "autoscaler": {"tick_s": 600.0},
+        "pools": {"toy": {"engine": "sim", "model": "demo", "replicas": 2, "autoscale": scaled}},
+    }
+    with running_cluster(sections) as running, contextlib.ExitStack() as stack:
+        serve = running.cluster.serve
+        assert serve is not None
+
+        def target() -> int:
+            return running.run(serve.status())["penstock-toy"].target
+
+        def put(**changes: Any) -> None:
+            entry = RegistryEdit("pool", "toy", {"settings": {**own, **changes}})
+            assert () == admin.edit_registry([entry], wait=20.0, timeout=30.0).behind
+            until_sync(lambda: admin.registry("pool", name="toy")[0].state == "serving", 60)
+
+        watching = running.begin(running.cluster.watch())
+        stack.callback(watching.cancel)
+        admin = stack.enter_context(Client(running.target()))
+        until_sync(lambda: allowed(admin, {"engine": "sim"}), 20)
+        until_sync(lambda: bool(admin.decisions("toy", limit=1).decisions), 30)
+        own = admin.registry("pool", name="toy")[0].value["settings"]
+        for number in (0, 3):
+            running.run(serve.scale("toy", number))
+            until_sync(lambda number=number: target() == number, 30)  # type: ignore[misc]
+            put(price_per_million_output_tokens=float(number + 1))
+            assert number == target()
+        put(autoscale={"mode": "off"})
+        assert 2 == target()
