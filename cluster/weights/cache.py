@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,31 @@ class RepositoryCache:
     def blobs(self) -> Path:
         """Folder of the files' contents, by digest."""
         return self.folder / "blobs"
+
+    def parts(self, digest: str) -> list[Path]:
+        """List the beginnings of a content, the longest first. Each process that fetches has one of its own."""
+        found = []
+        for path in self.blobs.glob(f"{digest}.*{PART}"):
+            try:
+                found.append((path.stat().st_size, path))
+            except OSError:
+                # It was renamed meanwhile.
+                continue
+        return [path for _, path in sorted(found, reverse=True)]
+
+    def claim_part(self, digest: str) -> Path:
+        """Return a name for the beginning of a content that no other process has: where there is a beginning, it has
+        that name now. Who wrote it before finds it no more, and begins another one.
+        """
+        own = self.blobs / f"{digest}.{uuid.uuid4().hex}{PART}"
+        for path in self.parts(digest):
+            try:
+                path.rename(own)
+            except FileNotFoundError:
+                # Another process was faster.
+                continue
+            break
+        return own
 
     def file(self, commit: str, name: str) -> Path:
         """Return the path of a file of a snapshot."""
@@ -103,7 +129,8 @@ def what_lacks(cache: Path, source: ModelSource) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    # Not by the process's number: those of containers are much the same.
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     with new.open("w") as file:
         file.write(text)
         file.flush()

@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from cluster.errors import FetchGivenUpError, PenstockError, SettingsError
 from cluster.sources import ModelSource
-from cluster.weights.cache import PART, RepositoryCache
+from cluster.weights.cache import RepositoryCache
 from cluster.weights.files import Repository, RepositoryFile, wanted
-from cluster.weights.hub import StoppedError, WrongContentError, fetch_file, read_repository
+from cluster.weights.hub import StoppedError, WrongContentError, fetch_file, has_size, read_repository
 from cluster.weights.retry import TRANSIENT, RetryRules, asked_wait, wait_before
 
 Say = Callable[[str], None]
@@ -67,6 +67,7 @@ def fetch(source: ModelSource, options: FetchOptions, say: Say, sleep: Sleep | N
         with _only_one(place, say):
             _check_room(place, repository, options.cache)
             _fetch_all(repository, options, tries, say)
+            _check_sizes(place, repository)
             place.set_complete(repository)
     except OSError as error:
         raise SettingsError(f"{repository.shown}: {_why(error, options.cache)}") from error
@@ -195,12 +196,22 @@ def _check_room(place: RepositoryCache, repository: Repository, cache: Path) -> 
         )
 
 
+def _check_sizes(place: RepositoryCache, repository: Repository) -> None:
+    """Look at all files once more: where locks don't hold between machines, another process may have written on."""
+    for file in repository.files:
+        if not has_size(place.file(repository.commit, file.name), file.size):
+            why = "another process changed it, and the next start fetches it anew"
+            raise FetchGivenUpError(f"{repository.shown}: {file.name}", 1, 0.0, why)
+
+
 def _bytes_had(place: RepositoryCache, repository: Repository) -> int:
     """Return how much of the files is there, begun ones included."""
     had = 0
     for file in repository.files:
-        blob = place.blobs / file.digest
-        for path in (place.file(repository.commit, file.name), blob, blob.with_name(blob.name + PART)):
+        for path in (
+            place.file(repository.commit, file.name),
+            *((place.blobs / file.digest, *place.parts(file.digest)) if file.can_be_verified else ()),
+        ):
             try:
                 size = path.stat().st_size
             except OSError:
@@ -231,7 +242,7 @@ def _report(
 @contextmanager
 def _only_one(place: RepositoryCache, say: Say) -> Iterator[None]:
     """Keep other processes out of a repository. Where a file system's locks don't hold between machines two may work at
-    once; what they write over each other then has a wrong digest, and is fetched anew.
+    once. Each then has its own beginning of a file, or takes the other's by a rename.
     """
     place.folder.mkdir(parents=True, exist_ok=True)
     with (place.folder / ".penstock.lock").open("w") as lock:

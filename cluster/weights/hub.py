@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.sources import ModelSource
-from cluster.weights.cache import PART, RepositoryCache
+from cluster.weights.cache import RepositoryCache
 from cluster.weights.files import Repository, RepositoryFile
 
 _TIMEOUT_S = 30.0
@@ -26,20 +26,29 @@ class StoppedError(Exception):
     """The download was told to stop."""
 
 
+class TakenError(Exception):
+    """Another process took what this one had begun, or finished it. A later try finds what is there."""
+
+
 class WrongContentError(Exception):
     """A file that is whole has another content than its hub says."""
 
 
 class _StoppableFile:
-    """A file that stops its writer when the download is to end: the library looks at no flag of ours."""
+    """A file that stops its writer when the download is to end, or the file became another process's: the library looks
+    at no flag of ours.
+    """
 
-    def __init__(self, file: Any, stop: threading.Event) -> None:
-        self._file, self._stop = file, stop
+    def __init__(self, file: Any, path: Path, stop: threading.Event) -> None:
+        self._file, self._path, self._stop = file, path, stop
         self.seek, self.tell, self.truncate = file.seek, file.tell, file.truncate
 
     def write(self, content: bytes) -> int:
         if self._stop.is_set():
             raise StoppedError
+        # Where locks don't hold between machines, another process may have taken it, and go on with it.
+        if not self._path.exists():
+            raise TakenError(f"another process took {self._path.name}")
         return int(self._file.write(content))
 
 
@@ -68,20 +77,25 @@ def fetch_file(cache: Path, repository: Repository, file: RepositoryFile, stop: 
     if stop.is_set():
         raise StoppedError
     place = RepositoryCache.of(cache, repository.name)
-    if _has(place.file(repository.commit, file.name), file.size):
+    if has_size(place.file(repository.commit, file.name), file.size):
         return
     url = hf_hub_url(repository.name, file.name, revision=repository.commit)
     found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     blob = place.blobs / _part_of_path("ETag", str(found.etag))
-    if not _has(blob, file.size):
+    if not has_size(blob, file.size):
         blob.parent.mkdir(parents=True, exist_ok=True)
-        part = blob.with_name(blob.name + PART)
-        _transfer(url, part, file, stop)
-        _verify(part, file)
-        part.replace(blob)
+        part = place.claim_part(blob.name)
+        try:
+            _transfer(url, part, file, stop)
+            _verify(part, file)
+            part.replace(blob)
+            for other in place.parts(blob.name):
+                other.unlink(missing_ok=True)
+        except FileNotFoundError as error:
+            raise TakenError(f"another process took {part.name}") from error
     # It finds the content there.
     path = Path(hf_hub_download(repository.name, file.name, revision=repository.commit, cache_dir=cache))
-    if not _has(path, file.size):
+    if not has_size(path, file.size):
         size = path.stat().st_size
         blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -105,7 +119,7 @@ def _transfer(url: str, part: Path, file: RepositoryFile, stop: threading.Event)
         if begun > file.size:
             target.truncate(0)
             begun = 0
-        sink: Any = _StoppableFile(target, stop)
+        sink: Any = _StoppableFile(target, part, stop)
         try:
             http_get(url, sink, resume_size=begun, headers=build_hf_headers(), expected_size=file.size)
         except OSError as error:
@@ -130,7 +144,8 @@ def _verify(part: Path, file: RepositoryFile) -> None:
         raise WrongContentError(f"{file.name} has the digest {total.hexdigest()}, and its hub says {file.digest}")
 
 
-def _has(path: Path, size: int) -> bool:
+def has_size(path: Path, size: int) -> bool:
+    """Return whether a file is there with so many bytes."""
     try:
         return path.stat().st_size == size
     except OSError:

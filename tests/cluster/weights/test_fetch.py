@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from huggingface_hub.utils._runtime import is_xet_available
 
 from cluster.errors import FetchGivenUpError, SettingsError
 from cluster.sources import ModelSource, source_of
+from cluster.weights import fetch as fetch_module
 from cluster.weights import hub as hub_module
 from cluster.weights.cache import RepositoryCache, what_lacks
 from cluster.weights.fetch import FetchOptions, fetch
+from cluster.weights.files import Repository
 from cluster.weights.retry import RetryRules
 from tests.cluster.weights.hub import COMMIT, NAME, OTHER, Hub, digest_of, serving
 from tests.support.waiting import until_sync
@@ -143,7 +146,7 @@ def test_a_later_process_goes_on_where_an_earlier_one_ended(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a process that was killed in the middle leaves behind."""
-    part = RepositoryCache.of(cache, NAME).blobs / f"{digest_of(FIRST, WEIGHTS)}.part"
+    part = RepositoryCache.of(cache, NAME).blobs / f"{digest_of(FIRST, WEIGHTS)}.earlier.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(WEIGHTS[:300_000])
     run = Run(cache)
@@ -155,7 +158,7 @@ def test_a_later_process_goes_on_where_an_earlier_one_ended(
 
 
 def test_a_beginning_that_is_wrong_is_thrown_away(hub: Hub, cache: Path) -> None:
-    part = RepositoryCache.of(cache, NAME).blobs / f"{digest_of(FIRST, WEIGHTS)}.part"
+    part = RepositoryCache.of(cache, NAME).blobs / f"{digest_of(FIRST, WEIGHTS)}.earlier.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 300_000)
     run = Run(cache)
@@ -298,17 +301,22 @@ def test_a_hub_names_no_path_outside_of_the_cache(hub: Hub, cache: Path, etag: s
 def test_an_interrupt_ends_it_and_not_only_the_wait_for_it(
     hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.holds = {FIRST: 300_000}
+    hub.holds = {FIRST: 300_000, FIRST.replace("1-of", "2-of"): 300_000}
 
     def interrupted(*_: object, **__: object) -> object:
-        until_sync(lambda: bool(hub.ranges(FIRST)))
-        hub.release()
+        until_sync(lambda: any("GET" == method and path.endswith("safetensors") for method, path, _ in hub.asked))
         raise KeyboardInterrupt
 
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            hub.release()
+            super().shutdown(wait, cancel_futures=cancel_futures)
+
     monkeypatch.setattr("cluster.weights.fetch.wait", interrupted)
+    monkeypatch.setattr("cluster.weights.fetch.ThreadPoolExecutor", Pool)
     with pytest.raises(KeyboardInterrupt):
         Run(cache, parallel=1)()
-    assert ([], [""]) == (hub.ranges("config.json"), hub.ranges(FIRST))
+    assert [] == hub.ranges("config.json")
 
 
 def test_an_error_that_lasts_ends_those_who_wait_for_their_next_try(hub: Hub, cache: Path) -> None:
@@ -320,3 +328,40 @@ def test_an_error_that_lasts_ends_those_who_wait_for_their_next_try(hub: Hub, ca
     said: list[str] = []
     with pytest.raises(SettingsError, match=r"config\.json"):
         fetch(SOURCE, FetchOptions(cache, parallel=5, report_s=3600.0), said.append)
+
+
+def test_a_beginning_that_another_process_takes_is_left_to_it(hub: Hub, cache: Path) -> None:
+    """As on a volume whose locks don't hold between machines. Both would append to one file."""
+    hub.holds = {FIRST: 300_000}
+    blobs = RepositoryCache.of(cache, NAME).blobs
+    digest = digest_of(FIRST, WEIGHTS)
+    run = Run(cache, parallel=1, include=(FIRST,))
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(run)
+        until_sync(lambda: any(each.stat().st_size >= 1 << 18 for each in blobs.glob(f"{digest}.*.part")))
+        (part,) = blobs.glob(f"{digest}.*.part")
+        part.rename(blobs / f"{digest}.other.part")
+        hub.release()
+        folder = ended.result()
+    assert any(f"another process took {part.name}" in each for each in run.said), run.said
+    assert WEIGHTS == (folder / FIRST).read_bytes()
+    assert [] == list(blobs.glob("*.part"))
+
+
+def test_a_file_that_another_process_writes_on_is_not_marked(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fetch_module._fetch_all
+
+    def written_on(repository: Repository, *arguments: Any) -> None:
+        real(repository, *arguments)
+        with RepositoryCache.of(cache, NAME).file(COMMIT, FIRST).open("ab") as file:
+            file.write(b"more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fetch_module, "_fetch_all", written_on)
+        with pytest.raises(FetchGivenUpError, match="another process changed it"):
+            Run(cache)()
+    assert "is not complete" in what_lacks(cache, SOURCE)
+    Run(cache)()
+    assert "" == what_lacks(cache, SOURCE)
