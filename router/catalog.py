@@ -117,7 +117,7 @@ class Catalog:
         Raises:
             NoReplicaError: no replica of the pool has ever been seen, or none can be asked for its tokenizer now.
         """
-        info = self._require(pool) if of is None else self._with_adapters(pool, of.model)
+        info = self._info(pool, of)
         tokenizer = self._tokenizer(pool, info)
         if tokenizer is None:
             tokenizer = await self._load(pool, info)
@@ -136,7 +136,7 @@ class Catalog:
             InvalidRequestError: for the reasons of `Tokenizer.encode_prompt`.
         """
         if isinstance(prompt, TokenPrompt):
-            return self._require(pool), prompt.ids
+            return self._info(pool, of), prompt.ids
         info, tokenizer = await self.model(pool, of)
         if tokenizer.is_quick(prompt):
             return info, await tokenizer.encode_prompt(prompt)
@@ -171,6 +171,9 @@ class Catalog:
             # A prompt of token ids is served without a tokenizer, too.
             _LOG.warning("catalog.no_token_bytes", extra={"pool": pool.name, "error": str(error)})
             return None
+
+    def _info(self, pool: Pool, of: Announcement | None) -> ModelInfo:
+        return self._require(pool) if of is None else self._with_adapters(pool, of.model)
 
     def _require(self, pool: Pool) -> ModelInfo:
         info = self.known(pool)

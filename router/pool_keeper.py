@@ -183,7 +183,10 @@ class PoolKeeper:
                 await self._users.catalog.model(pool)
                 return
             except UnavailableError:
-                await asyncio.sleep(LEARN_RETRY_S)
+                pass
+            except Exception:  # noqa: BLE001 - it comes with a request, or with the next try
+                _LOG.exception("pools.learn_failed", extra={"pool": pool.name})
+            await asyncio.sleep(LEARN_RETRY_S)
 
     async def close(self) -> None:
         """Follow the registry no more."""

@@ -49,7 +49,10 @@ class ModelChangedError(UnavailableError):
     """
 
     reason = "MODEL_CHANGED"
-    remedy = "Send the request anew. It never ran, so its resume token is useless."
+    remedy = (
+        "Send the request anew. It never ran, so its resume token is useless. Token ids, `stop_token_ids` and "
+        "`logit_bias` must be those of the new model's tokenizer; the Python client leaves that to you."
+    )
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 
@@ -36,11 +37,14 @@ class ResumeToken:
     began_ms: int = 0
     """Arrival of the request's first call, milliseconds since the Unix epoch by its router's clock; 0 where that is not
     known."""
+    tokenizer_digest: str = ""
+    """Digest of the tokenizer that counted the prompt's tokens; empty where that is not known."""
 
     def seal(self, secret: ClusterSecret) -> bytes:
         """Return the signed token."""
         choices = [(c.attempt, c.replica_id, c.address, c.group_id) for c in self.choices]
-        fields = (self.request_id, self.pool, self.tenant, self.prompt_tokens, choices, self.began_ms)
+        prompt = (self.prompt_tokens, choices, self.began_ms, self.tokenizer_digest)
+        fields = (self.request_id, self.pool, self.tenant, *prompt)
         return secret.seal(_PURPOSE, bytes(msgpack.packb(fields)))
 
     @classmethod
@@ -55,8 +59,16 @@ class ResumeToken:
             raise InvalidRequestError.of("resume.resume_token", "was not issued by this cluster")
         try:
             # A later release may append more fields.
-            request_id, pool, tenant, prompt_tokens, choices, *more = msgpack.unpackb(payload)
+            fields: list[Any] = msgpack.unpackb(payload)
+            request_id, pool, tenant, prompt_tokens, choices, *more = fields
             places = tuple(ResumeTokenChoice(*c[:_PARTS]) for c in choices)
-            return cls(request_id, pool, tenant, prompt_tokens, places, int(more[0]) if more else 0)
+            began_ms, digest = more[0] if more else 0, more[1] if len(more) > 1 else ""
+            return cls(request_id, pool, tenant, prompt_tokens, places, int(began_ms), _text(digest))
         except (ValueError, TypeError) as error:
             raise InvalidRequestError.of("resume.resume_token", "cannot be read by this release") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

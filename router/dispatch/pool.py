@@ -104,6 +104,7 @@ class Pool:
             breakers=BreakerLimits(router_settings.breaker_failures, router_settings.breaker_open_s),
             # The queue grants only where it knows us connected: tell it now, not in a second.
             on_change=lambda: self._membership.nudge(),
+            origins=context.choices.origins,
         )
         self._membership = Membership(context, queue_settings, open_queue, self._describe, self._beaten)
         self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
@@ -113,14 +114,16 @@ class Pool:
         self.mailbox = Mailbox(
             context, membership, self.replicas, self.adoption, self.releases, self.resubmit, parked=self._parked
         )
-        self._translations = Translations(context, self.releases, lambda grant: self.mailbox.granted(grant))
+        self._translations = Translations(
+            context, self.releases, lambda grant: self.mailbox.granted(grant), membership.started
+        )
         self.quarantine = Quarantine(context, router_settings.quarantine_s, self._line_up)
         self.reconciler = Reconciler(
             context,
             self.releases,
-            lambda: self._parked | self.adoption.under_way,
+            lambda: self._parked | self.adoption.under_way | self._translations.under_way,
             self.resubmit.submit_again,
-            self._membership.started,
+            membership.started,
         )
         self.slow_readers = SlowReaders(
             context.choices,
@@ -284,6 +287,8 @@ class Pool:
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
+        if (origin := choice.resume_state.origin) is not None:
+            self.replicas.keep_for(origin)
         self.releases.requeue(choice.entry.request_id, choice.attempt, choice.metering.partial(choice.tokens))
 
     def _line_up(self, choice: Choice) -> None:

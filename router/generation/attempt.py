@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from cluster.errors import EngineRequestError, InvalidRequestError, PenstockError, UnavailableError
 from cluster.telemetry.tracing.context import attempt_parent
+from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.metering import AttemptOutcome, AttemptTimes, FinishedAttempt
@@ -61,6 +62,11 @@ class Attempt:
         if self.sink:
             self.place.link.close_sink(self.sink, acknowledge=acknowledge)
             self.sink = 0
+
+    def where(self) -> ResumeTokenChoice:
+        """Say where it runs."""
+        link = self.place.link
+        return ResumeTokenChoice(self.name, link.replica_id, link.address, self.place.group_id)
 
     # --- its times ----------------------------------------------------------------------------------------------------
 

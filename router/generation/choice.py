@@ -96,8 +96,8 @@ class Choice:
         self._suspect = False
         """Whether an engine died under it, and it has had no output since."""
         self._deadline = deadline
-        self._others = False
-        """Whether other replicas took work when its last place was granted."""
+        self._others: tuple[Group, ...] = ()
+        """Groups of the other replicas that took work when its last place was granted."""
         self.queued_at = self.wait.submitted_at
         self._attempt: Attempt | None = None
 
@@ -130,8 +130,7 @@ class Choice:
 
         Where the output can't go on, the choice gives the grant back, or fails.
         """
-        others = tuple(elsewhere)
-        self._others = bool(others)
+        others = self._others = tuple(elsewhere)
         match self.resume_state.try_place(place.group, others):
             case Fit.WAIT:
                 self._pool.refuse(self)
@@ -154,6 +153,14 @@ class Choice:
         else:
             self._fail(error or ModelChangedError(self.entry.request_id))
         self._pool.release(self)
+
+    def _misread_there(self, attempt: Attempt | None) -> None:
+        """Learn that a replica has another tokenizer than this router knew of."""
+        if attempt is not None and not self.tokens and self.resume_state.refused():
+            self._leave_place(acknowledge=False, queued_at=self.queued_at)
+            self._pool.translate(self, attempt.place, self._others)
+        else:
+            self.misread()
 
     def run_on(self, grant: Grant, place: Placement) -> None:
         """Start, or go on, on the replica that the grant names."""
@@ -316,7 +323,7 @@ class Choice:
                 self._fail(refused_by_engine(refusal.detail, elsewhere=refusal.elsewhere))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
-            self.misread()
+            self._misread_there(self._attempt)
         elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and self._at_clients_offset:
             # It is the client that is wrong: what it asks for runs on, and it may come back for it.
             self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
@@ -430,15 +437,10 @@ class Choice:
         """The attempt, or the last one; None before the first."""
         return self._attempt
 
-    @property
-    def queue_s(self) -> float:
-        """How long it waited for its slot; 0 where another router got it."""
-        return self._attempt.queue_s if self._attempt is not None else 0.0
-
     def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
-        entry = self.entry
-        self._fail(GenerationFailedError(entry.request_id, self.tokens, self._lost, entry.prompt_tokens, detail))
+        name = self.entry.request_id
+        self._fail(GenerationFailedError(name, self.tokens, self._lost, self.entry.prompt_tokens, detail))
 
     def give_up(self, error: PenstockError) -> None:
         """End it with an error, where it waits."""
@@ -527,6 +529,4 @@ class Choice:
 
     def where(self) -> ResumeTokenChoice:
         """Say where it runs."""
-        if self.link is None or self._attempt is None:
-            return ResumeTokenChoice()
-        return ResumeTokenChoice(self.attempt, self.link.replica_id, self.link.address, self._attempt.place.group_id)
+        return ResumeTokenChoice() if self.link is None or self._attempt is None else self._attempt.where()

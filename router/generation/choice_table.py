@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
+from router.links.placement import Group
 
 
 class ChoiceTable(Mapping[str, Choice]):
@@ -39,6 +40,11 @@ class ChoiceTable(Mapping[str, Choice]):
             return False
         del self._choices[choice.entry.request_id]
         return True
+
+    def origins(self) -> list[Group]:
+        """Return the groups in which output began that waits to go on."""
+        waits = (choice.resume_state.origin for choice in self._choices.values() if choice.state.waits)
+        return [origin for origin in waits if origin is not None]
 
     def of_request(self, request_ids: tuple[str, ...], tenant: str) -> list[Choice]:
         """Return the choices with these ids that belong to a tenant."""

@@ -337,7 +337,7 @@ class Generation:
             resume_token=self.token(),
             choice_index=choice.index,
             replica_id=choice.link.replica_id if choice.link is not None else "",
-            queue_time=duration_to_wire(choice.queue_s),
+            queue_time=duration_to_wire(attempt.queue_s if (attempt := choice.last_attempt) is not None else 0.0),
             prompt_tokens=self.ticket.prompt_tokens,
         )
 

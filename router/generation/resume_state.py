@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from router.generation.recovery import REFUSED_RESUMES, Fit, fit
 from router.links.placement import Group
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+
 
 class ResumeState:
     """Where output began, and whether it is still what an undisturbed run would have given."""
 
-    __slots__ = ("_refused", "broken", "exact", "given_back", "origin")
+    __slots__ = ("_pauses", "_refused", "broken", "exact", "given_back", "origin")
 
     def __init__(self) -> None:
         self.exact = True
@@ -22,6 +24,7 @@ class ResumeState:
         self.given_back = 0
         """Grants in other groups that were given back."""
         self._refused = 0
+        self._pauses = 0
 
     def interrupt(self, where: Group | None, *, greedy: bool) -> None:
         """Note that an attempt with output is over and the next one goes on from there. Only greedy output does not
@@ -35,6 +38,11 @@ class ResumeState:
         """Note that an engine refuses to go on with the output; returns whether another one is to be asked."""
         self._refused += 1
         return self._refused <= REFUSED_RESUMES
+
+    def pause_s(self) -> float:
+        """Return for how long to keep a place on a replica that can't read its ids, seconds: longer each time."""
+        self._pauses += 1
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._pauses - 1, 16))
 
     def try_place(self, place: Group, elsewhere: Iterable[Group]) -> Fit:
         """Say whether output may go on in this group, given those of the other replicas that take work."""

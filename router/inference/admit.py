@@ -141,8 +141,12 @@ class Admission:
         try:
             check_ready(pool, way)
             await self._check_open(checked, caller, pool, resume)
-            of = self._resumed.replica_of(pool, resume) if resume is not None else None
+            reader = self._resumed.reader_of(pool, resume)
+            if (ended := await self._resumed.ended(checked, caller.tenant, pool, reader)) is not None:
+                return ended
+            of = reader.replica
             info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
+            info = reader.label(checked, info)
             params, n = resolve(checked, info, len(ids))
             enforced = await self._constraints.enforced(pool, params.structured)
             parsing = await self._constraints.parsing(pool, checked, info, enforced.constraint)

@@ -57,7 +57,15 @@ class Builder:
         choices = [self._choice(admitted, request_id, index, trace) for index in range(admitted.n)]
         arrived_ms = round(1000 * (time.time() - (time.monotonic() - admitted.arrived_at)))
         pool, tenant = admitted.pool.name, admitted.caller.tenant
-        resume_token = ResumeToken(request_id, pool, tenant, admitted.prompt_tokens, (), since_ms or arrived_ms)
+        resume_token = ResumeToken(
+            request_id,
+            pool,
+            tenant,
+            admitted.prompt_tokens,
+            (),
+            since_ms or arrived_ms,
+            admitted.info.tokenizer_digest,
+        )
         generation = Generation(
             resume_token,
             choices,
@@ -83,7 +91,8 @@ class Builder:
         found = await self._translate(admitted, replica_id)
         start = _start(found, choice.index, choice.start.trace_parent)
         if choice.index == 0:
-            generation.ticket = replace(generation.ticket, prompt_tokens=found.prompt_tokens)
+            digest = found.info.tokenizer_digest
+            generation.ticket = replace(generation.ticket, prompt_tokens=found.prompt_tokens, tokenizer_digest=digest)
         if not choice.metering.attempts:
             choice.metering = AttemptMetering(choice.index, found.prompt_tokens, Prices.of(found.pool.settings))
         if not choice.tokens and asks_logprobs(start.sampling):

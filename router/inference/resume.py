@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from cluster.errors import (
     GenerationFailedError,
     InvalidRequestError,
+    ModelChangedError,
     NoReplicaError,
     PenstockError,
     QueueUnavailableError,
     UnavailableError,
 )
 from cluster.lifecycle import uninterrupted
+from cluster.models import ModelInfo
 from cluster.queue.entries import Adopted, KnownRequest
 from cluster.trust.announcement import Announcement
 from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
@@ -24,12 +27,43 @@ from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.inference.admitted import Admitted
 from router.inference.build import Builder
-from router.validation import ResumePoint
+from router.validation import CheckedRequest, ResumePoint, TokenPrompt
 
 CONTINUING = 32
 """Requests that are continued at the same time. When a router dies, all its clients come at once. If all of them were
 continued together, each would take as long as all of them, and none might reach its replica within the grace. In turn
 the first ones are done early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads a request that is continued as it was read before."""
+
+    tokenizer_digest: str = ""
+    """Digest of the tokenizer that its prompt was encoded for; empty where that is not known, and for a new request."""
+    replica: Announcement | None = None
+    """A replica with this tokenizer, or one that has a part of the request; None where there is none."""
+    request_id: str = ""
+    runs: bool = False
+    """Whether any of its choices ran when its client was told last."""
+
+    def label(self, checked: CheckedRequest, info: ModelInfo) -> ModelInfo:
+        """Return the model for which a request is encoded: the client's ids are not those of another tokenizer.
+
+        Raises:
+            NoReplicaError: it runs, and no replica with its tokenizer is known here.
+            ModelChangedError: it waited, and no replica has its tokenizer any more.
+        """
+        if not checked.names_ids or self.tokenizer_digest in ("", info.tokenizer_digest):
+            return info
+        if isinstance(checked.prompt, TokenPrompt):
+            return replace(info, tokenizer_digest=self.tokenizer_digest)
+        if self.runs:
+            raise NoReplicaError(f"no replica with the tokenizer of {self.request_id} is known here", 1.0)
+        raise ModelChangedError(self.request_id)
+
+
+NO_READER = Reader()
 
 
 class Resume:
@@ -40,19 +74,34 @@ class Resume:
         self._secret = secret
         self._continuing = asyncio.Semaphore(CONTINUING)
 
-    def replica_of(self, pool: Pool, resume: ResumePoint) -> Announcement | None:
-        """Return a replica that reads a request to be continued as the one does which had it; None without one, or
-        without a token.
+    def reader_of(self, pool: Pool, resume: ResumePoint | None) -> Reader:
+        """Return who reads a request to be continued as it was read before.
 
         Raises:
             InvalidRequestError: the token is not one.
         """
-        if not resume.token:
-            return None
+        if resume is None or not resume.token:
+            return NO_READER
         token = ResumeToken.open(resume.token, self._secret)
-        return next(
-            (found for each in token.choices if (found := pool.replicas.alike(each.group_id)) is not None), None
-        )
+        groups = [found for each in token.choices if (found := pool.replicas.alike(each.group_id)) is not None]
+        digest = token.tokenizer_digest
+        same = next((found for found in groups if found.model.tokenizer_digest == digest), None)
+        # What waits has no group, and its choices may run on replicas with several tokenizers.
+        found = same or pool.replicas.with_tokenizer(digest) or next(iter(groups), None)
+        return Reader(digest, found, token.request_id, any(each.attempt for each in token.choices))
+
+    async def ended(self, checked: CheckedRequest, tenant: str, pool: Pool, reader: Reader) -> bytes | None:
+        """Return the stored result of a request that was read by a tokenizer which nobody has any more. None without a
+        key, and where it has not ended.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer.
+        """
+        key = checked.idempotency_key
+        if not key or not reader.tokenizer_digest or reader.replica is not None:
+            return None
+        found = await pool.keys.find(tenant, key, reader.request_id, checked.digest)
+        return found.result if found is not None and found.request_id == reader.request_id else None
 
     async def resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | KnownRequest:
         """Continue the request of a resume token. If it is over, return the request that has its key.
@@ -63,8 +112,11 @@ class Resume:
             NotInTimeError: nothing of it is left, and it could not end in time if it started now.
         """
         token = ResumeToken.open(resume.token, self._secret)
-        expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
-        if (token.pool, token.tenant, token.prompt_tokens, len(token.choices)) != expected:
+        expected = (admitted.pool.name, admitted.caller.tenant, admitted.n)
+        # Another tokenizer, where the old one has gone, makes other numbers of tokens of the same text.
+        same = token.tokenizer_digest in ("", admitted.info.tokenizer_digest)
+        other = same and token.prompt_tokens != len(admitted.ids)
+        if (token.pool, token.tenant, len(token.choices)) != expected or other:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
         generation = self._builder.generation(admitted, token.request_id, token.began_ms)
         received = (*resume.received_tokens, *(0 for _ in generation.choices))

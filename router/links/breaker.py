@@ -49,6 +49,13 @@ class Breaker:
         self._failed = 0
         self._pause_s = self._open_until = 0.0
 
+    @property
+    def tripped(self) -> bool:
+        """Whether it has opened, and no attempt has succeeded since: it is open, or its pause is over and nobody knows
+        yet whether the replica works.
+        """
+        return self._pause_s > 0.0
+
     def is_open(self, now: float) -> bool:
         """Return whether the replica gets no work at this time."""
         return now < self._open_until

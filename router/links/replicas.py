@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cluster.lifecycle import TaskOwner
@@ -42,8 +42,13 @@ class ReplicaSet:
         limits: RecoveryLimits = NO_LIMITS,
         breakers: BreakerLimits = BreakerLimits(),  # noqa: B008  # frozen
         on_change: Callable[[], None],
+        origins: Callable[[], Iterable[Group]] = tuple,
     ) -> None:
-        """Start without replicas; `on_change` is called whenever the set of usable links changes."""
+        """Start without replicas.
+
+        `on_change` is called whenever the set of usable links changes. `origins` lists the groups in which output began
+        that waits to go on.
+        """
         self._pool = pool
         self._router_id = router_id
         self._secret = secret
@@ -56,6 +61,7 @@ class ReplicaSet:
         self.orphaned_output = OrphanedOutput(attach_grace_s)
         self._safeguards = LinkSafeguards(self.orphaned_output, self._abandoned, limits)
         self._on_change = on_change
+        self._origins = origins
         self._links: dict[str, ReplicaLink] = {}
         self._awaited: Counter[str] = Counter()
         """Replicas whose links a caller of `reach` waits for; the registry may not know them."""
@@ -105,7 +111,6 @@ class ReplicaSet:
                 self.announcements.pop(replica_id, None)
                 self._owner.spawn(link.close(), "close")
         self._supersede(time.monotonic())
-        self._tokenizer = self._usual_tokenizer()
         if self.records:
             self.first_seen.set()
 
@@ -114,10 +119,28 @@ class ReplicaSet:
         standings = []
         for replica_id, record in self._told.items():
             known, link = self.announcements[replica_id], self._links.get(replica_id)
-            reached = link is not None and link.up and not link.suspect
+            # After a pause it is tried beside those that it is to replace. Otherwise each try would stop the pool.
+            works = link is not None and link.up and not link.suspect and not self._tripped(replica_id)
             ready = record.state is ReplicaState.READY
-            standings.append(Standing(replica_id, known.ray_cluster, known.ray_started_at, ready, reached))
-        return superseded(standings, self.wanted)
+            standings.append(Standing(replica_id, known.ray_cluster, known.ray_started_at, ready, works))
+        found = superseded(standings, self.wanted)
+        return found - self._needed(found) if found else found
+
+    def _needed(self, replaced: frozenset[str]) -> frozenset[str]:
+        """Return those of the replaced ones that alone can go on with output that waits."""
+        able = [name for name, link in self._links.items() if name in self._told and link.up and not link.suspect]
+        able = [name for name in able if self._told[name].state is ReplicaState.READY]
+        needed: set[str] = set()
+        for origin in set(self._origins()):
+            same = {name for name in able if self.announcements[name].group_id == origin.group_id}
+            like = same or {name for name in able if self.announcements[name].model.digest == origin.model_digest}
+            if like <= replaced:
+                needed |= like
+        return frozenset(needed)
+
+    def _tripped(self, replica_id: str) -> bool:
+        breaker = self._breakers.get(replica_id)
+        return breaker is not None and breaker.tripped
 
     def _supersede(self, now: float) -> None:
         """Bring the records up to date with what replicas report, and with those that are replaced."""
@@ -130,6 +153,7 @@ class ReplicaSet:
             replica_id: _draining(record, now - self._superseded[replica_id]) if replica_id in found else record
             for replica_id, record in self._told.items()
         }
+        self._tokenizer = self._usual_tokenizer()
         if found != before:
             self._on_change()
 
@@ -144,6 +168,7 @@ class ReplicaSet:
     def _usual_tokenizer(self) -> str:
         """Return the digest of the tokenizer that most replicas have which take work; of as many, the one before."""
         ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
+        ready = [name for name in ready if not self._tripped(name)] or ready
         found = Counter(self.announcements[name].model.tokenizer_digest for name in ready)
         most = max(found.values(), default=0)
         return (
@@ -166,11 +191,22 @@ class ReplicaSet:
         link.start()
         return link
 
-    def look(self, now: float) -> None:
-        """Note whether this router reaches any replica that takes work; called with every heartbeat."""
-        # A link to a successor may have come up, or gone.
+    def reconsider(self, now: float) -> None:
+        """Decide anew which replicas are replaced: a link came up or went, a replica failed or works again, or output
+        waits to go on.
+        """
         if self._replaced() != self._superseded.keys():
             self._supersede(now)
+
+    def keep_for(self, origin: Group) -> None:
+        """Keep a place for output of this group, which waits from now on: a replaced replica may be the only one."""
+        known = (self.announcements.get(name) for name in self._superseded)
+        if any(each is not None and each.model.digest == origin.model_digest for each in known):
+            self.reconsider(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Note whether this router reaches any replica that takes work; called with every heartbeat."""
+        self.reconsider(now)
         ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
         cut_off = bool(ready) and not any(name in self._links and self._links[name].up for name in ready)
         if not cut_off:
@@ -239,9 +275,12 @@ class ReplicaSet:
         )
 
     def reading(self, tokenizer_digest: str) -> list[str]:
-        """Return those of the `connected` whose tokenizer has this digest."""
-        known = self.announcements
-        return [name for name in self.connected() if known[name].model.tokenizer_digest == tokenizer_digest]
+        """Return the replicas whose tokenizer has this digest, those first that get work: others can be asked too."""
+        first = self.connected()
+        others = [name for name, link in self._links.items() if link.up and name not in first]
+        known = ((name, self.announcements.get(name)) for name in (*first, *others))
+        # One that a client named may not have announced itself.
+        return [name for name, each in known if each is not None and each.model.tokenizer_digest == tokenizer_digest]
 
     def paused(self) -> frozenset[str]:
         """Return the replicas that failed too often and get no work for a while. Safe to call from another thread."""
@@ -256,18 +295,24 @@ class ReplicaSet:
         breaker.failed(now)
         if breaker.is_open(now) and not was_open:
             _LOG.warning("replica.paused", extra={"replica": replica_id})
+            self.reconsider(now)
             self._on_change()
 
     def succeeded(self, replica_id: str) -> None:
         """Note an attempt that produced output."""
-        if self._breakers:
-            self._breakers.pop(replica_id, None)
+        if self._breakers and (breaker := self._breakers.pop(replica_id, None)) is not None and breaker.tripped:
+            _LOG.info("replica.works_again", extra={"replica": replica_id})
+            self.reconsider(time.monotonic())
+            self._on_change()
 
     def groups(self, besides: str) -> Iterator[Group]:
-        """Yield the groups of the replicas that take work from this router, except for `besides`."""
-        for replica_id in self.connected():
+        """Yield the groups of the replicas that take work from this router, except for `besides`. Those that are paused
+        will take some again.
+        """
+        for replica_id in (*self.connected(), *self.paused()):
             record, known = self.records.get(replica_id), self.announcements.get(replica_id)
-            takes_work = record is not None and record.state is ReplicaState.READY
+            link, ready = self.link(replica_id), record is not None and record.state is ReplicaState.READY
+            takes_work = ready and link is not None and not link.suspect
             if replica_id != besides and takes_work and known is not None:
                 yield Group(known.group_id, known.model.digest, known.model.tokenizer_digest)
 
@@ -283,6 +328,13 @@ class ReplicaSet:
         """Return the announcement of a replica of a group; None where there is none, or no group."""
         known = self.announcements.values() if group_id else ()
         return next((each for each in known if each.group_id == group_id), None)
+
+    def with_tokenizer(self, digest: str) -> Announcement | None:
+        """Return the announcement of a replica whose tokenizer has this digest; None where there is none, or no
+        digest.
+        """
+        known = self.announcements.values() if digest else ()
+        return next((each for each in known if each.model.tokenizer_digest == digest), None)
 
     def ready(self) -> int:
         """Return the number of replicas that take work."""

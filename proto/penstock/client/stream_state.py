@@ -12,6 +12,19 @@ LEFT = "the stream was left before its end, as `break` does, which cancels its r
 """Message for a reader that comes back."""
 
 
+def names_ids(request: object) -> bool:
+    """Return whether a request has ids of its caller, which mean another text to a model with another tokenizer."""
+    if not isinstance(request, inference_pb2.GenerateRequest):
+        return False
+    sampling = request.sampling
+    return request.prompt.HasField("tokens") or bool(sampling.stop_token_ids or sampling.logit_bias)
+
+
+def is_final(request: object, error: PenstockClientError) -> bool:
+    """Return whether a request must not be sent anew after an error, because its ids are another model's."""
+    return error.reason == MODEL_CHANGED and names_ids(request)
+
+
 class StreamState:
     """State of one stream over all its calls: its names, the progress of each choice, and what to do when a call fails.
     Checks that no token is missing or repeated. Pure: time and randomness are in `attempts`.
@@ -45,6 +58,8 @@ class StreamState:
 
     def failed(self, error: PenstockClientError) -> float | None:
         """Note that a call failed; return the seconds until the next one, or None when the error is final."""
+        if is_final(self._request.generate, error):
+            return None
         # The request waited and never ran, so it is sent anew.
         if error.reason == MODEL_CHANGED and not any(self._received.values()):
             self._request.ClearField("resume")

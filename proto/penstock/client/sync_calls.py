@@ -15,7 +15,7 @@ from penstock.client.calls import Result, UnaryCall
 from penstock.client.connection import Connection, Stubs
 from penstock.client.explain import Attempt
 from penstock.client.retry import Attempts
-from penstock.client.stream_state import StreamState
+from penstock.client.stream_state import StreamState, is_final
 from penstock.client.sync_stream import Stream
 from penstock.client.watching import WatchState
 from penstock.v1 import inference_pb2
@@ -77,7 +77,7 @@ class Caller:
                 if token := resume_token_of(error, failure):
                     # It may still be running: to ask again would run it twice.
                     raise BrokenCallError(token) from error
-                wait = attempts.wait_after(failure)
+                wait = None if is_final(call.request, failure) else attempts.wait_after(failure)
                 if wait is None:
                     raise failure from error
             self._pause(wait)

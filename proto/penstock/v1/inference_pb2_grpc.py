@@ -35,7 +35,8 @@ class InferenceServiceStub:
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     def __init__(self, channel):
@@ -91,7 +92,8 @@ class InferenceServiceServicer:
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     def Generate(self, request, context):
@@ -202,7 +204,8 @@ class InferenceService:
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     @staticmethod

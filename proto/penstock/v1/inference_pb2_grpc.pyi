@@ -36,7 +36,8 @@ class InferenceServiceStub:
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     @_typing.overload
@@ -74,7 +75,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -108,7 +110,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
-    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew,
+    with the token ids of the new model's tokenizer where it has any.
     """
 
     @_abc_1.abstractmethod

@@ -43,16 +43,21 @@ def test_a_state_of_a_later_release_gets_no_work() -> None:
 
 
 def test_a_resume_token_of_a_later_release_is_read() -> None:
-    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], 1_700, {"more": 1})
+    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], 1_700, "t", {"more": 1})
     ticket = ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
-    assert ResumeToken("r", "demo", "acme", 3, (ResumeTokenChoice("a", "r1", "h:1", "g"),), 1_700) == ticket
+    assert ResumeToken("r", "demo", "acme", 3, (ResumeTokenChoice("a", "r1", "h:1", "g"),), 1_700, "t") == ticket
 
 
-def test_a_resume_token_of_an_earlier_release_does_not_say_when_its_request_began() -> None:
-    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g")])
-    assert 0 == ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET).began_ms
+@pytest.mark.parametrize("more", [(), (1_700,), (1_700, "t")])
+def test_a_resume_token_of_an_earlier_release_says_less(more: tuple[Any, ...]) -> None:
+    """Not when its request began, nor which tokenizer counted its prompt."""
+    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g")], *more)
+    ticket = ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
+    assert (*more, *(0, "")[len(more) :]) == (ticket.began_ms, ticket.tokenizer_digest)
 
 
 def test_what_is_no_resume_token_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="this release"):
         ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb([1]))), SECRET)
+    with pytest.raises(InvalidRequestError, match="this release"):
+        ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(("r", "p", "t", 3, [], 0, 7)))), SECRET)

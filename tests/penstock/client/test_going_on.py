@@ -130,6 +130,22 @@ async def test_a_unary_generation_whose_model_changed_is_asked_for_again(client,
     assert len(fake.requests) == 3
 
 
+@pytest.mark.parametrize(
+    ("prompt", "sampling"),
+    [([1, 2, 3], {}), ("hi", {"stop_token_ids": [5]}), ("hi", {"logit_bias": {5: 1.0}})],
+)
+async def test_ids_of_the_caller_are_not_sent_to_another_model(client, fake, prompt, sampling):
+    """They mean another text to it, so only the caller can encode them anew."""
+    fake.broken = MODEL_CHANGED
+    with pytest.raises(api.UnavailableError, match="model changed"):
+        await client.generate("demo", prompt, Sampling(**sampling))
+    fake.script = [pb.StreamGenerateResponse(queued=pb.Queued(request_id="r", resume_token=b"t")), MODEL_CHANGED]
+    with pytest.raises(api.UnavailableError, match="model changed"):
+        await collect(client.stream("demo", prompt, Sampling(**sampling)))
+
+    assert ["GenerateRequest", "StreamGenerateRequest"] == [type(request).__name__ for request in fake.requests]
+
+
 async def test_a_stream_that_can_not_go_on_ends_with_its_error(client, fake):
     fake.script = [started(b"t"), output(0, 1), cluster_errors.GenerationFailedError("r", 1)]
     with pytest.raises(api.GenerationFailedError):

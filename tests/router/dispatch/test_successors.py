@@ -9,8 +9,10 @@ from deployments.replica.life import RayHome
 from penstock.client import AsyncClient
 from penstock.models import DrainReason, ReplicaState
 from router.server import Router
-from tests.router.dispatch.streams import LONG, replica_of
-from tests.support.stack import Stack, collect, first_tokens, running_stack, sim_pool, stream_request
+from tests.router.dispatch.streams import LONG, plain, replica_of
+from tests.router.generation.test_resume_state import of_group
+from tests.router.links.test_breaker import Flaky, sim_engine
+from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
 OLD, NEW = RayHome("penstock-aaaaa", 1_000.0), RayHome("penstock-bbbbb", 2_000.0)
@@ -120,3 +122,51 @@ async def test_with_an_autoscaler_the_newer_cluster_needs_as_many_as_the_older(t
         router = await stack.add_router()
         await until(lambda: takers(router) == {"demo-r1", "demo-r2"})
         assert {1, 2} >= await used(stack)
+
+
+async def test_a_successor_that_fails_replaces_nothing_until_it_works(tmp_path: Path) -> None:
+    """After its pause it is tried beside the older one: with nobody else, each try would stop the pool."""
+    pools = {"demo": {**POOLS["demo"], "replicas": 1}}
+    breaker = {"breaker_failures": 3, "breaker_open_s": 60.0, "max_attempts": 20}
+    async with running_stack(tmp_path, routers=0, replicas=0, pools=pools, router=breaker) as stack:
+        await stack.add_replica(home=OLD)
+        flaky = Flaky(sim_engine())
+        flaky.broken = False
+        await stack.add_replica(engine=flaky, home=NEW)
+        router = await stack.add_router()
+        replicas = router.pools["demo"].replicas
+        await until(lambda: takers(router) == {"demo-r1"})
+        flaky.broken = True
+        assert {0} == await used(stack)
+        assert {"demo-r0"} == takers(router)
+
+        replicas._breakers["demo-r1"]._open_until = 0.0
+        await told(stack)
+        assert {"demo-r0", "demo-r1"} == takers(router)
+        flaky.broken = False
+
+        async def took_over() -> bool:
+            await used(stack)
+            return takers(router) == {"demo-r1"}
+
+        await until(took_over)
+
+
+async def test_output_goes_on_at_a_replaced_replica_where_no_other_has_its_weights(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=0, replicas=0, pools=POOLS) as stack:
+        for _ in range(2):
+            await stack.add_replica(home=OLD)
+        router = await stack.add_router()
+        undisturbed = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await first_tokens(call, 5)
+        for _ in range(2):
+            await stack.add_replica(engine=of_group(1, context=4_096), home=NEW)
+        await until(lambda: takers(router) == {"demo-r2", "demo-r3"})
+        number = replica_of(stack, events)
+        await stack.kill_replica(number)
+        events += await collect(call)
+        assert ids_of(undisturbed) == ids_of(events)
+        assert 1 - number == replica_of(stack, events)
+        # It was kept for that output alone.
+        await until(lambda: takers(router) == {"demo-r2", "demo-r3"})

@@ -20,7 +20,11 @@ from penstock.client import AsyncClient, Finished, Sampling
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.catalog import Catalog
+from router.generation import resume_state
+from router.generation.recovery import REFUSED_RESUMES
 from router.links.replicas import ReplicaSet
+from tests.router.dispatch.streams import error_of
 from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.tiny_model import make_tokenizer
 from tests.support.waiting import until
@@ -196,6 +200,151 @@ async def test_a_stream_of_the_old_model_is_resumed_although_most_replicas_have_
         assert [()] * 2 == [engine.prompts for engine in engines]
 
 
+async def orphaned(stack: Stack, asked: api.StreamGenerateRequest) -> bytes:
+    """Have a request wait without a replica at a router that goes; returns its resume token."""
+    call = stack.inference(1).StreamGenerate(asked)
+    event = await call.read()
+    await stack.routers.pop().stop(drain_s=0)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await collect(call)
+    return event.queued.resume_token
+
+
+@pytest.mark.parametrize("kind", ["text", "ids", "names"])
+async def test_what_waited_for_the_old_model_is_resumed_for_the_new_one_only_as_text(tmp_path: Path, kind: str) -> None:
+    """Its token has no replica: it says for which tokenizer its prompt was encoded."""
+    text = "What is Penstock?"
+    asked = of_ids(1, 2, 3, max_tokens=4) if kind == "ids" else stream_request(text, max_tokens=4, ignore_eos=True)
+    if kind == "names":
+        asked.generate.sampling.stop_token_ids.append(5)
+    async with running_stack(tmp_path, routers=2) as stack:
+        await collect(stack.inference(1).StreamGenerate(stream_request()))
+        await collect(stack.inference(0).StreamGenerate(stream_request()))
+        await stack.replicas[0].stop(drain_s=0)
+        asked.resume.resume_token = await orphaned(stack, asked)
+        engine = await other_model(stack, tmp_path / "b")
+        call = stack.inference(0).StreamGenerate(asked)
+        if kind == "text":
+            events = await collect(call)
+            assert 4 == len(ids_of(events))
+            wanted = encoded(tmp_path / "b", text)
+            assert len(wanted) != len(encoded(MODEL_DIR, text))
+            assert len(wanted) == events[-1].finished.usage.prompt_tokens
+            assert (wanted,) == engine.prompts
+        else:
+            error = await failed(call)
+            assert ("MODEL_CHANGED", "model changed") == (error_of(error)[0], str(error.details())[11:24])
+            assert () == engine.prompts
+
+
+async def test_a_result_is_told_after_its_model_has_gone(tmp_path: Path) -> None:
+    asked = stream_request("What is Penstock?", max_tokens=4, ignore_eos=True)
+    asked.generate.idempotency_key = "k"
+    async with running_stack(tmp_path, routers=2) as stack:
+        events = await collect(stack.inference(0).StreamGenerate(asked))
+        token = next(event.started.resume_token for event in events if event.HasField("started"))
+        await stack.replicas[0].stop(drain_s=0)
+        engine = await other_model(stack, tmp_path / "b")
+        asked.resume.resume_token = token
+        assert ids_of(events) == ids_of(await collect(stack.inference(1).StreamGenerate(asked)))
+        assert () == engine.prompts
+
+
+async def test_a_resumed_stream_of_ids_goes_on_at_a_sibling_although_most_replicas_have_another_tokenizer(
+    tmp_path: Path,
+) -> None:
+    asked = of_ids(4, 5, 6, max_tokens=60, ignore_eos=True)
+    async with running_stack(tmp_path, routers=2, replicas=2, sim={"base_ms": 20.0}) as stack:
+        undisturbed = ids_of(await collect(stack.inference().StreamGenerate(asked)))
+        first = stack.inference(0).StreamGenerate(asked)
+        began = await first_tokens(first, 5)
+        started = next(event.started for event in began if event.HasField("started"))
+        engines = [await other_model(stack, tmp_path / f"b{number}") for number in range(3)]
+        replicas = stack.routers[1].pools["demo"].replicas
+        await until(lambda: replicas.any_announcement().replica_id not in ("demo-r0", "demo-r1"))
+        asked.resume.resume_token = started.resume_token
+        asked.resume.received_tokens.append(len(ids_of(began)))
+        call = stack.inference(1).StreamGenerate(asked)
+        rest = await first_tokens(call, 3)
+        number = next(index for index, one in enumerate(stack.replicas) if one.plan.replica_id == started.replica_id)
+        await stack.kill_replica(number)
+        rest += await collect(call)
+        first.cancel()
+        got = [token for event in rest if event.HasField("delta") for token in event.delta.token_ids]
+        assert undisturbed == ids_of(began) + got
+        assert [()] * 3 == [engine.prompts for engine in engines]
+
+
+async def test_a_fault_while_a_prompt_is_encoded_anew_costs_a_place_and_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = 0
+    encode = Catalog.encode
+
+    async def once_broken(self: Catalog, pool: Any, prompt: Any, tenant: str, of: Any = None) -> Any:
+        nonlocal faults
+        if of is not None and not faults:
+            faults += 1
+            raise KeyError("a fault of ours")
+        return await encode(self, pool, prompt, tenant, of)
+
+    monkeypatch.setattr(Catalog, "encode", once_broken)
+    async with running_stack(tmp_path) as stack:
+        call, engine = await swapped(stack, tmp_path / "b", stream_request("What is Penstock?", max_tokens=4))
+        await collect(call)
+        assert (encoded(tmp_path / "b", "What is Penstock?"),) == engine.prompts
+        assert 1 == faults
+
+
+async def test_a_place_is_kept_while_the_tokenizer_for_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue takes back what is not used within three heartbeats, and would grant it again."""
+    there, asked = asyncio.Event(), 0
+    encode = Catalog.encode
+
+    async def slow(self: Catalog, pool: Any, prompt: Any, tenant: str, of: Any = None) -> Any:
+        nonlocal asked
+        if of is not None:
+            asked += 1
+            await there.wait()
+        return await encode(self, pool, prompt, tenant, of)
+
+    monkeypatch.setattr(Catalog, "encode", slow)
+    async with running_stack(tmp_path) as stack:
+        call, engine = await swapped(stack, tmp_path / "b", stream_request("What is Penstock?", max_tokens=4))
+        await until(lambda: asked > 0)
+        pool = stack.routers[0].pools["demo"]
+        attempt = next(iter(pool.choices.values())).attempt
+        for _ in range(6):
+            await until(lambda last=pool.beat: pool.beat is not last)
+        assert [attempt] == [choice.attempt for choice in pool.choices.values()]
+        there.set()
+        await collect(call)
+        assert (encoded(tmp_path / "b", "What is Penstock?"),) == engine.prompts
+        assert 1 == asked
+
+
+async def test_ids_wait_for_a_busy_replica_that_reads_them_however_often_another_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume_state, "FIRST_PAUSE_S", 0.01)
+    async with running_stack(tmp_path, replicas=0, sim={"base_ms": 5.0, "max_num_seqs": 1}) as stack:
+        old = Spy(stack.settings.pools["demo"], MODEL_DIR)
+        await stack.add_replica("demo", old)
+        long = stack.inference().StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
+        await first_tokens(long, 2)
+        call = stack.inference().StreamGenerate(of_ids(1, 2, 3, max_tokens=4, ignore_eos=True))
+        assert (await call.read()).HasField("queued")
+        new = await other_model(stack, tmp_path / "b")
+        waits = [choice for choice in stack.routers[0].pools["demo"].choices.values() if choice.state.waits]
+        await until(lambda: waits[0].resume_state._pauses > REFUSED_RESUMES + 1)
+        long.cancel()
+        assert 4 == len(ids_of(await collect(call)))
+        assert (1, 2, 3) == old.prompts[-1]
+        assert () == new.prompts
+
+
 async def test_a_client_gets_the_new_models_answer(tmp_path: Path) -> None:
     """It had a token for what waited, under which nobody knows the prompt as it is now."""
     async with running_stack(tmp_path) as stack, AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:
@@ -220,14 +369,23 @@ async def ends(client: AsyncClient) -> AsyncIterator[Finished]:
             yield event
 
 
-async def test_a_replica_refuses_ids_of_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_replica_refuses_ids_of_another_tokenizer_and_gets_those_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
     """Where its router does not know better."""
     placement = ReplicaSet.placement
     monkeypatch.setattr(ReplicaSet, "placement", lambda self, link: replace(placement(self, link), tokenizer_digest=""))
     async with running_stack(tmp_path) as stack:
-        call, engine = await swapped(stack, tmp_path / "b", stream_request())
-        assert "model changed" in str((await failed(call)).details())
-        assert () == engine.prompts
+        asked = of_ids(1, 2, 3) if named else stream_request("What is Penstock?", max_tokens=4, ignore_eos=True)
+        call, engine = await swapped(stack, tmp_path / "b", asked)
+        if named:
+            assert "model changed" in str((await failed(call)).details())
+            assert () == engine.prompts
+        else:
+            assert 4 == len(ids_of(await collect(call)))
+            assert (encoded(tmp_path / "b", "What is Penstock?"),) == engine.prompts
+        await until(lambda: stack.replicas[-1].table.sequences == 0)
 
 
 async def test_an_older_routers_start_names_no_tokenizer_and_is_taken(
