@@ -80,7 +80,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "pools.*.weights.image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "pools.*.weights.download.also": {
         "type": "array",
-        "items": {"type": "string", "pattern": "^[\\w][\\w.-]*(/[\\w.-]+)?(@[\\w./-]+)?$"},
+        "items": {"type": "string", "pattern": "^[\\w][\\w.-]*(/[\\w.-]+)?(@[\\w-][\\w.-]*(/[\\w-][\\w.-]*)*)?$"},
     },
     **{
         f"pools.*.weights.download.{name}": {"type": "array", "items": {"type": "string", "minLength": 1}}

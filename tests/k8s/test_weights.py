@@ -69,6 +69,14 @@ def weights(**fields: Any) -> dict[str, Any]:
             "size needs pools.demo.weights.volume emptyDir or newClaim or ephemeral, got existingClaim",
         ),
         (weights(image={"reference": "r"}), "image.reference needs pools.demo.weights.volume image, got emptyDir"),
+        (
+            {
+                "pools.demo.settings.model": "org/m",
+                "networkPolicy.modelSources": [{}],
+                **weights(volume="newClaim", download={"enabled": True, "also": ["org/n@../elsewhere"]}),
+            },
+            "also",
+        ),
         (weights(download={"also": ["org/n"]}), "download.also needs pools.demo.weights.download.enabled"),
         (
             {
@@ -126,6 +134,9 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint
     [
         ("org/m", ["org/m"]),
         ("org/m@v1", ["org/m@v1"]),
+        ("org/m@refs/pr/1", ["org/m@refs/pr/1"]),
+        ("org/m@../elsewhere", None),
+        ("org/m@/elsewhere", None),
         ("gpt2", ["gpt2"]),
         ("demo", None),
         ("/models/m", None),

@@ -32,7 +32,7 @@ fetches. `own` is what the values say.
 
 {{/* Whether a text names a repository of a hub: neither a path nor a URL. */}}
 {{- define "penstock.isHub" -}}
-{{- if and (ne . "demo") (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?(@[A-Za-z0-9_./-]+)?$" .) -}}true{{- end -}}
+{{- if and (ne . "demo") (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?(@[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*)?$" .) -}}true{{- end -}}
 {{- end }}
 
 {{/* What an engine of the pool takes from a hub: names, with their revisions. Call with the pool. */}}
