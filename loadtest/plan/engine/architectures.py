@@ -151,6 +151,6 @@ def load_shape(model: str) -> ModelShape:
         near = did_you_mean(model, KNOWN)
         raise SettingsError(
             f"model: {model!r} is no local folder, no config.json and no known model; known: "
-            f"{', '.join(sorted(KNOWN))}{near}; any other model can be planned for by its config.json"
+            f"{', '.join(sorted(KNOWN))}; any other model can be planned for by its config.json{near}"
         )
     return shape

@@ -190,7 +190,7 @@ CONFIGURATION = (
         attributes=(
             *("model", "revision", "tokenizer", "tokenizer_revision", "trust_remote_code", "dtype", "quantization"),
             *("max_model_len", "max_logprobs", "logits_processors", "runner_type", "hf_config", "get_vocab_size"),
-            *("get_pooling_task", "embedding_size", "is_matryoshka", "matryoshka_dimensions"),
+            *("get_pooling_task", "embedding_size", "is_matryoshka", "matryoshka_dimensions", "model_weights"),
         ),
     ),
     Used("vllm.config.cache:CacheConfig", attributes=("num_gpu_blocks", "block_size", "kv_sharing_fast_prefill")),

@@ -64,7 +64,7 @@ def test_lines_of_redis_and_ray(line: str, level: str, text: str) -> None:
 
 def test_what_our_formatters_write_is_read() -> None:
     record = logging.LogRecord("cluster.some", logging.WARNING, __file__, 1, "%s.restarted", ("router",), None)
-    record.port = 50051
+    record.created, record.port = AT, 50051
     for formatter in (JsonFormatter(), TextFormatter()):
         (entry,) = read(formatter.format(record))
         assert ("warning", "router.restarted port=50051") == (entry.level, shown(entry)[21:])

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import multiprocessing.connection
 import re
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -26,7 +27,24 @@ ROOT = Path(__file__).resolve().parents[5]
 ROOM = ROOT / "deployments" / "engines" / "vllm"
 OURS = (ROOT / "deployments", ROOT / "cluster", ROOT / "proto" / "penstock")
 LIBRARIES: tuple[ModuleType | type, ...] = (
-    *(asyncio, logging, multiprocessing, msgspec, numpy, psutil, zmq, str, bytes, list, dict, set, int, float, type),
+    *(
+        asyncio,
+        logging,
+        multiprocessing,
+        msgspec,
+        numpy,
+        psutil,
+        tempfile,
+        zmq,
+        str,
+        bytes,
+        list,
+        dict,
+        set,
+        int,
+        float,
+        type,
+    ),
     *(Path, asyncio.Future, asyncio.Task, asyncio.AbstractEventLoop, logging.LogRecord, logging.Logger, zmq.Socket),
     *(multiprocessing.connection.Connection, psutil.Process, numpy.ndarray, re.Pattern, re.Match, BaseException),
 )
