@@ -45,7 +45,8 @@ LIBRARIES: tuple[ModuleType | type, ...] = (
         float,
         type,
     ),
-    *(tempfile, Path, asyncio.Future, asyncio.Task, asyncio.AbstractEventLoop, logging.LogRecord, logging.Logger, zmq.Socket),
+    tempfile,
+    *(Path, asyncio.Future, asyncio.Task, asyncio.AbstractEventLoop, logging.LogRecord, logging.Logger, zmq.Socket),
     *(multiprocessing.connection.Connection, psutil.Process, numpy.ndarray, re.Pattern, re.Match, BaseException),
 )
 """Names that these have need not be vLLM's."""
