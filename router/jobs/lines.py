@@ -40,6 +40,14 @@ def request_of(item: api.JobItem) -> inference_pb2.GenerateRequest | embeddings_
     return item.embed if item.HasField("embed") else item.request
 
 
+def names_ids(item: api.JobItem) -> bool:
+    """Return whether an item has token ids of its tenant, which mean another text to another tokenizer."""
+    if item.HasField("embed"):
+        return any(each.HasField("tokens") for each in item.embed.inputs)
+    sampling = item.request.sampling
+    return item.request.prompt.HasField("tokens") or bool(sampling.stop_token_ids or sampling.logit_bias)
+
+
 def name_of(body: bytes) -> str:
     """Return the custom_id of a line; empty if it has none."""
     try:

@@ -31,7 +31,7 @@ from penstock.v1.inference_pb2 import GenerateRequest
 from penstock.wire import request_class_to_wire
 from router.call_origin import CallOrigin, enter_call
 from router.jobs.execute import Execute
-from router.jobs.lines import name_of, read_item, request_of
+from router.jobs.lines import name_of, names_ids, read_item, request_of
 from router.jobs.messages import error_result, response_result
 from router.jobs.plan import BlockPlan, plan
 from router.jobs.upload import class_of
@@ -259,7 +259,7 @@ class JobRun:
                     # Its pool began to end meanwhile. The item runs when it comes back.
                     raise _StoppedError from error
                 status = to_rpc_status(error)
-            verdict = judge(status)
+            verdict = judge(status, names_ids=names_ids(item))
             if not isinstance(verdict, Again):
                 return error_result(index, item, status)
             if self._stopping:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
+from cluster.errors import ModelChangedError
 from penstock.wire import duration_from_wire
 
 MAX_WAIT_S = 60.0
@@ -29,9 +30,13 @@ class Final:
     """Verdict that the error is the item's result."""
 
 
-def judge(status: status_pb2.Status) -> Again | Final:
-    """Judge the status that a call of Generate would have ended with."""
+def judge(status: status_pb2.Status, *, names_ids: bool = False) -> Again | Final:
+    """Judge the status that a call of Generate would have ended with. `names_ids`: the item has token ids, which mean
+    another text to another model.
+    """
     wait = _retry_delay(status.details)
+    if names_ids and _reason(status.details) == ModelChangedError.reason:
+        return Final()
     match status.code:
         case code_pb2.UNAVAILABLE:
             return Again(min(MAX_WAIT_S, 1.0 if wait is None else wait), counted=False)
@@ -42,6 +47,11 @@ def judge(status: status_pb2.Status) -> Again | Final:
         case _:
             # Wrong input, a cancel by its tenant, or a size that no bound allows: another try does not change that.
             return Final()
+
+
+def _reason(details: list[AnyMessage]) -> str:
+    info = error_details_pb2.ErrorInfo()
+    return next((info.reason for detail in details if detail.Unpack(info)), "")
 
 
 def _retry_delay(details: list[AnyMessage]) -> float | None:

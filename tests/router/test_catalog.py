@@ -82,3 +82,23 @@ async def test_a_router_that_stops_ends_the_threads_that_encode(tmp_path: Path) 
         await until(lambda: bool(encoding()))
         await stack.routers[0].stop(drain_s=0.0)
         await until(lambda: not encoding())
+
+
+async def test_a_fault_while_a_tokenizer_is_fetched_does_not_end_the_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first request it would come with a thousand others."""
+    model, learned = Catalog.model, list[str]()
+    faults = [KeyError("a fault of ours")]
+
+    async def once_broken(self: Catalog, *args: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        found = await model(self, *args)
+        learned.append(found[0].tokenizer_digest)
+        return found
+
+    monkeypatch.setattr(Catalog, "model", once_broken)
+    async with running_stack(tmp_path) as stack:
+        await until(lambda: bool(learned))
+        assert learned[0] == stack.routers[0].pools["demo"].replicas.any_announcement().model.tokenizer_digest  # type: ignore[union-attr]

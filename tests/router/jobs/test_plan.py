@@ -9,6 +9,7 @@ from cluster.errors import (
     GenerationFailedError,
     InvalidRequestError,
     JobLimitError,
+    ModelChangedError,
     ModelNotFoundError,
     NoReplicaError,
     PenstockError,
@@ -16,6 +17,11 @@ from cluster.errors import (
     QueueUnavailableError,
 )
 from cluster.jobs.contract import Backlog
+from penstock.v1.embeddings_pb2 import EmbedRequest, PoolingInput
+from penstock.v1.inference_pb2 import GenerateRequest
+from penstock.v1.jobs_pb2 import JobItem
+from penstock.v1.types_pb2 import Prompt, SamplingParams, TokenPrompt
+from router.jobs.lines import names_ids
 from router.jobs.plan import BlockPlan, plan
 from router.jobs.verdict import Again, Final, judge
 from router.status import to_rpc_status
@@ -57,3 +63,20 @@ def test_refusals_for_now_never_count_failures_do_and_the_rest_is_final(
     error: PenstockError, verdict: Again | Final
 ) -> None:
     assert verdict == judge(to_rpc_status(error))
+
+
+@pytest.mark.parametrize(
+    ("item", "verdict"),
+    [
+        (JobItem(request=GenerateRequest(prompt=Prompt(text="a"))), Again(1.0, counted=False)),
+        (JobItem(request=GenerateRequest(prompt=Prompt(tokens=TokenPrompt(ids=[1])))), Final()),
+        (JobItem(request=GenerateRequest(sampling=SamplingParams(stop_token_ids=[1]))), Final()),
+        (JobItem(request=GenerateRequest(sampling=SamplingParams(logit_bias={1: 2.0}))), Final()),
+        (JobItem(embed=EmbedRequest(inputs=[PoolingInput(text="a")])), Again(1.0, counted=False)),
+        (JobItem(embed=EmbedRequest(inputs=[PoolingInput(tokens=TokenPrompt(ids=[1]))])), Final()),
+    ],
+)
+def test_token_ids_do_not_run_again_on_a_model_that_reads_them_as_another_text(
+    item: JobItem, verdict: Again | Final
+) -> None:
+    assert verdict == judge(to_rpc_status(ModelChangedError("r")), names_ids=names_ids(item))
