@@ -234,7 +234,7 @@ async def test_what_the_operating_point_has_is_in_force_everywhere_and_in_receip
     assert began == [replica.plan.replica_id for replica in site.replicas]
 
 
-@pytest.mark.parametrize("setting", settings_that_change(Way.ROLLOUT))
+@pytest.mark.parametrize("setting", sorted({*settings_that_change(Way.ROLLOUT)} - {"revision"}))
 async def test_what_a_roll_out_changes_comes_with_new_replicas(site: Site, setting: str) -> None:
     model = site.folder / "model"
     if not model.exists():
@@ -255,6 +255,17 @@ async def test_what_a_roll_out_changes_comes_with_new_replicas(site: Site, setti
     assert set() == began & {replica.plan.replica_id for replica in site.replicas}
     assert [] == load.failures
     assert 0 == await site.apply()
+
+
+async def test_a_revision_is_rolled_out_with_a_model_of_a_hub_only(site: Site) -> None:
+    """Planned only: its replicas would ask the hub."""
+    async with AsyncClient(f"127.0.0.1:{site.stack.routers[0].port}") as client:
+        changes = {"model": "acme/small", "revision": "v2"}
+        planned = (await client.start_rollout("demo", changes, dry_run=True)).new_changes
+        # Roll-outs of before have left their settings in it too.
+        assert changes == {name: planned[name] for name in changes}
+        with pytest.raises(InvalidArgumentError, match="only a hub has revisions"):
+            await client.start_rollout("demo", {"revision": "v2"}, dry_run=True)
 
 
 @pytest.mark.parametrize("setting", settings_that_change(Way.NEVER))
