@@ -294,6 +294,8 @@ async def test_a_fault_while_a_prompt_is_encoded_anew_costs_a_place_and_no_reque
         await collect(call)
         assert (encoded(tmp_path / "b", "What is Penstock?"),) == engine.prompts
         assert 1 == faults
+        # Reconciliation would find it in the end, and much later.
+        assert not any(stack.routers[0].pools["demo"].reconciler.mended.values())
 
 
 async def test_a_place_is_kept_while_the_tokenizer_for_it_comes(
