@@ -10,6 +10,7 @@ from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
+from cluster.errors import ModelChangedError
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
@@ -119,6 +120,9 @@ def http_error(error: BaseException) -> HttpError:
         message = "; ".join(f"{name}: {text}" if name else text for name, text in named)
         if "in a context of" in violations[0][1]:
             code = "context_length_exceeded"
+    if reason == ModelChangedError.reason:
+        # The clients of HTTP APIs would send the same ids again, which mean another text now.
+        retry_after_s = None
     return HttpError(http, kind, message, code, field, retry_after_s)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.errors import InvalidRequestError
+from cluster.errors import InvalidRequestError, ModelChangedError, UnavailableError
 from router.http.errors import http_error
 
 
@@ -32,3 +32,12 @@ from router.http.errors import http_error
 def test_a_field_has_the_bodys_name(field: str, expected: str) -> None:
     error = http_error(InvalidRequestError.of(field, "is wrong"))
     assert (expected, f"{expected}: is wrong") == (error.field, error.message)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(ModelChangedError("q"), "false"), (UnavailableError("gone for now", 1.0), "true")], ids=str
+)
+def test_ids_of_a_model_that_has_gone_are_not_sent_again(error: UnavailableError, expected: str) -> None:
+    """A client that repeats its request as it is would send another text."""
+    told = http_error(error)
+    assert (503, expected) == (told.status, told.headers()["x-should-retry"])
