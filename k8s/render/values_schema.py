@@ -175,7 +175,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 FREE_MAPS = frozenset({
     "auth.jwt", "auth.serviceAccounts.settings",
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
-    "monitoring.labels", "monitoring.dashboards.labels",
+    "monitoring.labels", "monitoring.dashboards.labels", "ray.labels",
 })  # fmt: skip
 FREE_NAMES = frozenset({
     "resources", "nodeSelector", "affinity", "podAnnotations", "annotations", "dnsConfig", "pod", "digests",

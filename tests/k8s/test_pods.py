@@ -334,3 +334,14 @@ def test_accelerators_go_by_the_name_of_their_resource() -> None:
     assert {"cpu", "memory"} == resources["limits"].keys()
     assert [{"name": "gpu"}] == resources["claims"]
     assert "tolerations" not in claimed.spec
+
+
+def test_labels_for_a_batch_scheduler_are_the_ray_clusters_and_no_pods() -> None:
+    """KubeRay copies them to the cluster and gives its pods what the scheduler needs. In a pod's template a change of
+    one would make a second cluster.
+    """
+    wanted = {"ray.io/gang-scheduling-enabled": "true", "kai.scheduler/queue": "serving"}
+    objects = render_values("gpu-pp", {})
+    assert wanted.items() <= one(objects, "RayService")["metadata"]["labels"].items()
+    for pod in pods(objects):
+        assert set() == wanted.keys() & pod.labels.keys()

@@ -204,7 +204,10 @@ async def test_a_replica_that_starts_later_has_the_new_revision(fresh: Stack) ->
     ("changes", "words"),
     [
         ({}, "must have a setting"),
-        ({"engine": "vllm"}, "engine: needs a restart of the cluster; a roll-out can change model, task, tensor_par"),
+        (
+            {"engine": "vllm"},
+            "engine: needs a restart of the cluster; a roll-out can change model, revision, task",
+        ),
         ({"replicas": 3}, "replicas: changes with `penstock apply`, and no replica restarts; a roll-out can change"),
         ({"price_per_gpu_hour": 3}, "price_per_gpu_hour: is part of the operating point"),
         ({"image": "penstock:2"}, "image: is what a replica's machine runs, .*: change it in the chart's values"),
