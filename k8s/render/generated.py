@@ -61,7 +61,8 @@ def stale() -> list[str]:
 
 
 def _left_over(files: dict[Path, str]) -> list[Path]:
-    return [path for path in OVERLAY.glob("*/patches/*.yaml") if path not in files]
+    made = (*OVERLAY.glob("*/patches/*.yaml"), *OVERLAY.glob("*/added.yaml"))
+    return [path for path in made if path not in files]
 
 
 def _parse(text: str) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
+_CHART = Path(__file__).resolve().parents[1] / "chart" / "Chart.yaml"
+_RELEASE: str = yaml.safe_load(_CHART.read_text(encoding="utf-8"))["appVersion"]
 OVERLAYS: dict[str, dict[str, Any]] = {
     "dev": {
         "resources": ["namespace.yaml"],
@@ -26,8 +28,8 @@ OVERLAYS: dict[str, dict[str, Any]] = {
     "prod": {
         "resources": [],
         "images": [
-            {"name": "ghcr.io/penstock/penstock-router", "newTag": "0.1.0"},
-            {"name": "ghcr.io/penstock/penstock-replica-cuda", "newTag": "0.1.0"},
+            {"name": "ghcr.io/penstock/penstock-router", "newTag": _RELEASE},
+            {"name": "ghcr.io/penstock/penstock-replica-cuda", "newTag": _RELEASE},
         ],
     },
     "gpu-tp": {"resources": []},
