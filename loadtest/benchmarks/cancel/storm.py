@@ -72,7 +72,10 @@ OF_RESULTS = {"results", "keys", "key_due"}
 """Redis keys that keep results for a retry with the same idempotency key."""
 WINDOWED = {
     "cluster.control.step_model.StepSample",
+    # A router's newest look at the line, with its parts.
+    "cluster.queue.line.Line",
     "cluster.queue.line.PlaceInLine",
+    "cluster.queue.line.SlotHolder",
     "cluster.queue.line.TenantLine",
     "router.records.pace._Seen",
     "router.generation.wait.EarlierRefusals",
