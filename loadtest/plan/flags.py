@@ -9,6 +9,30 @@ from cluster.terminal.values import above_zero, folder, from_zero, whole
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    _add_load(parser)
+    _add_slo(parser)
+    _add_goals(parser)
+    _add_search(parser)
+    _add_error(parser)
+    parser.add_argument(
+        "--state-dir", type=folder, metavar="DIR", help="where plans and profiles are kept (default ~/.penstock)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--apply", metavar="DIR", help="write the best candidate there: pool.toml for `penstock apply`, values.yaml"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a page with charts of cost and latency")
+    show_examples(
+        parser,
+        "penstock plan --model llama-3.1-70b --gpu h100,h200 --rate 5",
+        "penstock plan --model /models/llama-8b --rate 20 --slo-ttft 1 --slo-itl 0.05 --html plan.html",
+    )
+    parser.set_defaults(run=_plan)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model, its engine and what is known of it."""
     what = parser.add_argument_group("model")
     what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name or hub id")
     what.add_argument(
@@ -65,6 +89,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="the engine that points are of, where their files do not tell (default: --gpu, --tp and --precision)",
     )
     what.add_argument("--profile", metavar="FILE", help="a file of `penstock profile`, instead of --model and --gpu")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    """Add the load that is planned for."""
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=above_zero, metavar="N", help="requests per second")
     load.add_argument(
@@ -115,6 +143,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=180.0,
         help="how long a replica's start takes, for the autoscaler on a trace (default %(default)g)",
     )
+
+
+def _add_slo(parser: argparse.ArgumentParser) -> None:
+    """Add what requests are promised."""
     slo = parser.add_argument_group("SLO")
     slo.add_argument(
         "--slo-ttft",
@@ -149,6 +181,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0.9,
         help="probability that the replicas are enough, over what is known of the engine's speed (default %(default)g)",
     )
+
+
+def _add_goals(parser: argparse.ArgumentParser) -> None:
+    """Add goals other than the fewest replicas."""
     goals = parser.add_argument_group("other goals")
     goals.add_argument("--budget", type=above_zero, metavar="N", help="instead of --rate: what so much per hour serves")
     goals.add_argument("--requests", type=whole(1), metavar="N", help="instead of --rate: offline requests")
@@ -163,6 +199,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     goals.add_argument(
         "--embeddings", action="store_true", help="vectors instead of text: no output tokens, only --slo-ttft"
     )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """Add how the search goes, and what it shows."""
     search = parser.add_argument_group("search")
     search.add_argument(
         "--simulate", type=whole(1), metavar="N", default=3, help="candidates to simulate (default %(default)s)"
@@ -177,6 +217,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--seed", type=int, metavar="N", default=1, help="seed of all random draws (default %(default)s)"
     )
+
+
+def _add_error(parser: argparse.ArgumentParser) -> None:
+    """Add checks of the planner itself."""
     error = parser.add_argument_group("check the planner")
     error.add_argument("--check-points", metavar="CSV", help="compare its predictions with measured points")
     error.add_argument(
@@ -184,20 +228,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     error.add_argument("--review", action="store_true", help="compare earlier plans with what was measured")
     error.add_argument("--no-store", action="store_true", help="do not keep this plan for --review")
-    parser.add_argument(
-        "--state-dir", type=folder, metavar="DIR", help="where plans and profiles are kept (default ~/.penstock)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--apply", metavar="DIR", help="write the best candidate there: pool.toml for `penstock apply`, values.yaml"
-    )
-    parser.add_argument("--html", metavar="FILE", help="write a page with charts of cost and latency")
-    show_examples(
-        parser,
-        "penstock plan --model llama-3.1-70b --gpu h100,h200 --rate 5",
-        "penstock plan --model /models/llama-8b --rate 20 --slo-ttft 1 --slo-itl 0.05 --html plan.html",
-    )
-    parser.set_defaults(run=_plan)
 
 
 def _part(text: str) -> float:
