@@ -4,9 +4,9 @@ from cluster.addresses import is_loopback
 from cluster.settings.access import Access, access_of
 from cluster.settings.aliases import AliasSettings, AliasTarget, ShadowSettings
 from cluster.settings.auth import AuthSettings, IssuerSettings
+from cluster.settings.control.autoscale import AutoscaleSettings
 from cluster.settings.load import load_settings
 from cluster.settings.pools import (
-    AutoscaleSettings,
     ClassSloSettings,
     ControlSettings,
     EngineKind,

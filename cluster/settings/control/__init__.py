@@ -1,0 +1,1 @@
+"""Settings of the control of a pool's replicas."""

@@ -1,0 +1,61 @@
+"""Settings of a pool's autoscaling."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from cluster.settings.control.mode import Mode
+from cluster.settings.section import Section
+
+
+class AutoscaleSettings(Section):
+    """Control of a pool's number of replicas by its SLO and load. With mode "off" the number stays at `replicas`."""
+
+    mode: Mode = "off"
+    """"off" makes no decisions. "advisory" decides, records the decisions and exports them as metrics, but does not
+    act. "active" acts."""
+    min_replicas: int = Field(default=1, ge=0, le=1024)
+    """Fewest replicas. 0 lets a pool without requests give up its last replica; the next request then waits for a
+    start."""
+    max_replicas: int | None = Field(default=None, ge=1, le=1024)
+    """Most replicas. Must be set where the mode is not "off"."""
+    cold_start_s: float = Field(default=180.0, gt=0, le=7200)
+    """Assumed duration of a replica's start in seconds, until starts were measured."""
+    start_timeout_s: float = Field(default=900.0, gt=0, le=14_400)
+    """Seconds after which a replica that was asked for and takes no work yet counts as a failed start."""
+    fill: float = Field(default=0.66, ge=0.1, le=1)
+    """Part of a replica's time that is planned to be busy, at first, in a pool with the work of four replicas; the
+    autoscaler then adapts it to the measured attainment. A larger pool needs a smaller free part, because its load
+    varies less: with the work of 16 replicas half as large a part, relative to the work, as with that of four. Lower it
+    for more headroom; raise it for fewer replicas."""
+    rate_window_s: float = Field(default=60.0, ge=1, le=3600)
+    """Seconds over which the rate of arrivals is averaged. A shorter time reacts sooner, but also to random peaks."""
+    drain_s: float = Field(default=60.0, ge=1, le=3600)
+    """Seconds within which a backlog beyond the SLO is to be worked off. A shorter time starts more replicas."""
+    hold_s: float = Field(default=30.0, ge=0, le=3600)
+    """Least time between a change of the number of replicas and a removal, in seconds."""
+    look_back_s: float = Field(default=300.0, ge=1, le=86_400)
+    """Longest look-back of a removal, in seconds: as many replicas stay as were needed in that time. The look-back is
+    three cold starts or three minutes, whichever is longer, but at most this value. It becomes up to six times as long
+    after removals that had to be undone, within the two hours of history that are kept. Raise it where load soon
+    returns; lower it to save replicas."""
+    idle_s: float = Field(default=900.0, ge=1, le=86_400)
+    """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
+    up_window_s: float = Field(default=60.0, ge=1, le=3600)
+    """Window in seconds of the limit on additions: within it the replicas at most double, or grow by four where that is
+    more."""
+    down_window_s: float = Field(default=300.0, ge=1, le=86_400)
+    """Window in seconds of the limit on removals: within it at most a quarter of the replicas go, but one may always
+    go."""
+    stale_s: float = Field(default=30.0, ge=1, le=3600)
+    """Age in seconds of reported values beyond which no replica is removed."""
+
+    @model_validator(mode="after")
+    def _has_bounds(self) -> AutoscaleSettings:
+        if self.mode != "off" and self.max_replicas is None:
+            raise ValueError(f"max_replicas must be set where mode is {self.mode!r}")
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
+            raise ValueError(
+                f"max_replicas must be at least min_replicas = {self.min_replicas}, got {self.max_replicas}"
+            )
+        return self
