@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.control.step_model import StepModel
+from cluster.control.step_model import Experts, StepModel
 from cluster.errors import SettingsError, plain_reason
 
 FOLDER = "profiles"
@@ -64,11 +64,16 @@ class Profile:
     """Smallest and largest measured length, prompt and output together."""
     seconds: float
     """Seconds that the measurement took."""
+    m: float = 0.0
+    """Seconds to read all experts of a mixture; 0 where steps are not told apart by them."""
+    experts: tuple[int, int] | None = None
+    """All experts, and those active per token."""
 
     @property
     def model_of_steps(self) -> StepModel:
         """Step model."""
-        return StepModel(self.a, self.b, self.g)
+        experts = Experts(*self.experts) if self.experts else None
+        return StepModel(self.a, self.b, self.g, self.m if experts else 0.0, experts)
 
     @property
     def file_name(self) -> str:
@@ -108,9 +113,15 @@ def _profile(data: Mapping[str, Any]) -> Profile:
     checks = tuple(CellCheck(**each) for each in data["checks"])
     pairs = {name: (int(data[name][0]), int(data[name][1])) for name in ("batches", "lengths")}
     # Older profiles have no overhead_steps.
+    experts = data.get("experts")
+    if experts is not None:
+        total, active = (int(each) for each in experts)
+        if not 1 <= active <= total:
+            raise ValueError(f"experts must be all experts and the active ones, at least 1, got {total} and {active}")
+        pairs["experts"] = (total, active)
     profile = Profile(**{"overhead_steps": 1.0, **data, "checks": checks, **pairs})
-    if min(profile.a, profile.b, profile.g, profile.error) < 0:
-        raise ValueError("a, b, g and error must be at least 0")
+    if min(profile.a, profile.b, profile.g, profile.m, profile.error) < 0:
+        raise ValueError("a, b, g, m and error must be at least 0")
     if profile.a + profile.b <= 0 or min(profile.kv_tokens, profile.max_sequences, profile.step_tokens) < 1:
         raise ValueError("step times, kv_tokens, max_sequences and step_tokens must be above 0")
     return profile

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -25,19 +23,16 @@ from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
-from loadtest.simulate.engine.recorded import read_run
-from loadtest.simulate.engine.validate import errors, fit
+from loadtest.simulate.flags import given
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
-from loadtest.simulate.results.report import error_table, table_of
+from loadtest.simulate.results.report import table_of
 from loadtest.simulate.results.simulated import Simulated
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
 from router.affinity import Affinity
 
-_FIT = (1, 100)
-"""Default part of a recorded run that the step model is fitted on, in requests."""
 _COMPARED = ("requests", "attainment", "worst_5min_attainment", "ttft_s", "itl_s", "e2e_s", "replica_hours")
 _MAX_REPLICAS = 64
 """Default bound on the replicas, where a policy may add some."""
@@ -50,15 +45,8 @@ def run_simulate(options: argparse.Namespace) -> int:
         TraceError: the trace cannot be read.
         SettingsError: a flag is out of range.
     """
-    if options.validate:
-        for name in ("trace", "html", "png", "compare"):
-            if value := getattr(options, name):
-                raise SettingsError(f"{name} does not go together with validate, got {value}")
-        return run_validate(options)
     if not options.trace:
         raise SettingsError("one of trace and validate must be given")
-    if options.fit:
-        raise SettingsError("fit is for validate: a trace has no measured times to fit on")
     for name in ("html", "png"):
         _check_folder(name, getattr(options, name))
     if options.compare and not options.html:
@@ -114,7 +102,8 @@ def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
         f"{counted(setup.routers, 'router')}, seed {setup.seed}.",
         f"Engine: {engine.base_ms:g} ms per step, {engine.per_token_us:g} µs per token, "
         f"{engine.per_kv_token_us:g} µs per token of context; at most {engine.max_num_seqs} sequences and "
-        f"{engine.kv_tokens:,} tokens of KV cache.",
+        f"{engine.kv_tokens:,} tokens of KV cache. A first token takes {1e3 * setup.overhead_s:g} ms and "
+        f"{setup.overhead_steps:g} steps more.",
         f"SLO of a request: {_slo(setup)}.",
     ]
 
@@ -149,37 +138,6 @@ def _written(name: str, path: str, write: Callable[[Path], None]) -> None:
         write(Path(path))
     except OSError as error:
         raise SettingsError(f"{name}: {path} cannot be written: {error.strerror}") from error
-
-
-def run_validate(options: argparse.Namespace) -> int:
-    """Fit the step model on a part of a recorded run, predict the rest, and report the errors.
-
-    Raises:
-        TraceError: the run cannot be read.
-        SettingsError: the part is not in the run, or nothing is left to predict.
-    """
-    run = read_run(Path(options.validate))
-    first, last = options.fit or _FIT
-    count = len(run.trace)
-    if last > count or last - first + 1 >= count:
-        raise SettingsError(
-            f"fit must leave some of the run's {counted(count, 'request')} to predict, got {first}-{last}"
-        )
-    rest = [place for place in range(count) if not first - 1 <= place < last]
-    with messages().status("fitting"):
-        times = fit(run, first, last)
-        found = errors(run, times, rest)
-    model = {
-        "base_ms": 1e3 * times.base_s,
-        "per_token_us": 1e6 * times.per_token_s,
-        "per_kv_token_us": 1e6 * times.per_kv_token_s,
-    }
-    if options.json:
-        sys.stdout.write(json.dumps({"requests": len(rest), **asdict(found), "model": model}, indent=2) + "\n")
-    else:
-        screen().print(error_table(found, f"{counted(count - len(rest), 'request')} fitted, {len(rest)} predicted"))
-        screen().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
-    return 0
 
 
 def _check_start(options: argparse.Namespace) -> None:
@@ -233,6 +191,8 @@ def setup_of(options: argparse.Namespace) -> Setup:
         default_class=RequestClass[options.request_class.upper()],
         cold_start_s=options.cold_start,
         prefix_cache=not options.no_prefix_cache,
+        overhead_s=options.overhead_ms / 1e3,
+        overhead_steps=options.overhead_steps,
         slo=Slo(options.slo_ttft, options.slo_itl),
         seed=options.seed,
     )
@@ -250,6 +210,8 @@ def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None
 def slow_policy(options: argparse.Namespace, setup: Setup) -> SlowPolicy | None:
     """Return the replica policy that the flags ask for; None keeps the replica count."""
     target = options.target
+    if options.policy != "hpa" and "metric" in given(options):
+        raise SettingsError(f"metric is for the policy hpa, not for {options.policy}")
     if options.policy == "hpa":
         metric = HpaMetric(options.metric)
         usual = 4.0 if metric is HpaMetric.QUEUE else 0.7

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cluster.terminal.command import show_examples
-from cluster.terminal.values import above_zero, span, time_from_zero, up_to, whole
+from cluster.terminal.values import above_zero, time_from_zero, up_to, whole
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
 """Bounds of the flags. Larger numbers take minutes to set up, and then the memory."""
 POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
 
 
+class _Given(argparse.Action):
+    """Action that stores a value and notes that the flag was given."""
+
+    def __call__(
+        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, __: object = None
+    ) -> None:
+        setattr(namespace, self.dest, self.const if self.nargs == 0 else values)
+        namespace.given = {*given(namespace), self.dest}
+
+
+class _GivenTrue(_Given):
+    """The same for a flag without a value."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=True, default=False, help=help)
+
+
+def given(options: argparse.Namespace) -> set[str]:
+    """Return the names of the flags that a command line has."""
+    return set(getattr(options, "given", ()))
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a simulation. `given` then tells which of them a command line has."""
+    parser.register("action", None, _Given)
+    parser.register("action", "store_true", _GivenTrue)
     load = parser.add_argument_group("load")
     load.add_argument(
         "--trace",
@@ -56,6 +81,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     for flag, kind, default, text in ENGINE_FLAGS:
         engine.add_argument(f"--{flag}", type=kind, metavar="N", default=default, help=f"{text} (default %(default)s)")
+    engine.add_argument(
+        "--overhead-ms",
+        type=time_from_zero,
+        metavar="N",
+        default=15.0,
+        help="milliseconds of a first token beside queue and steps, on the way there and back (default %(default)g)",
+    )
+    engine.add_argument(
+        "--overhead-steps",
+        type=time_from_zero,
+        metavar="N",
+        default=1.0,
+        help="steps that a prompt waits for beside the one that runs: those prepared in advance (default %(default)g)",
+    )
     scaling = parser.add_argument_group("scaling")
     scaling.add_argument(
         "--policy",
@@ -90,13 +129,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         default=180.0,
         help="how long a replica's start takes (default %(default)g)",
-    )
-    check = parser.add_argument_group(
-        "validation", "instead of a trace: compare the simulated engine with a recorded run"
-    )
-    check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
-    check.add_argument(
-        "--fit", type=span, metavar="A-B", help="numbers of the requests to fit the engine to (default 1-100)"
     )
     _add_report(parser)
     show_examples(

@@ -59,6 +59,10 @@ class Setup:
     """Whether requests of `default_class` that can no longer keep `slo` let others pass, as with `queue.late_last`."""
     prefix_cache: bool = True
     """Only for traces that tell which prompts begin alike."""
+    overhead_s: float = 0.0
+    """Seconds of a first token beside queue and steps: from the client to the engine and back."""
+    overhead_steps: float = 0.0
+    """Steps that a prompt waits for beside the rest of the one that runs: those that an engine prepares in advance."""
     slo: Slo = field(default_factory=Slo)
     seed: int = 1
     give_up_s: float = 3600.0

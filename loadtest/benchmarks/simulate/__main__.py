@@ -15,13 +15,15 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.simulate.engine.recorded import read_run
-from loadtest.simulate.engine.validate import Errors, errors, fit
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
-from loadtest.simulate.results.report import error_table
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest, read_trace, scale_rate
+from loadtest.validation.errors import Errors, errors
+from loadtest.validation.fit import fit
+from loadtest.validation.model import expect
+from loadtest.validation.recorded import read_run
+from loadtest.validation.report import error_table
 from penstock.models import RequestClass
 
 TRACE = "azure_llm_2023_conv.csv"
@@ -79,9 +81,11 @@ def main() -> int:
     print_table(_table(speeds), console)
     with console.status("accuracy"):
         run = read_run(options.run)
-        times = fit(run, *FITTED)
+        expected = expect(run)
+        model = fit(run, expected, *FITTED)
+        times = model.times
         rest = [place for place in range(len(run.trace)) if not FITTED[0] - 1 <= place < FITTED[1]]
-        found = errors(run, times, rest)
+        found = errors(run, expected, model, rest)
     print_table(error_table(found, f"errors on {len(rest)} requests after a fit on {FITTED[1]}"), console)
     console.print(f"step = {1e3 * times.base_s:.2f} ms + {1e6 * times.per_token_s:.1f} us per token "
                   f"+ {1e6 * times.per_kv_token_s:.3f} us per token of context", highlight=False)  # fmt: skip

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cluster.control.step_model import Experts
 from cluster.settings import SimSettings
 
 
@@ -45,6 +46,26 @@ class StepTimes:
         fixed, slope = self.base_s + self.per_token_s * sequences, self.per_kv_token_s
         last = kv_tokens + sequences * steps
         return [fixed + slope * kv for kv in range(kv_tokens + sequences, last + 1, sequences)]
+
+
+_ONE = Experts(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTimes(StepTimes):
+    """Step model of a mixture of experts: a step also reads the experts that its tokens chose."""
+
+    experts_s: float = 0.0
+    """Seconds to read all experts."""
+    experts: Experts = _ONE
+
+    def one(self, tokens: int, kv_tokens: int) -> float:
+        linear = self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
+        return linear + self.experts_s * self.experts.share_read(tokens)
+
+    def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        last = kv_tokens + sequences * steps
+        return [self.one(sequences, kv) for kv in range(kv_tokens + sequences, last + 1, sequences)]
 
 
 @dataclass(slots=True)

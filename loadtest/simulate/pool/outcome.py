@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet
-from loadtest.simulate.setup import Slo
+from loadtest.simulate.setup import Setup, Slo
 from penstock.models import RequestClass
 
 
@@ -80,10 +80,14 @@ class SimulatedRun:
     cpu_s: float = 0.0
 
 
-def completed(item: SimRequest, request_class: RequestClass, now: float) -> Outcome:
-    """Return the outcome of a request whose last token came now."""
+def completed(item: SimRequest, request_class: RequestClass, now: float, setup: Setup) -> Outcome:
+    """Return the outcome of a request whose last token came now. All its tokens are later by what a first token takes
+    beside queue and steps.
+    """
     request, gaps = item.request, item.gaps
     first = item.first_token_at if item.first_token_at is not None else now
+    itl_s = (now - first) / len(gaps) if gaps else 0.0
+    around_s = setup.overhead_s + setup.overhead_steps * itl_s
     return Outcome(
         request.number,
         RequestEnd.COMPLETED,
@@ -93,9 +97,9 @@ def completed(item: SimRequest, request_class: RequestClass, now: float) -> Outc
         request.output_tokens,
         item.cached_tokens,
         item.started_at - item.arrived_at,
-        first - item.arrived_at,
-        now - item.arrived_at,
-        (now - first) / len(gaps) if gaps else 0.0,
+        first - item.arrived_at + around_s,
+        now - item.arrived_at + around_s,
+        itl_s,
         percentile(gaps, 0.95),
         item.preemptions,
     )

@@ -288,7 +288,7 @@ class Traffic:
         router, request = self._by_name[item.router], item.request
         settlement = Settlement(request.output_tokens)
         self._queue_answers(router, self._queue.release(router.name, item.request_id, item.attempt, settlement))
-        outcome = completed(item, self._class(request), self._loop.now)
+        outcome = completed(item, self._class(request), self._loop.now, self._setup)
         self._watch.ended(self._loop.now, outcome)
         first_at = item.first_token_at
         if first_at is not None and first_at >= item.started_at:

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from cluster.plural import counted
 from cluster.terminal.tables import add_columns
-from loadtest.simulate.engine.validate import Errors
 from loadtest.simulate.results.figures import Figures, Spread
 
 
@@ -38,19 +37,6 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
     }.items():
         counts.add_row(name, text)
     return Group(times, counts)
-
-
-def error_table(errors: Errors, title: str) -> Table:
-    """Return the errors of a prediction for a terminal."""
-    table = Table(title=title)
-    add_columns(table, "", "mean", "p99", "single requests", words=("",))
-    rows = {
-        "TTFT": (errors.ttft_mean_error, errors.ttft_p99_error, errors.ttft_request_error),
-        "E2E": (errors.e2e_mean_error, errors.e2e_p99_error, errors.e2e_request_error),
-    }
-    for name, (mean, p99, single) in rows.items():
-        table.add_row(name, f"{mean:+.1%}", f"{p99:+.1%}", f"{single:.1%}")
-    return table
 
 
 def _times(each: Spread) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from loadtest.benchmarks.drive import Served
 from loadtest.benchmarks.record_run import SHORTER, load_of, write_run
-from loadtest.simulate.engine.recorded import read_run
 from loadtest.traces import TraceRequest
+from loadtest.validation.recorded import read_run
 
 TRACE = [TraceRequest(n, 100.0 + 3.0 * n * n, 1000 + n, 80) for n in range(11)]
 
