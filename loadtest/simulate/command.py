@@ -23,7 +23,7 @@ from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
-from loadtest.simulate.flags import given
+from loadtest.simulate.given_flags import given
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of

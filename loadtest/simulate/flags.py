@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cluster.terminal.command import show_examples
 from cluster.terminal.values import above_zero, time_from_zero, up_to, whole
+from loadtest.simulate.given_flags import note_given
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
 """Bounds of the flags. Larger numbers take minutes to set up, and then the memory."""
 POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
 
 
-class _Given(argparse.Action):
-    """Action that stores a value and notes that the flag was given."""
-
-    def __call__(
-        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, __: object = None
-    ) -> None:
-        setattr(namespace, self.dest, self.const if self.nargs == 0 else values)
-        namespace.given = {*given(namespace), self.dest}
-
-
-class _GivenTrue(_Given):
-    """The same for a flag without a value."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, const=True, default=False, help=help)
-
-
-def given(options: argparse.Namespace) -> set[str]:
-    """Return the names of the flags that a command line has."""
-    return set(getattr(options, "given", ()))
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a simulation. `given` then tells which of them a command line has."""
-    parser.register("action", None, _Given)
-    parser.register("action", "store_true", _GivenTrue)
+    """Add the flags of a simulation, and note which of them a command line has."""
+    note_given(parser)
     load = parser.add_argument_group("load")
     load.add_argument(
         "--trace",

@@ -7,7 +7,7 @@ import argparse
 from cluster.errors import SettingsError
 from cluster.terminal.values import span
 from loadtest.simulate.flags import add_flags as add_simulation_flags
-from loadtest.simulate.flags import given
+from loadtest.simulate.given_flags import given
 
 VALIDATION = ("validate", "fit", "fit_on", "gpu", "save_profile")
 _BOTH = ("kv_tokens", "max_model_len", "json")
