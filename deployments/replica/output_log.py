@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cluster.models import GenerationSpec, PromptLogprobs, ResumeRecord, SequenceEnd
 from deployments.engines.base import OutputParser
+from deployments.engines.pieces import joined
 from deployments.replica.parsed_output import ParsedOutput, TextOnly
 from penstock.models import FinishReason, OutputParsing, ParsedDelta, PositionLogprobs, TokenLogprob
 from penstock.wire import LOGPROB_FLOOR
@@ -170,18 +171,21 @@ class OutputLog:
     # --- parsing ------------------------------------------------------------------------------------------------------
 
     def parse(self) -> None:
-        """Parse the entries that were not parsed yet, as one."""
+        """Parse the entries that were not parsed yet, and make them one."""
         if self._output is not None and len(self.pieces) < len(self.entries):
             self._parse(self._output, last=False)
 
     def _parse(self, output: ParsedOutput, *, last: bool) -> None:
         done = len(self.pieces)
         news = self.entries[done:]
+        # One by one: a parser would have to cut them into tokens again.
+        pieces = [output.feed(entry[1], entry[2]) for entry in news]
+        if last:
+            pieces.append(output.feed((), "", last=True))
+        piece = pieces[0] if len(pieces) == 1 else joined(pieces)
         if len(news) > 1:
-            self.entries[done:] = news = [_merged(news)]
-        ids, text = (news[0][1], news[0][2]) if news else ((), "")
-        piece = output.feed(ids, text, last=last)
-        if not news:
+            self.entries[done:] = [_merged(news)]
+        elif not news:
             if piece is None:
                 return
             self.entries.append((self.tokens, (), "", None))

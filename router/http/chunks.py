@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
 from typing import Any
@@ -178,16 +178,12 @@ def _said(text: str, reasoning: str, calls: Sequence[types.ToolCallDelta]) -> st
     if text or not (reasoning or calls):
         parts.append(f'"content":{encode_basestring(text)}')
     if calls:
-        parts.append(f'"tool_calls":{compact(_tool_calls(calls))}')
+        parts.append(f'"tool_calls":[{",".join(map(_tool_call, calls))}]')
     return f'"delta":{{{",".join(parts)}}}'
 
 
-def _tool_calls(calls: Iterable[types.ToolCallDelta]) -> list[dict[str, Any]]:
-    return [
-        {
-            "index": call.index,
-            **({"id": call.id, "type": "function"} if call.id else {}),
-            "function": {**({"name": call.name} if call.name else {}), "arguments": call.arguments},
-        }
-        for call in calls
-    ]
+def _tool_call(call: types.ToolCallDelta) -> str:
+    begin = f'"id":{encode_basestring(call.id)},"type":"function",' if call.id else ""
+    name = f'"name":{encode_basestring(call.name)},' if call.name else ""
+    arguments = encode_basestring(call.arguments)
+    return f'{{"index":{call.index},{begin}"function":{{{name}"arguments":{arguments}}}}}'

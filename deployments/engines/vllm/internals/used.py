@@ -269,13 +269,28 @@ PARSERS = (
             *("parse_delta", "count_reasoning_tokens", "_stream_state"),
         ),
     ),
-    Used("vllm.parser.abstract_parser:DelegatingParser", attributes=("parse_delta",)),
+    Used(
+        "vllm.parser.abstract_parser:DelegatingParser",
+        attributes=(
+            *("parse_delta", "extract_reasoning_streaming", "extract_tool_calls_streaming"),
+            *("_extract_tool_calls_streaming", "_is_reasoning_end_streaming"),
+        ),
+    ),
     Used(
         "vllm.parser.abstract_parser:Parser.parse_delta",
         passes=("delta_text", "delta_token_ids", "request", "prompt_token_ids", "finished"),
     ),
-    Used("vllm.parser.abstract_parser:StreamState", attributes=("reasoning_ended",)),
-    Used("vllm.tool_parsers.abstract_tool_parser:ToolParser", attributes=("engine_based_streaming",)),
+    Used(
+        "vllm.parser.abstract_parser:StreamState",
+        attributes=("reasoning_ended", "tool_call_text_started", "previous_text"),
+    ),
+    Used(
+        "vllm.tool_parsers.abstract_tool_parser:ToolParser",
+        attributes=(
+            *("engine_based_streaming", "supports_required_and_named", "prev_tool_call_arr"),
+            "streamed_args_for_tool",
+        ),
+    ),
     Used(
         "vllm.reasoning.abs_reasoning_parsers:ReasoningParser",
         attributes=("is_reasoning_end_streaming", "extract_reasoning_streaming"),
@@ -302,7 +317,15 @@ PARSERS = (
         attributes=("feed", "_lexer", "_resolved_token_ids"),
     ),
     Used("vllm.parser.engine.incremental_lexer:IncrementalLexer", attributes=("_literal_first_chars",)),
-    Used("vllm.tool_parsers.hermes_tool_parser:Hermes2ProToolParser"),
+    Used(
+        "vllm.tool_parsers.hermes_tool_parser:Hermes2ProToolParser",
+        attributes=("_sent_content_idx", "_extract_tool_name", "_extract_tool_args"),
+    ),
+    Used(
+        "vllm.reasoning.deepseek_r1_reasoning_parser:DeepSeekR1ReasoningParser",
+        attributes=("start_token_id", "end_token_id"),
+    ),
+    Used("vllm.reasoning.deepseek_v3_reasoning_parser:DeepSeekV3ReasoningParser", attributes=("_parser",)),
     Used(
         "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest",
         passes=(

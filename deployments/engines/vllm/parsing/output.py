@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.engines.pieces import joined
+from deployments.engines.vllm.parsing.hermes import HermesPlace
 from deployments.engines.vllm.parsing.passing import NOTHING, Passing
 from deployments.engines.vllm.parsing.tokens import TokenTexts
 from penstock.models import ParsedDelta, ToolCallDelta
@@ -18,8 +19,8 @@ class VllmOutputParser:
     """Parser of one sequence. After a fault of vLLM's parser the rest of the output is text."""
 
     __slots__ = (
-        "_called", "_failed", "_fed", "_markers", "_parser", "_passed", "_passing", "_prompt", "_reasoning", "_reasons",
-        "_request", "_text", "_tokens", "_unseen", "short_call_ids",
+        "_called", "_failed", "_fed", "_given", "_markers", "_parser", "_passed", "_passing", "_place", "_prompt",
+        "_reasoning", "_reasons", "_request", "_text", "_tokens", "_unseen", "short_call_ids",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +43,11 @@ class VllmOutputParser:
         self._reasons = False
         """Whether that output is reasoning, and not text."""
         self._passed: list[tuple[int, str]] = []
-        """Tokens that were handed on and that the parser has not seen, with their text."""
+        """Tokens that the parser has not seen, with their text."""
+        self._place: HermesPlace | None = None
+        """Place in the output from which what the parser says is known."""
+        self._given: list[str] = []
+        """Text or arguments that tokens gave which the parser has not seen."""
         self._parser = parser
         self._request = request
         self._prompt: list[int] | None = list(prompt)
@@ -79,21 +84,44 @@ class VllmOutputParser:
     def _take(self, ids: list[int], text: str) -> ParsedDelta | None:
         """Take one token with its text."""
         self._fed.append(text)
-        markers = self._markers
-        if markers is not None:
-            if text and len(ids) == 1 and markers.isdisjoint(text) and ids[0] not in self._passing.special:
+        markers, place = self._markers, self._place
+        if place is not None:
+            if len(ids) == 1 and (found := place.take(text)) is not None:
                 self._passed.append((ids[0], text))
-                if self._reasons:
-                    self._reasoning.append(text)
-                    return ParsedDelta(reasoning=text)
-                self._text.append(text)
-                return ParsedDelta(text)
-            self._catch_up()
+                return self._give(place.index, found, text)
+        elif (
+            markers is not None
+            and text
+            and len(ids) == 1
+            and markers.isdisjoint(text)
+            and ids[0] not in self._passing.special
+        ):
+            self._passed.append((ids[0], text))
+            if self._reasons:
+                self._reasoning.append(text)
+                return ParsedDelta(reasoning=text)
+            self._text.append(text)
+            return ParsedDelta(text)
         self._unseen.append(text)
+        self._catch_up()
         piece = self._parse(ids, text, last=False)
         if piece is not None and not self._called:
             self._look_for_passage(piece, text)
+        if self._markers is None and self._passing.place is not None:
+            self._place = self._passing.place(self._parser)
         return piece
+
+    def _give(self, index: int, found: str, text: str) -> ParsedDelta | None:
+        """Return what a token gave that the parser has not seen."""
+        if not found:
+            self._unseen.append(text)
+            return None
+        self._unseen.clear()
+        self._given.append(found)
+        if index >= 0:
+            return ParsedDelta(tool_calls=(ToolCallDelta(index, arguments=found),))
+        self._text.append(found)
+        return ParsedDelta(found)
 
     def _look_for_passage(self, piece: ParsedDelta, text: str) -> None:
         """Find out whether the parser holds nothing back, and hands on what follows."""
@@ -107,16 +135,25 @@ class VllmOutputParser:
             self._markers = markers
 
     def _catch_up(self) -> None:
-        """Give the parser what was handed on."""
-        self._markers = None
+        """Give the parser what it has not seen."""
+        place, self._place, self._markers = self._place, None, None
         if not self._passed:
             return
         ids, text = [token for token, _ in self._passed], "".join([text for _, text in self._passed])
         self._passed.clear()
         message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=None, finished=False)
-        wanted = ParsedDelta(reasoning=text) if self._reasons else ParsedDelta(text)
-        if message is None or _piece(message) != wanted:
+        wanted: ParsedDelta | None = ParsedDelta(reasoning=text) if self._reasons else ParsedDelta(text)
+        if place is not None:
+            wanted = self._given_by(place.index)
+        if (_piece(message) if message is not None else None) != wanted:
             _LOG.error("parser.passed_otherwise", extra={"parser": type(self._parser).__name__})
+
+    def _given_by(self, index: int) -> ParsedDelta | None:
+        found = "".join(self._given)
+        self._given.clear()
+        if not found:
+            return None
+        return ParsedDelta(found) if index < 0 else ParsedDelta(tool_calls=(ToolCallDelta(index, arguments=found),))
 
     def _parse(self, ids: list[int], text: str, *, last: bool) -> ParsedDelta | None:
         message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=self._prompt, finished=last)

@@ -111,7 +111,7 @@ def _sequence(parsers: Parsers, kind: Any, parsing: OutputParsing, spec: Generat
             prompt,
             _token_texts(parsers, spec, skip_special_tokens=adjusted.skip_special_tokens),
             short_call_ids=parsers.short_call_ids,
-            passing=passing_of(parser),
+            passing=passing_of(parser, request),
         ),
         constraint=constraint_of(parsers, parsing, adjusted, client),
         skip_special_tokens=adjusted.skip_special_tokens,

@@ -71,7 +71,7 @@ class Case:
             [1],
             TokenTexts(self.decoder, lags=lags),
             short_call_ids=False,
-            passing=passing_of(parser) if passes else NOTHING,
+            passing=passing_of(parser, self.request) if passes else NOTHING,
         )
         return ParsedOutput(own, self.parsing, "request")
 
@@ -209,14 +209,18 @@ def test_a_call_that_is_cut_before_its_name_is_text(tokenizer: Any, name: str) -
             assert merged(case.deltas[:place])[1] == found.text
 
 
-def test_a_parser_that_fails_gives_the_rest_as_text(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("looks", range(4))
+def test_a_parser_that_fails_gives_the_rest_as_text(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture, looks: int
+) -> None:
+    """Also where it fails on what it had not seen: the token at which it is asked is not lost."""
     case = Case(FAMILIES[0], tokenizer)
     parser = case.vllm_parser()
     parse, seen = parser.parse_delta, []
 
     def fails(text: str, *args: Any, **kwargs: Any) -> Any:
         seen.append(text)
-        if len(seen) > 12:
+        if len(seen) > looks:
             raise RuntimeError("a bug")
         return parse(text, *args, **kwargs)
 
