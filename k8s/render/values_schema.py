@@ -16,6 +16,9 @@ QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\
 MEMORY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^([0-9]+(\\.[0-9]+)?(k|[MGT]|[KMGT]i)?)?$"}
 DURATION: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$"}
 FREE: dict[str, Any] = {"type": "object"}
+TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
+"""Labels, annotations and the like. An API server refuses numbers and flags in them: YAML needs quotes, --set
+--set-string."""
 PULL_SECRET: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]
 }
@@ -44,19 +47,39 @@ SERVICE: dict[str, dict[str, Any]] = {
     "sessionAffinitySeconds": {"type": "integer", "minimum": 0, "maximum": 86400},
     "externalIPs": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-fA-F.:]+$"}},
     "trafficDistribution": {"enum": ["", "PreferClose", "PreferSameZone", "PreferSameNode"]},
-    "labels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
+    "labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     **FAMILIES,
 }
 """Fields of a Service."""
 SERVICES = ("router.service", "router.http.service", "console.service")
 SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
+NAMED: dict[str, Any] = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+LISTS: dict[str, dict[str, Any]] = {
+    "env": NAMED | {"properties": {name: {"type": "string"} for name in ("name", "value")}},
+    "volumes": NAMED,
+    "volumeMounts": {
+        "type": "object",
+        "required": ["name", "mountPath"],
+        "properties": {name: {"type": "string"} for name in ("name", "mountPath")},
+    },
+    "initContainers": NAMED,
+    "containers": NAMED,
+    "resourceClaims": NAMED,
+    **{name: {"type": "object"} for name in ("envFrom", "tolerations", "topologySpreadConstraints", "hostAliases")},
+}
+"""Items of the lists that pods have, by the list's name."""
 
 LIMITS: dict[str, dict[str, Any]] = {
     # Pods would get these instead of the labels that policies, budgets and Services select by.
-    "commonLabels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
-    "pods.labels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
+    "commonLabels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
+    "pods.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
+    "ray.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
+    "monitoring.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
+    "monitoring.dashboards.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     "pods.securityContext": {"type": ["object", "null"]},
     "pods.containerSecurityContext": {"type": ["object", "null"]},
+    "ray.autoscaler.containerSecurityContext": {"type": ["object", "null"]},
+    "nameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"},
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -99,7 +122,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "router.hpa.max": POSITIVE,
     "router.hpa.cpuPercent": {"type": "integer", "minimum": 1, "maximum": 100},
     "router.hpa.openCallsPerPod": COUNT,
-    "router.pdb.maxUnavailable": {"type": ["integer", "string"]},
+    "router.pdb.maxUnavailable": {"type": ["integer", "string"], "minimum": 1, "pattern": "^[1-9][0-9]{0,2}%$"},
     "router.spreadOverNodes": SPREAD,
     **{f"{service}.{name}": limit for service in SERVICES for name, limit in SERVICE.items()},
     **{f"services.{name}": limit for name, limit in FAMILIES.items()},
@@ -140,6 +163,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "externalRedis.ports": {"type": "array", "items": PORT, "minItems": 1},
     "networkPolicy.dnsPorts": {"type": "array", "items": PORT, "minItems": 1},
     "networkPolicy.modelSourcePorts": {"type": "array", "items": PORT, "minItems": 1},
+    "networkPolicy.issuerPorts": {"type": "array", "items": PORT, "minItems": 1},
     "imagePullSecrets": {"type": "array", "items": PULL_SECRET},
     "pools.*.workers.accelerator": {"type": "string", "pattern": "^([a-z0-9.-]+/[A-Za-z0-9._-]+)?$"},
     "networkPolicy.apiServer.ports": {"type": "array", "items": PORT, "minItems": 1},
@@ -174,12 +198,15 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 FREE_MAPS = frozenset({
     "auth.jwt", "auth.serviceAccounts.settings",
-    "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
+    "commonLabels", "settings", "pools.*.settings", "autoscaler.settings",
     "monitoring.labels", "monitoring.dashboards.labels", "ray.labels",
 })  # fmt: skip
-FREE_NAMES = frozenset({
-    "resources", "nodeSelector", "affinity", "podAnnotations", "annotations", "dnsConfig", "pod", "digests",
-})  # fmt: skip
+FREE_NAMES = frozenset({"resources", "affinity", "dnsConfig", "pod"})
+NAMED_MAPS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("nodeSelector", "podAnnotations", "annotations"), TEXTS),
+    "digests": {"type": "object", "additionalProperties": DIGEST},
+}
+"""Maps with any keys, by their name."""
 _KEY = re.compile(r"^( *)([A-Za-z0-9_.-]+):(?: |$)")
 
 
@@ -241,14 +268,26 @@ def _describe(value: Any, path: tuple[str, ...], comments: dict[tuple[str, ...],
         found["description"] = comments[path]
     if pattern in LIMITS:
         return found | LIMITS[pattern]
+    if path[-1:] and path[-1] in NAMED_MAPS:
+        return found | NAMED_MAPS[path[-1]]
     if isinstance(value, dict):
         found["type"] = "object"
         if (pattern not in FREE_MAPS and path[-1:] and path[-1] not in FREE_NAMES) or not path:
             found["properties"] = {key: _describe(item, (*path, key), comments) for key, item in value.items()}
             found["additionalProperties"] = False
+            # What is null in the values is not there.
+            found["required"] = [key for key, item in value.items() if _is_needed((*path, key), item)]
             if not path:
                 # Helm gives every chart one.
                 found["properties"]["global"] = FREE
         return found
+    if isinstance(value, list) and path[-1] in LISTS:
+        return found | {"type": "array", "items": LISTS[path[-1]]}
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
     return found | {"type": kinds[type(value)]}
+
+
+def _is_needed(path: tuple[str, ...], value: Any) -> bool:
+    """Say whether templates can't do without a value. Without an empty one they do, and settings have defaults."""
+    inside_pool = path[0] == "pools" and len(path) > 1
+    return bool(value) and not inside_pool and pattern_of(path) not in FREE_MAPS and path[-1] not in FREE_NAMES

@@ -12,6 +12,7 @@ import yaml
 from k8s.render.binaries import run
 from k8s.render.generated import CHART
 from tests.k8s.charts import Object, of_kind, one, parse, render, render_values
+from tests.k8s.kuberay.pods import AUTOSCALER, head
 from tests.k8s.kuberay.writes import canonical
 from tests.k8s.view import PodSpec, pods
 
@@ -201,6 +202,46 @@ def test_security_contexts_may_be_left_to_the_cluster() -> None:
             assert "securityContext" not in where, pod.owner
     objects = render_values("defaults", {**ALL, "redis.pod.securityContext": None})
     assert ["redis"] == [pod.component for pod in pods(objects) if "securityContext" not in pod.spec]
+
+
+def _beside_head(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of Ray's autoscaler as KubeRay makes it."""
+    service = one(render_values("defaults", values), "RayService")
+    (found,) = [each for each in head(service).spec["containers"] if each["name"] == AUTOSCALER]
+    return found
+
+
+def test_rays_autoscaler_takes_fields_like_the_containers_that_the_chart_makes() -> None:
+    """KubeRay puts it into the head's pod; the chart can say only what the operator takes."""
+    own = {**OF_MAIN, "containerSecurityContext": OWN}
+    found = _beside_head({f"ray.autoscaler.{name}": value for name, value in own.items()})
+    for name, value in {**OF_MAIN, "securityContext": OWN}.items():
+        assert _within(value, found[name]), name
+    assert ["ALL"] == found["securityContext"]["capabilities"]["drop"]
+    untouched = _beside_head({})
+    assert ["ALL"] == untouched["securityContext"]["capabilities"]["drop"]
+    assert "envFrom" not in untouched
+
+
+@pytest.mark.parametrize("section", ["pods", "ray.head.pod", "ray.autoscaler"])
+def test_rays_autoscaler_has_the_security_context_of_the_pod_that_it_is_in(section: str) -> None:
+    assert not _beside_head({f"{section}.containerSecurityContext": OWN})["securityContext"]["readOnlyRootFilesystem"]
+    assert "securityContext" not in _beside_head({f"{section}.containerSecurityContext": None})
+    late = {"pods.containerSecurityContext": None, "ray.autoscaler.containerSecurityContext": {"privileged": False}}
+    assert {"privileged": False} == _beside_head(late)["securityContext"]
+
+
+def test_a_class_of_volumes_may_be_none() -> None:
+    """The word of `pools.demo.weights.storageClass`, for the trial Redis servers too."""
+    for section, end in (("redis", "-redis"), ("gcsRedis", "-redis-gcs")):
+        objects = render_values("defaults", {**ALL, f"{section}.storageClass": "-"})
+        assert "" == one(objects, "StatefulSet", end)["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"]
+
+
+def test_issuers_may_listen_on_other_ports() -> None:
+    values = {"networkPolicy.issuers": [{"podSelector": {}}], "networkPolicy.issuerPorts": [8443, 8080]}
+    rules = one(render_values("defaults", values), "NetworkPolicy", "-router")["spec"]["egress"]
+    assert {"to": [{"podSelector": {}}], "ports": [{"port": 8443}, {"port": 8080}]} in rules
 
 
 def test_extra_objects_are_templates() -> None:

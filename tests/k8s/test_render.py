@@ -195,6 +195,39 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
         ({"pools": {"a_b": POOL, "a-b": POOL}}, "pools.a-b and pools.a_b would both have"),
         ({"gateway.enabled": True}, "parentRefs must name a Gateway"),
+        # Drains would never end.
+        ({"router.pdb.maxUnavailable": 0}, "/router/pdb/maxUnavailable"),
+        ({"router.pdb.maxUnavailable": "0%"}, "/router/pdb/maxUnavailable"),
+        # Another number than Ray is told would be taken instead, without a word.
+        (
+            {"pools.demo.device": "gpu", "pools.demo.workers.resources.limits": {"nvidia.com/gpu": 2}},
+            "limits: nvidia.com/gpu must be left out, or be settings.tensor_parallel_size = 1, got 2",
+        ),
+        (
+            {
+                "redis.enabled": False,
+                "externalRedis": {"enabled": True, "url": "redis://q:6379/0", "tls": {"enabled": True}},
+            },
+            "externalRedis.url must begin with rediss:// where externalRedis.tls is set",
+        ),
+        (
+            {
+                "redis.enabled": False,
+                "externalRedis": {"enabled": True, "url": "redis://q:6379/0", "tls": {"caSecret": "ca"}},
+            },
+            "externalRedis.url must begin with rediss:// where externalRedis.tls is set",
+        ),
+        ({"ray.modelCache.readOnly": True}, "ray.modelCache.readOnly needs ray.modelCache.existingClaim"),
+        # API servers refuse what is no text.
+        ({"pods.annotations": {"a": 1}}, "at '/pods/annotations/a': got number, want string"),
+        ({"router.service.annotations": {"a": True}}, "/router/service/annotations/a"),
+        ({"pods.nodeSelector": {"gpu": True}}, "/pods/nodeSelector/gpu"),
+        ({"commonLabels": {"a": 1}}, "/commonLabels/a"),
+        ({"router.pod.env": [{"name": "A", "value": 1}]}, "/router/pod/env/0/value"),
+        ({"pods.volumeMounts": [{"name": "a"}]}, "/pods/volumeMounts/0"),
+        ({"ray.labels": {"penstock.io/pool": "x"}}, "/ray/labels"),
+        ({"monitoring.labels": {"app.kubernetes.io/instance": "x"}}, "/monitoring/labels"),
+        ({"images.digests": {"a:b": "latest"}}, "/images/digests"),
         ({"externalRedis.url": "redis://user:secret@host"}, "url"),
         (
             {"redis.enabled": False, "externalRedis.enabled": True, "externalRedis.mode": "cluster"},

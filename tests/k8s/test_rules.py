@@ -115,6 +115,18 @@ def drop(objects: list[Object], kind: str, end: str) -> None:
 
 Plant = Callable[[list[Object]], Any]
 MISTAKES: list[tuple[str, str, Plant]] = [
+    ("names_fit", "defaults", lambda o: one(o, "Service", "-headless")["metadata"].update(name="my.release-headless")),
+    ("names_fit", "defaults", lambda o: one(o, "StatefulSet")["metadata"].update(name="x" * 53)),
+    ("names_fit", "defaults", lambda o: one(o, "ConfigMap", "-settings")["metadata"].update(name="a-My_Name")),
+    ("names_fit", "defaults", lambda o: one(o, "RayService")["metadata"].update(name="release-")),
+    ("names_fit", "everything", lambda o: one(o, "Ingress")["metadata"]["labels"].update(team=1)),
+    ("names_fit", "defaults", lambda o: one(o, "Service", "-headless")["metadata"]["labels"].update({"a b": "x"})),
+    ("names_fit", "defaults", lambda o: one(o, "RayService")["metadata"]["annotations"].update(note=True)),
+    ("names_fit", "defaults", lambda o: router(o)["volumes"][0].update(name="Settings")),
+    ("names_fit", "defaults", lambda o: router(o)["containers"][0]["ports"][0].update(name="a-very-long-name")),
+    ("texts_are_texts", "defaults", lambda o: router(o)["containers"][0]["args"].append({"--name=a": "b"})),
+    ("texts_are_texts", "defaults", lambda o: worker(o)["containers"][0]["env"].append({"name": "A", "value": 1})),
+    ("texts_are_texts", "defaults", lambda o: router(o).update(nodeSelector={"gpu": True})),
     ("selectors_find_pods", "defaults", lambda o: one(o, "Service", "-headless")["spec"]["selector"].update(x="y")),
     (
         "selectors_find_pods",

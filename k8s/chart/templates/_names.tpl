@@ -1,15 +1,16 @@
 {{- define "penstock.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- regexReplaceAll "-+$" (default .Chart.Name .Values.nameOverride | trunc 40) "" -}}
 {{- end }}
 
 {{- define "penstock.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains (include "penstock.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "penstock.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- /* A release may have dots in its name, a Service may not. */ -}}
+{{- $release := replace "." "-" .Release.Name -}}
+{{- if not $name -}}
+{{- $own := include "penstock.name" . -}}
+{{- $name = contains $own $release | ternary $release (printf "%s-%s" $release $own) -}}
 {{- end -}}
+{{- regexReplaceAll "-+$" ($name | trunc 40) "" -}}
 {{- end }}
 
 {{/* Labels that never change between versions, for selectors. Call with (list $ "component"). */}}
@@ -18,18 +19,19 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* Labels of an object. Call with (list $ "component"). */}}
+{{/*
+Labels of an object. Call with (list $ "component"), or (list $ "component" more): further labels, which win over
+commonLabels, and both over the chart's own. Those that the chart selects by can't be among them.
+*/}}
 {{- define "penstock.labels" -}}
 {{- $ := index . 0 -}}
-app.kubernetes.io/name: {{ include "penstock.name" $ }}
-{{ include "penstock.selector" . }}
-app.kubernetes.io/part-of: penstock
-app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
-{{- with $.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $found := dict "app.kubernetes.io/name" (include "penstock.name" $) "app.kubernetes.io/part-of" "penstock" -}}
+{{- $_ := set $found "app.kubernetes.io/version" $.Chart.AppVersion -}}
+{{- $_ := set $found "app.kubernetes.io/managed-by" $.Release.Service -}}
+{{- $_ := set $found "helm.sh/chart" (printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_") -}}
+{{- $more := gt (len .) 2 | ternary (last .) dict -}}
+{{- $selector := include "penstock.selector" . | fromYaml -}}
+{{- mergeOverwrite $found (deepCopy (default dict $.Values.commonLabels)) (deepCopy (default dict $more)) $selector | toYaml -}}
 {{- end }}
 
 {{/* Labels of a pod. The chart's version is not in them, so that a new chart alone restarts no pods. */}}
@@ -57,11 +59,7 @@ app.kubernetes.io/part-of: penstock
 {{- if and $.Values.images.requireDigest (not $digest) -}}
 {{- fail (printf "images.%s.digest must be set, because images.requireDigest is on" $name) -}}
 {{- end -}}
-{{- if $digest -}}
-{{ $repository }}@{{ $digest }}
-{{- else -}}
-{{ $tagged }}
-{{- end -}}
+{{- ternary (printf "%s@%s" $repository $digest) $tagged (ne (default "" $digest) "") | quote -}}
 {{- end }}
 
 {{/* Pull secrets of the chart and of `global`, as names or as objects with a name. */}}

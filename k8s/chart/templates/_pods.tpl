@@ -16,6 +16,24 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/*
+Security context of Ray's autoscaler: the chart's, with what `pods`, the head's `pod` and its own value say. Empty where
+the last of them that speaks says null.
+*/}}
+{{- define "penstock.sidecarSecurity" -}}
+{{- $found := include "penstock.containerSecurity" . | fromYaml -}}
+{{- range $more := list .Values.pods (default dict .Values.ray.head.pod) .Values.ray.autoscaler -}}
+{{- $own := get $more "containerSecurityContext" -}}
+{{- if $own -}}
+{{- $found = mergeOverwrite $found (deepCopy $own) -}}
+{{- else if not (kindIs "map" $own) -}}
+{{- /* Helm takes away a key that is null; only a `pod` need not have it. */ -}}
+{{- if or (hasKey $more "containerSecurityContext") (ne (toString $more) (toString (default dict $.Values.ray.head.pod))) -}}{{- $found = dict -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $found -}}{{- toYaml $found -}}{{- end -}}
+{{- end }}
+
 {{/* Seconds from deletion to SIGKILL: the drain, the steps after it, and 15 s for the rest. */}}
 {{- define "penstock.routerGrace" -}}
 {{- add .Values.router.preStopSeconds .Values.router.drainSeconds 15 -}}
@@ -80,6 +98,9 @@ seccompProfile: {type: RuntimeDefault}
   value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options | quote }}
 {{- else }}
 {{- $url := $redis.url }}
+{{- if and (eq $redis.mode "url") (hasPrefix "redis://" $url) (or $redis.tls.enabled $redis.tls.caSecret) }}
+{{- fail (printf "externalRedis.url must begin with rediss:// where externalRedis.tls is set, got %s: without the second s nothing is encrypted" $url) }}
+{{- end }}
 {{- if eq $redis.mode "cluster" }}
 {{- if not $redis.cluster.hosts }}
 {{- fail "externalRedis.cluster.hosts must name servers of the cluster as host:port" }}

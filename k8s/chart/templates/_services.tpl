@@ -29,7 +29,7 @@ their name for messages. Families of `services` hold where the Service has none 
 type: {{ $type }}
 {{- range $field := list "loadBalancerClass" "externalTrafficPolicy" "internalTrafficPolicy" "sessionAffinity" "trafficDistribution" }}
 {{- with get $service $field }}
-{{ $field }}: {{ . }}
+{{ $field }}: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- range $field := list "loadBalancerSourceRanges" "externalIPs" }}

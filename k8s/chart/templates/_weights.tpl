@@ -13,8 +13,8 @@ fetches. `own` is what the values say.
 {{- $_ := set $base "download" (dict "enabled" false "also" list "include" list "exclude" list "parallel" 4 "giveUpAfterSeconds" 21600 "waitSeconds" 86400 "offline" true "resources" dict "pod" dict) -}}
 {{- $_ := set $base "objectStore" (dict "existingSecret" "" "endpoint" "" "region" "" "pathStyle" false "caSecret" "" "caKey" "ca.crt") -}}
 {{- if not $own.volume -}}
-{{- $_ := set $base "volume" (ne $cache.existingClaim "" | ternary "existingClaim" "emptyDir") -}}
-{{- $_ := set $base "existingClaim" $cache.existingClaim -}}
+{{- $_ := set $base "volume" (empty $cache.existingClaim | ternary "emptyDir" "existingClaim") -}}
+{{- $_ := set $base "existingClaim" (default "" $cache.existingClaim) -}}
 {{- $_ := set $base "readOnly" $cache.readOnly -}}
 {{- $_ := set $base "size" $cache.sizeLimit -}}
 {{- range list "volume" "existingClaim" "readOnly" -}}{{- $_ := unset $own . -}}{{- end -}}

@@ -204,6 +204,7 @@ def _autoscaler(cluster: dict[str, Any], ray: dict[str, Any]) -> dict[str, Any]:
         name: options[name] for name in ("resources", "securityContext", "command", "args") if name in options
     }
     container["env"] += options.get("env", [])
+    container |= {name: list(options[name]) for name in ("envFrom", "volumeMounts") if name in options}
     return container
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.k8s.charts import Object
-from tests.k8s.rules import network, operations, runtime, security, ways_in, weights, wiring
+from tests.k8s.rules import names, network, operations, runtime, security, ways_in, weights, wiring
 
 Rule = Callable[[list[Object]], list[str]]
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
+        names.names_fit,
+        names.texts_are_texts,
         wiring.selectors_find_pods,
         wiring.services_reach_ports,
         wiring.addresses_are_services,
