@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.clock import Clock
+from cluster.queue.cells.layout import CellRecord
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.entries import (
     Adopted,
@@ -178,6 +179,12 @@ class RedisQueue:
 
     async def reap(self) -> int:
         return int(await self._call("reap", codec.pack("")))
+
+    async def cells(self, count: int) -> CellRecord:
+        return CellRecord(*await self._call("cells", codec.pack("", count)))
+
+    async def copy_orders(self, point: bytes | None, relief: str) -> None:
+        await self._call("copy_orders", codec.pack("", point or b"", relief))
 
     async def close(self) -> None:
         await self._pipeline.close()

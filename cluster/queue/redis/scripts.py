@@ -43,6 +43,8 @@ SCRIPTS = (
     "holdings",
     "account",
     "read_costs",
+    "cells",
+    "copy_orders",
 )
 SHARED = ("line", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)

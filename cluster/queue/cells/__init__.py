@@ -1,0 +1,1 @@
+"""A pool over many hash slots: each cell is a whole queue with its own keys, line and replicas."""

@@ -1,0 +1,124 @@
+"""A router's heartbeat to all cells of a pool.
+
+A cell that is cut off must not make the router late in the others. So none is waited for longer than a part of the
+time that Redis has for an answer; what comes later counts with the next heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.errors import QueueUnavailableError
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.entries import Mail
+from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
+
+_LOG = logging.getLogger(__name__)
+
+WAIT_S = 0.5
+"""Longest wait for the other cells after the first has answered."""
+
+
+class CellBeats:
+    """Heartbeats of one router to the cells of a pool."""
+
+    def __init__(self, seen: CellsSeen, cell: Callable[[int], Cell]) -> None:
+        self._seen = seen
+        self._cell = cell
+        self._under_way: dict[int, asyncio.Task[RouterBeatReply]] = {}
+        """Heartbeats without an answer yet, by cell."""
+        self._untold: dict[int, tuple[tuple[str, str], ...]] = {}
+        """Started grants of which a cell has not been told."""
+        self._telling: dict[int, tuple[tuple[str, str], ...]] = {}
+
+    async def send(self, beat: RouterBeat) -> RouterBeatReply:
+        """Send a heartbeat to all cells; return the pool's answer.
+
+        Raises:
+            QueueUnavailableError: no cell answers.
+        """
+        seen = self._seen
+        if seen.layout.span == 1:
+            reply = await self._cell(0).heartbeat_router(beat)
+            seen.heard(0, reply)
+            return reply
+        for cell in range(seen.layout.span):
+            self._note_started(cell, beat)
+            if cell not in self._under_way:
+                self._under_way[cell] = asyncio.create_task(self._send(cell, beat), name=f"beat-{cell}")
+        return await self._answers()
+
+    async def _answers(self) -> RouterBeatReply:
+        await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+        if late := [task for task in self._under_way.values() if not task.done()]:
+            await asyncio.wait(late, timeout=WAIT_S)
+        mails, away = dict[int, Mail](), set[int]()
+        error: QueueUnavailableError | None = None
+        for cell, task in list(self._under_way.items()):
+            if not task.done():
+                away.add(cell)
+                continue
+            del self._under_way[cell]
+            try:
+                reply = task.result()
+            except QueueUnavailableError as failure:
+                error = failure
+                away.add(cell)
+                self._untold[cell] = (*self._telling.pop(cell, ()), *self._untold.get(cell, ()))
+                continue
+            self._telling.pop(cell, None)
+            self._seen.heard(cell, reply)
+            mails[cell] = self._seen.own_mail(cell, reply.mail)
+        self._note_away(frozenset(away))
+        if not mails:
+            raise error or QueueUnavailableError("no cell of the pool has answered yet")
+        await self._repair()
+        grants = tuple(grant for mail in mails.values() for grant in mail.grants)
+        orders = tuple(order for mail in mails.values() for order in mail.orders)
+        return self._seen.reply(Mail(grants, orders))
+
+    def _note_started(self, cell: int, beat: RouterBeat) -> None:
+        entries = self._seen.entries
+        own = tuple(pair for pair in beat.started if entries.get(pair[0]) in (cell, None))
+        self._untold[cell] = (*self._untold.get(cell, ()), *own)
+
+    async def _send(self, cell: int, beat: RouterBeat) -> RouterBeatReply:
+        seen, entries = self._seen, self._seen.entries
+        self._telling[cell] = started = self._untold.pop(cell, ())
+        members = seen.replicas(cell)
+        own = replace(
+            beat,
+            connected=tuple(name for name in beat.connected if name in members),
+            started=started,
+            positions_of=tuple(name for name in beat.positions_of if entries.get(name) in (cell, None)),
+        )
+        return await self._cell(cell).heartbeat_router(own)
+
+    def _note_away(self, away: frozenset[int]) -> None:
+        for cell in away - self._seen.away:
+            _LOG.warning("cell.away", extra={"cell": cell})
+        for cell in self._seen.away - away:
+            _LOG.warning("cell.back", extra={"cell": cell})
+        self._seen.lost(away)
+
+    async def _repair(self) -> None:
+        """Bring the autoscaler's orders, which are in cell 0, to cells that have others."""
+        differing = self._seen.without_orders()
+        if not differing:
+            return
+        point, relief = self._seen.orders()
+        calls = (self._cell(cell).copy_orders(point, relief) for cell in differing)
+        for failure in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(failure, BaseException) and not isinstance(failure, QueueUnavailableError):
+                raise failure
+
+    async def close(self) -> None:
+        """End heartbeats that are under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,124 @@
+"""Which cell a request goes to, and which waiting requests go to another one. Pure: no clock, no store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cluster.queue.entries import QueueEntry, Quota
+
+PATIENCE = 0.25
+"""How much longer than elsewhere, in parts of a full batch, a request may wait for a replica that has its prompt's
+beginning."""
+MOVES = 8
+"""Most waiting requests that a router moves out of one cell at a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """One cell as a router sees it."""
+
+    cell: int
+    waiting: int
+    running: int
+    room: int
+    """Sequences that its replicas take at a time."""
+    replicas: frozenset[str] = frozenset()
+    """Replicas that take work."""
+
+    @property
+    def pressure(self) -> float:
+        """Work per room: an estimate of the wait in units that all cells of a pool share. Above 1 there is a line."""
+        work = self.waiting + self.running
+        return work / self.room if self.room else float("inf")
+
+
+@lru_cache(maxsize=65_536)
+def home(tenant: str, cells: int) -> int:
+    """Return the cell in which a tenant has its keys and its quota, by rendezvous hashing: another number of cells
+    moves the fewest tenants.
+    """
+    if cells <= 1:
+        return 0
+    name = tenant.encode()
+    return max(range(cells), key=lambda cell: hashlib.blake2b(name, digest_size=8, key=b"cell %d" % cell).digest())
+
+
+def pinned(entry: QueueEntry) -> bool:
+    """Return whether an entry must go to its tenant's home: elsewhere its key or its quota would not be known."""
+    return bool(entry.client_key) or bounded(entry.quota)
+
+
+def bounded(quota: Quota) -> bool:
+    """Return whether a quota counts over all requests of its tenant. How many wait is bounded cell by cell."""
+    return bool(
+        quota.tokens_per_minute
+        or quota.requests_per_minute
+        or quota.concurrency
+        or quota.cost_per_day
+        or quota.cost_per_month
+    )
+
+
+def choose(preferred: Sequence[str], cells: Sequence[CellView], draw: Sequence[int]) -> int:
+    """Return the cell for a request that is free to go anywhere.
+
+    Args:
+        preferred: replicas that it prefers, the best first.
+        cells: cells that answer, at least one.
+        draw: two positions in `cells`, drawn by chance: to compare two is nearly as good as to know the best, and
+            routers that have seen the same do not all choose the same.
+    """
+    one, other = cells[draw[0]], cells[draw[1]]
+    best = other if (other.pressure, other.waiting) < (one.pressure, one.waiting) else one
+    if preferred:
+        wanted = next((each for each in cells if preferred[0] in each.replicas), None)
+        if wanted is not None and _near(wanted, best):
+            return wanted.cell
+    return best.cell
+
+
+def _near(wanted: CellView, best: CellView) -> bool:
+    """Return whether a request waits nowhere much shorter than in the cell that it prefers."""
+    no_wait = not wanted.waiting and wanted.pressure < 1
+    return no_wait or wanted.pressure <= best.pressure + PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Waiting entries that go from one cell to another."""
+
+    source: int
+    target: int
+    entries: int
+    """How many."""
+
+
+def moves(cells: Sequence[CellView], own: Mapping[int, int]) -> list[Move]:
+    """Return which waiting entries a router moves.
+
+    Only a cell with a line gives, and only one without a line and with room takes. So an entry that moves is granted at
+    once, and none moves twice.
+
+    Args:
+        cells: cells that answer.
+        own: waiting entries of this router that are free to go, by cell.
+    """
+    takers = [
+        [each.room - each.running, each.cell]
+        for each in cells
+        if not each.waiting and each.room > each.running
+    ]
+    givers = sorted((each for each in cells if each.waiting and own.get(each.cell)), key=lambda each: -each.pressure)
+    found = []
+    for giver in givers:
+        takers.sort(reverse=True)
+        if not takers or not takers[0][0]:
+            break
+        # Other routers see the same room: a part of it is this one's.
+        number = min(MOVES, own[giver.cell], max(1, takers[0][0] // 2))
+        takers[0][0] -= number
+        found.append(Move(giver.cell, takers[0][1], number))
+    return found

@@ -1,0 +1,83 @@
+"""How many cells a pool has, as one process knows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.queue.cells.names import MOST_CELLS
+
+SETTLE_S = 10.0
+"""How long after a change of the number clients' keys and tenants with a quota stay in their former cells: all routers
+know of the change by then, so no two look for one key in different cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """What the store has on record about a pool's cells."""
+
+    count: int
+    before: int
+    """Number before the last change."""
+    most: int
+    """Most cells that the pool ever had: the ledgers of those are read for as long as they have lines."""
+    age_ms: int
+    """Pool time since the number changed; -1 where it never did."""
+
+
+class Layout:
+    """Number of cells of a pool, now and before. Its loop changes it, and other threads read it."""
+
+    def __init__(self, count: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`count` of 0 is for processes that do not know the pool's settings: they take the number on record."""
+        _check(count or 1)
+        self.told = count
+        """Number by the settings; 0 where only the store knows."""
+        self.count = max(1, count)
+        """Cells that new requests may go to."""
+        self.span = self.count
+        """Cells that may have anything of the pool."""
+        self.homes = self.count
+        """Cells among which clients' keys and tenants with a quota have their homes."""
+        self.known = False
+        """Whether the store's record was read since the number changed."""
+        self._clock = clock
+        self._changed_at: float | None = None
+
+    def change(self, count: int) -> None:
+        """Take another number from the settings."""
+        _check(count)
+        if count != self.told:
+            self.settle()
+            self.told = self.count = count
+            self.span = max(self.span, count)
+            self._changed_at = self._clock()
+            self.known = False
+
+    def heard(self, record: CellRecord) -> None:
+        """Take the store's record."""
+        self.known = bool(self.told)
+        self.span = max(self.span, record.most)
+        if not self.told:
+            self.count = self.homes = max(1, record.count)
+        if record.age_ms >= 0:
+            # The store's word, so that all routers settle at one time.
+            self._changed_at = self._clock() - record.age_ms / 1000
+            if record.count == self.count and self.changed_s() < SETTLE_S:
+                self.homes = record.before
+        self.settle()
+
+    def settle(self) -> None:
+        """Move the homes to the cells of now, once all routers know them."""
+        if self.homes != self.count and self.changed_s() >= SETTLE_S:
+            self.homes = self.count
+
+    def changed_s(self) -> float:
+        """Return for how long the number has been what it is, in seconds."""
+        return float("inf") if self._changed_at is None else self._clock() - self._changed_at
+
+
+def _check(count: int) -> None:
+    if not 1 <= count <= MOST_CELLS:
+        raise ValueError(f"cells must be from 1 to {MOST_CELLS}, got {count}")

@@ -1,0 +1,194 @@
+"""A replica in a pool of several cells: it is in one at a time, and moves to where it is needed.
+
+To move, it first takes no new work in its cell: a heartbeat with room for no sequence. Once the cell has no slot of it
+on record and it runs nothing, no grant of that cell can come any more. Then it joins the other one, and leaves its own.
+So its windows hold, whatever is lost on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.errors import QueueUnavailableError
+from cluster.queue.cells.accounts import ReplicaPlace
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.moving import CellLoad, first_cell, load_of, next_cell
+from cluster.queue.cells.names import cell_name
+from cluster.queue.contract import ReplicaQueue
+from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_HEARTBEATS = 3
+"""Heartbeats between two looks at all cells, in a small pool."""
+REPLICAS_A_LOOK = 32
+"""Replicas of a pool for which one heartbeat more passes between two looks of each: all of them look at all cells."""
+
+
+class CellMember(ReplicaQueue):
+    """Queue of a pool as one replica sees it. It belongs to the event loop that makes the first call."""
+
+    def __init__(
+        self,
+        pool: str,
+        open_cell: Callable[[str], Cell],
+        layout: Layout,
+        place: ReplicaPlace,
+        *,
+        lease_s: float,
+    ) -> None:
+        """`place` is shared by all queues of a replica."""
+        self.pool = pool
+        self._open = open_cell
+        self._layout = layout
+        self._place = place
+        self._lease_s = lease_s
+        self._cell: Cell | None = None
+        self._cell_number = 0
+        self._target: int | None = None
+        """Cell that it moves to; None while it stays."""
+        self._beats_left = LOOK_HEARTBEATS
+        self._looking: asyncio.Task[None] | None = None
+        self._answered_at = time.monotonic()
+        self._newest: ReplicaBeat | None = None
+
+    def _own(self) -> Cell:
+        """Return the cell that it is in; before it joins one, the first."""
+        number = self._place.cell or 0
+        if self._cell is None or self._cell_number != number:
+            self._cell, self._cell_number = self._open(cell_name(self.pool, number)), number
+        return self._cell
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        place = self._place
+        if self._layout.count == 1 and not place.cell:
+            if place.cell is None:
+                place.enter(0)
+            return await self._beat(beat)
+        if place.cell is None:
+            place.enter(first_cell(beat.replica_id, await self._loads(beat)))
+        self._newest = beat
+        if self._target is not None and await self._may_leave(beat):
+            return await self._move(beat, self._target)
+        self._look_sometimes()
+        return await self._beat(beat if self._target is None else _without_room(beat))
+
+    async def _beat(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        """Send a heartbeat to the replica's cell."""
+        place = self._place
+        cell = place.cell or 0
+        own = beat
+        if beat.times is not None:
+            told = None if beat.told is None else place.own(cell, beat.told)
+            own = replace(beat, times=place.own(cell, beat.times), told=told)
+        reply = await self._own().heartbeat_replica(own)
+        if beat.times is not None:
+            place.told(cell, beat.times)
+        self._answered_at = time.monotonic()
+        return reply
+
+    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
+        place = self._place
+        cell = place.cell or 0
+        await self._own().account(
+            replica_id, place.own(cell, times), None if told is None else place.own(cell, told)
+        )
+        place.told(cell, times)
+
+    async def retire_replica(self, replica_id: str) -> None:
+        await self._own().retire_replica(replica_id)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._cell is not None:
+            await self._cell.close()
+
+    # --- moves --------------------------------------------------------------------------------------------------------
+
+    async def _may_leave(self, beat: ReplicaBeat) -> bool:
+        """Return whether nothing of its cell runs here or can come any more."""
+        if beat.running:
+            return False
+        if self._is_away():
+            # Its lease there has ended, or will. What the cell grants later does not fit, and the replica refuses it.
+            return True
+        try:
+            await self._beat(_without_room(beat))
+            view = await self._own().observe()
+        except QueueUnavailableError:
+            return self._is_away()
+        own = next((each for each in view.replicas if each.replica_id == beat.replica_id), None)
+        return own is None or (own.sequences == 0 and own.windows.sequences == 0)
+
+    def _is_away(self) -> bool:
+        return time.monotonic() - self._answered_at > self._lease_s
+
+    async def _move(self, beat: ReplicaBeat, target: int) -> ReplicaBeatReply:
+        former, number, before = self._own(), self._place.cell, self._answered_at
+        self._cell, self._target = None, None
+        self._place.enter(target)
+        try:
+            reply = await self._beat(beat)
+        except QueueUnavailableError:
+            # It is in one cell, and that is the new one if it answers again.
+            self._answered_at = before
+            raise
+        finally:
+            # With its lease there it has no room there, so that a lost call costs nothing.
+            try:
+                await former.retire_replica(beat.replica_id)
+            except QueueUnavailableError:
+                _LOG.warning("replica.cell_left_to_expire", extra={"replica": beat.replica_id, "cell": number})
+            await former.close()
+        _LOG.info("replica.cell", extra={"replica": beat.replica_id, "from": number, "to": target})
+        return reply
+
+    def _look_sometimes(self) -> None:
+        if self._looking is not None and not self._looking.done():
+            return
+        self._beats_left -= 1
+        if self._beats_left <= 0 or self._is_away():
+            self._looking = asyncio.create_task(self._look(), name="cells")
+
+    async def _look(self) -> None:
+        """Look at all cells, and decide whether to move."""
+        beat, own = self._newest, self._place.cell
+        if beat is None or own is None:
+            return
+        loads = await self._loads(beat)
+        replicas = sum(len(load.members) for load in loads if load is not None)
+        self._beats_left = LOOK_HEARTBEATS + replicas // REPLICAS_A_LOOK
+        size = beat.windows.sequences
+        here = loads[own]
+        if here is not None and beat.replica_id not in here.members:
+            # It has no room while it moves.
+            loads[own] = replace(here, room=here.room + size, members=(beat.replica_id, *here.members))
+        elif here is None and not self._is_away():
+            return
+        self._target = next_cell(beat.replica_id, own, loads, size=size, idle=not beat.running)
+
+    async def _loads(self, beat: ReplicaBeat) -> list[CellLoad | None]:
+        """Return the loads of all cells; None for those that do not answer."""
+        most = max(self._layout.count, (self._place.cell or 0) + 1)
+        return list(await asyncio.gather(*(self._load(cell) for cell in range(most))))
+
+    async def _load(self, number: int) -> CellLoad | None:
+        # A connection for each look: all replicas look at all cells, and would hold as many open.
+        cell = self._open(cell_name(self.pool, number))
+        try:
+            return load_of(await cell.observe(), former=number >= self._layout.count)
+        except QueueUnavailableError:
+            return None
+        finally:
+            await cell.close()
+
+
+def _without_room(beat: ReplicaBeat) -> ReplicaBeat:
+    return replace(beat, windows=replace(beat.windows, sequences=0))

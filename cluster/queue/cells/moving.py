@@ -1,0 +1,126 @@
+"""Which cell a replica belongs to. Pure: a rule on what the replica sees of all cells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.queue.heartbeats import PoolView
+from penstock.models import ReplicaState
+
+MARGIN = 1.25
+"""How many times the pressure of its cell another one's must be, after the move, for a replica to go there. A move that
+would be undone at once is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellLoad:
+    """Work and replicas of a cell, as a replica sees them."""
+
+    work: int
+    """Entries that wait or run."""
+    waiting: int
+    room: int
+    """Sequences that its replicas take at a time."""
+    members: tuple[str, ...]
+    """Replicas that take work, those that hold the fewest slots first."""
+    former: bool = False
+    """Whether it takes no new requests: the pool has fewer cells now."""
+
+
+def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
+    """Return a cell's load from its view."""
+    ready = [each for each in view.replicas if each.state is ReplicaState.READY and each.windows.sequences]
+    ready.sort(key=lambda each: (each.sequences, each.replica_id))
+    waiting = sum(view.waiting)
+    return CellLoad(
+        waiting + view.running,
+        waiting,
+        sum(each.windows.sequences for each in ready),
+        tuple(each.replica_id for each in ready),
+        former,
+    )
+
+
+def first_cell(replica_id: str, cells: Sequence[CellLoad | None]) -> int:
+    """Return the cell that a new replica joins: one with the fewest replicas. Of several, replicas that start together
+    take different ones. None stands for a cell that does not answer.
+    """
+    known = [number for number, load in enumerate(cells) if load is not None and not load.former]
+
+    def order(number: int) -> tuple[int, bytes]:
+        load = cells[number]
+        name = f"{replica_id} {number}".encode()
+        return len(load.members) if load is not None else 0, hashlib.blake2b(name, digest_size=8).digest()
+
+    return min(known, key=order, default=0)
+
+
+def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, size: int, idle: bool) -> int | None:
+    """Return the cell that a replica moves to; None where it stays.
+
+    At most one replica of a cell moves at a time: the one that has the least to finish. A cell that has replicas keeps
+    one. A move makes no other one the better choice, so two cells do not swap replicas for ever.
+
+    Args:
+        replica_id: the replica.
+        own: its cell.
+        cells: loads by number; None for a cell that does not answer.
+        size: sequences that the replica takes at a time.
+        idle: whether it runs nothing.
+    """
+    here = cells[own]
+    if here is None:
+        return _away(replica_id, cells) if idle else None
+    if here.members[:1] != (replica_id,):
+        return None
+    others = {number: load for number, load in enumerate(cells) if load and not load.former and number != own}
+    if not others:
+        return None
+    if here.former:
+        least = min(others, key=lambda number: (_pressure(others[number].work, others[number].room), number))
+        return None if here.waiting else _after(here, others, least, replica_id)
+    if (bare := _bare(here, others)) is not None:
+        return bare
+    if not idle or len(here.members) < 2:
+        return None
+    target = max(others, key=lambda number: (_pressure(others[number].work, others[number].room), -number))
+    there = others[target]
+    before, after = _pressure(here.work, here.room - size), _pressure(there.work, there.room + size)
+    if after > before * MARGIN and there.work > there.room:
+        return target
+    # Without work the replicas spread evenly.
+    fewest = min(others, key=lambda number: (len(others[number].members), number))
+    few = others[fewest]
+    evener = len(few.members) + 2 <= len(here.members)
+    return fewest if evener and _pressure(few.work, few.room) >= _pressure(here.work, here.room) else None
+
+
+def _bare(here: CellLoad, others: dict[int, CellLoad]) -> int | None:
+    """Return a cell without replicas that this one must give one to: nothing else serves it."""
+    bare = [number for number, load in others.items() if not load.members]
+    if not bare:
+        return None
+    # Those with work first.
+    target = min(bare, key=lambda number: (not others[number].work, number))
+    most = max(len(load.members) for load in others.values())
+    if len(here.members) > 1:
+        return target if len(here.members) >= most else None
+    return target if others[target].work and not here.work else None
+
+
+def _away(replica_id: str, cells: Sequence[CellLoad | None]) -> int | None:
+    """Return a cell for a replica whose own does not answer."""
+    return first_cell(replica_id, cells) if any(load is not None and not load.former for load in cells) else None
+
+
+def _after(here: CellLoad, others: dict[int, CellLoad], least: int, replica_id: str) -> int:
+    """Return the cell for a replica of one that takes nothing more: one without replicas, else where it is needed."""
+    bare = [number for number, load in others.items() if not load.members]
+    busiest = max(others, key=lambda number: (_pressure(others[number].work, others[number].room), -number))
+    return bare[0] if bare else busiest if others[busiest].work > others[busiest].room else least
+
+
+def _pressure(work: int, room: int) -> float:
+    return work / room if room > 0 else float("inf") if work else 0.0

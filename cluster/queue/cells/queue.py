@@ -1,0 +1,409 @@
+"""A pool's queue over its cells, as routers and all who look at a pool see it.
+
+A request's cell is chosen when it is submitted; from then on its entry is in that cell, and calls about it go there. A
+call about an entry whose cell is not known goes to all cells: in all but one it changes nothing, because owners and
+attempts are compared. With one cell nothing comes between a call and it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from cluster.errors import QueueFullError, QueueUnavailableError
+from cluster.queue.cells.beats import CellBeats
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.choice import choose, home, pinned
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views
+from cluster.queue.cells.names import cell_name
+from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.entries import (
+    RETRY_FULL_S,
+    Adopted,
+    CostLine,
+    Holdings,
+    KnownRequest,
+    Mail,
+    Mark,
+    Marks,
+    QueueEntry,
+    Settlement,
+    Submitted,
+    UsageLine,
+)
+from cluster.queue.heartbeats import (
+    PoolView,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaTimes,
+    RouterBeat,
+    RouterBeatReply,
+)
+from cluster.queue.line import ASKED, Line
+
+Answer = TypeVar("Answer")
+Call = Coroutine[Any, Any, Answer]
+
+
+class CellQueue:
+    """Queue of a pool. It belongs to the event loop that makes the first call, as each of its cells does."""
+
+    def __init__(
+        self,
+        pool: str,
+        open_cell: Callable[[str], Cell],
+        seen: CellsSeen | None = None,
+        *,
+        max_waiting: int = 0,
+        keys_last_s: float = 600.0,
+    ) -> None:
+        """Open a pool's queue.
+
+        Args:
+            pool: the pool's name.
+            open_cell: opens a cell by its name.
+            seen: what this process knows of the cells; None for one that only looks on, and takes the number of cells
+                from the store.
+            max_waiting: most waiting entries of the pool; 0 leaves the bound to each cell.
+            keys_last_s: how long clients' keys are kept.
+        """
+        self.pool = pool
+        self.seen = seen or CellsSeen(Layout(0))
+        self._layout = self.seen.layout
+        self._open = open_cell
+        self._cells = [open_cell(pool)]
+        self._max_waiting = max_waiting
+        self._keys_last_s = keys_last_s
+        self._beats = CellBeats(self.seen, self.cell)
+        self._listed: list[tuple[str, int]] = []
+        """Entries on record in the pages that were read so far."""
+        # No secret depends on it.
+        self._random = random.Random()  # noqa: S311
+
+    def cell(self, number: int) -> Cell:
+        """Return a cell."""
+        while len(self._cells) <= number:
+            self._cells.append(self._open(cell_name(self.pool, len(self._cells))))
+        return self._cells[number]
+
+    @property
+    def _one(self) -> Cell | None:
+        """The only cell; None where there may be several."""
+        return self._cells[0] if self._layout.span == 1 else None
+
+    async def _look(self) -> None:
+        """Read how many cells there are, where this process does not know it for good."""
+        if not self._layout.known:
+            self._layout.heard(await self._cells[0].cells(self._layout.told))
+
+    async def _all(self, call: Callable[[Cell], Awaitable[Answer]], cells: Iterable[int] | None = None) -> list[Answer]:
+        """Return the answers of all cells, or of some.
+
+        Raises:
+            QueueUnavailableError: one does not answer.
+        """
+        numbers = range(self._layout.span) if cells is None else cells
+        answers = await asyncio.gather(*(call(self.cell(number)) for number in numbers), return_exceptions=True)
+        found = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return found
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def submit(self, router_id: str, entry: QueueEntry) -> Call[Submitted]:
+        if (one := self._one) is not None:
+            return one.submit(router_id, entry)
+        return self._submit(router_id, entry)
+
+    async def _submit(self, router_id: str, entry: QueueEntry) -> Submitted:
+        seen, layout = self.seen, self._layout
+        layout.settle()
+        cell = seen.entries.get(entry.request_id)
+        if cell is None:
+            if not entry.resume and 0 < self._max_waiting <= seen.waiting:
+                raise QueueFullError(self.pool, self._max_waiting, RETRY_FULL_S)
+            if entry.client_key and (known := await self._key_elsewhere(entry)) is not None:
+                return Submitted(None, 0, known)
+            cell = self._place(entry)
+        return await self.submit_to(cell, router_id, entry)
+
+    async def submit_to(self, cell: int, router_id: str, entry: QueueEntry) -> Submitted:
+        """Submit an entry to a cell."""
+        seen = self.seen
+        # Before the call: its answer may be lost, and the entry is there all the same.
+        seen.entries.put(entry.request_id, cell)
+        seen.sent(cell)
+        try:
+            submitted = await self.cell(cell).submit(router_id, self._part(entry))
+        except QueueUnavailableError:
+            raise
+        except Exception:
+            seen.entries.drop(entry.request_id)
+            raise
+        if submitted.known is not None:
+            seen.entries.drop(entry.request_id)
+        position = seen.position(cell, submitted.position) if submitted.position else 0
+        return replace(submitted, position=position, marks=seen.marks(cell, submitted.marks))
+
+    def _place(self, entry: QueueEntry) -> int:
+        if pinned(entry):
+            return home(entry.tenant, self._layout.homes)
+        views = self.seen.views()
+        # Where no replica is, nothing is served. It may come to all cells, though, so the line is kept evenly then.
+        open_views = [view for view in views if view.room] or views
+        if not open_views:
+            return self._random.randrange(self._layout.count)
+        draw = self._random.sample(range(len(open_views)), 2) if len(open_views) > 1 else (0, 0)
+        return choose(entry.preferred_replicas, open_views, draw)
+
+    def _part(self, entry: QueueEntry) -> QueueEntry:
+        """Return an entry with its cell's part of the bound on how many entries of its tenant wait."""
+        most = entry.quota.max_waiting
+        if not most or pinned(entry) or self._layout.count == 1:
+            return entry
+        return replace(entry, quota=replace(entry.quota, max_waiting=-(-most // self._layout.count)))
+
+    async def _key_elsewhere(self, entry: QueueEntry) -> KnownRequest | None:
+        """Return the request that has a key in a former home: while keys last that are older than the number of cells.
+
+        Raises:
+            KeyReusedError: the key belongs to a request with another digest.
+        """
+        others = self._former_homes(entry.tenant)
+        if not others:
+            return None
+        digest, request_id = entry.digest, entry.request_id
+        found = await self._all(lambda cell: cell.find_key(entry.tenant, entry.client_key, request_id, digest), others)
+        return next((known for known in found if known is not None), None)
+
+    def _former_homes(self, tenant: str) -> list[int]:
+        layout = self._layout
+        if layout.changed_s() > self._keys_last_s:
+            return []
+        return [cell for cell in range(layout.span) if cell != home(tenant, layout.homes)]
+
+    async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
+        async def find(cell: Cell) -> KnownRequest | None:
+            return await cell.find_key(tenant, client_key, request_id, digest)
+
+        if (one := self._one) is not None:
+            return await find(one)
+        found = await self._all(find, self._key_cells(tenant))
+        return next((known for known in found if known is not None), None)
+
+    def _key_cells(self, tenant: str, request_id: str = "") -> list[int]:
+        """Return the cells that may have a tenant's key; only that of the request, where it is known."""
+        cell = self.seen.entries.get(request_id)
+        return [home(tenant, self._layout.homes), *self._former_homes(tenant)] if cell is None else [cell]
+
+    async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
+        async def finish(cell: Cell) -> bool:
+            return await cell.finish_key(router_id, tenant, client_key, request_id, result)
+
+        if (one := self._one) is not None:
+            return await finish(one)
+        # A cell that does not have the key keeps nothing.
+        return any(await self._all(finish, self._key_cells(tenant, request_id)))
+
+    async def await_key(self, tenant: str, client_key: str, request_id: str, *, note: bool) -> bool:
+        async def wait(cell: Cell) -> bool:
+            return await cell.await_key(tenant, client_key, request_id, note=note)
+
+        if (one := self._one) is not None:
+            return await wait(one)
+        return any(await self._all(wait, self._key_cells(tenant, request_id)))
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Call[Mail]:
+        def call(cell: Cell) -> Awaitable[Mail]:
+            return cell.release(router_id, request_id, attempt, settlement)
+
+        if (one := self._one) is not None:
+            return one.release(router_id, request_id, attempt, settlement)
+        return self._about(request_id, call, last=True)
+
+    def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Call[Mail]:
+        if (one := self._one) is not None:
+            return one.requeue(router_id, request_id, attempt, settlement)
+        return self._about(request_id, lambda cell: cell.requeue(router_id, request_id, attempt, settlement))
+
+    def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Call[Mail]:
+        if (one := self._one) is not None:
+            return one.withdraw(router_id, request_id, used)
+        return self._about(request_id, lambda cell: cell.withdraw(router_id, request_id, used), last=True)
+
+    def refuse(self, router_id: str, request_id: str, attempt: str) -> Call[Mail]:
+        if (one := self._one) is not None:
+            return one.refuse(router_id, request_id, attempt)
+        return self._about(request_id, lambda cell: cell.refuse(router_id, request_id, attempt))
+
+    async def _about(self, request_id: str, call: Callable[[Cell], Awaitable[Mail]], *, last: bool = False) -> Mail:
+        """Make a call about an entry in its cell; `last` where nothing follows it."""
+        entries = self.seen.entries
+        cell = entries.get(request_id)
+        cells = range(self._layout.span) if cell is None else [cell]
+        mails = await self._all(call, cells)
+        if last and entries.get(request_id) == cell:
+            entries.drop(request_id)
+        return self.seen.all_mail(dict(zip(cells, mails, strict=True)))
+
+    async def move(self, router_id: str, request_id: str, entry: QueueEntry, to: int) -> tuple[Mail, Submitted]:
+        """Move a waiting entry that is this router's to another cell. It leaves one before it enters the other, so it
+        is never in two. Return the mail of the one and the answer of the other.
+
+        Raises:
+            QueueUnavailableError: a cell does not answer; the entry may be in none.
+        """
+        mail = await self._about(request_id, lambda cell: cell.withdraw(router_id, request_id, None))
+        return mail, await self.submit_to(to, router_id, entry)
+
+    async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
+        if (one := self._one) is not None:
+            return await one.adopt(router_id, tenant, request_id)
+        known = self.seen.entries.get(request_id)
+        # One after the other, the likely one first: an entry that moves could be found twice otherwise.
+        cells = sorted(range(self._layout.span), key=lambda cell: cell != known)
+        away: QueueUnavailableError | None = None
+        for cell in cells:
+            try:
+                adopted = await self.cell(cell).adopt(router_id, tenant, request_id)
+            except QueueUnavailableError as error:
+                away = error
+                continue
+            if adopted is not None:
+                self.seen.entries.put(request_id, cell)
+                return replace(adopted, position=self.seen.position(cell, adopted.position))
+        if away is not None:
+            raise away
+        return None
+
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+        async def call(cell: Cell) -> str | None:
+            return await cell.cancel(router_id, tenant, target, by_key=by_key)
+
+        if (one := self._one) is not None:
+            return await call(one)
+        # The choices of a request may be in different cells.
+        cells = self._key_cells(tenant) if by_key else range(self._layout.span)
+        found = [name for name in await self._all(call, cells) if name is not None]
+        if by_key and found:
+            # The same for what it named.
+            await self._all(lambda cell: cell.cancel(router_id, tenant, found[0]))
+        return found[0] if found else None
+
+    async def collect(self, router_id: str) -> Mail:
+        if (one := self._one) is not None:
+            return await one.collect(router_id)
+        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
+        mails = await self._all(lambda cell: cell.collect(router_id), cells)
+        return self.seen.all_mail(dict(zip(cells, mails, strict=True)))
+
+    async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
+        if (one := self._one) is not None:
+            return await one.holdings(router_id, after, limit)
+        cell, inner = _read_page(after)
+        if not after:
+            self.seen.entries.begin()
+            self._listed = []
+        found = await self.cell(cell).holdings(router_id, inner, limit)
+        self._listed += [(holding.request_id, cell) for holding in found.page]
+        if found.last:
+            return replace(found, last=_page(cell, found.last))
+        if cell + 1 < self._layout.span:
+            return replace(found, last=_page(cell + 1, b""))
+        self.seen.entries.finish(self._listed)
+        return found
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+
+    async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
+        await self._look()
+        return await self._beats.send(beat)
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        return await self._cells[0].heartbeat_replica(beat)
+
+    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
+        await self._cells[0].account(replica_id, times, told)
+
+    async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
+        await self._all(lambda cell: cell.retire_router(router_id, keep=keep))
+
+    async def retire_replica(self, replica_id: str) -> None:
+        await self._all(lambda cell: cell.retire_replica(replica_id))
+
+    # --- the pool as a whole ------------------------------------------------------------------------------------------
+
+    async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
+        if (one := self._one) is not None:
+            return await one.quarantine(router_id, mark)
+        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
+        parts = await self._all(lambda cell: cell.quarantine(router_id, mark), cells)
+        for cell, part in zip(cells, parts, strict=True):
+            self.seen.marks(cell, part.count)
+        return replace(merge_marks(parts), count=self.seen.marks())
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
+        await self._look()
+        if (one := self._one) is not None:
+            return await one.usage(tenant, first_day, last_day, limit)
+        return merge_usage(await self._all(lambda cell: cell.usage(tenant, first_day, last_day, limit)), limit)
+
+    async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
+        await self._look()
+        if (one := self._one) is not None:
+            return await one.costs(first_hour, last_hour)
+        return merge_costs(await self._all(lambda cell: cell.costs(first_hour, last_hour)))
+
+    async def observe(self) -> PoolView:
+        await self._look()
+        if (one := self._one) is not None:
+            return await one.observe()
+        return merge_views(await self._all(lambda cell: cell.observe()))
+
+    async def line(self, ask: Sequence[str] = ()) -> Line:
+        if (one := self._one) is not None:
+            return await one.line(ask)
+        entries = self.seen.entries
+        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
+        asked = list(ask[:ASKED])
+        found = await asyncio.gather(
+            *(self.cell(cell).line([name for name in asked if entries.get(name) in (cell, None)]) for cell in cells)
+        )
+        return merge_lines(found)
+
+    async def reap(self) -> int:
+        return sum(await self._all(lambda cell: cell.reap()))
+
+    async def close(self) -> None:
+        await self._beats.close()
+        await asyncio.gather(*(cell.close() for cell in self._cells))
+
+
+_PAGE = b"cell "
+
+
+def _page(cell: int, inner: bytes) -> bytes:
+    """Return where the next page of holdings begins."""
+    return b"%b%d:%b" % (_PAGE, cell, inner)
+
+
+def _read_page(after: bytes) -> tuple[int, bytes]:
+    if not after.startswith(_PAGE):
+        # The pool had one cell when the first page was read.
+        return 0, after
+    number, _, inner = after.removeprefix(_PAGE).partition(b":")
+    return int(number), inner
+
+
+def free_to_move(entry: QueueEntry) -> bool:
+    """Return whether a waiting entry may go to another cell."""
+    return not pinned(entry)

@@ -1,0 +1,175 @@
+"""What a router knows of the cells of a pool, from their answers to its heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cluster.queue.cells.choice import CellView
+from cluster.queue.cells.ids import EntryCells
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.merge import merge_mail, merge_replicas, sum3
+from cluster.queue.entries import Mail
+from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
+from penstock.models import ReplicaState
+
+
+class CellsSeen:
+    """Knowledge of one router, shared by its loop and the thread that renews its lease. Values are replaced and never
+    changed, so either may read while the other writes.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.entries = EntryCells()
+        self.away: frozenset[int] = frozenset()
+        """Cells that did not answer the last heartbeat."""
+        self._replies: Mapping[int, RouterBeatReply] = {}
+        self._replicas: Mapping[int, tuple[ReplicaRecord, ...]] = {}
+        self._views: Mapping[int, CellView] = {}
+        self._sent: dict[int, int] = {}
+        """Entries that were submitted to a cell since its last answer."""
+        self._marks: dict[int, int] = {}
+        self._renewed: Mapping[int, str] = {}
+        """Cells whose store was found to be another one, with its identity."""
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def heard(self, cell: int, reply: RouterBeatReply) -> None:
+        """Take a cell's answer to a heartbeat."""
+        if (before := self._replies.get(cell)) is not None and before.run_id != reply.run_id:
+            self._renewed = {**self._renewed, cell: reply.run_id}
+        self._replies = {**self._replies, cell: reply}
+        if reply.replicas is not None:
+            self._replicas = {**self._replicas, cell: reply.replicas}
+        self._sent[cell] = 0
+        self._marks[cell] = reply.marks
+        views = {**self._views, cell: self._view(cell, reply)}
+        self._views = {number: views[number] for number in sorted(views)}
+
+    def _view(self, cell: int, reply: RouterBeatReply) -> CellView:
+        ready = [
+            record
+            for record in self._replicas.get(cell, ())
+            if record.state is ReplicaState.READY and record.windows.sequences
+        ]
+        return CellView(
+            cell,
+            sum(reply.waiting),
+            reply.running,
+            sum(record.windows.sequences for record in ready),
+            frozenset(record.replica_id for record in ready),
+        )
+
+    def lost(self, cells: frozenset[int]) -> None:
+        """Take note of the cells that do not answer."""
+        self.away = cells
+
+    def replicas(self, cell: int) -> frozenset[str]:
+        """Return the replicas of a cell."""
+        return frozenset(record.replica_id for record in self._replicas.get(cell, ()))
+
+    def reply(self, mail: Mail) -> RouterBeatReply:
+        """Return the pool's answer to a heartbeat: the newest of each cell, with the mail of this time."""
+        replies = self._replies
+        if len(replies) == 1:
+            return replace(next(iter(replies.values())), mail=mail)
+        every = [replies[cell] for cell in sorted(replies)]
+        # Of a cell that is away the last answer holds, as that of a whole store does which is away.
+        return replace(
+            every[0],
+            mail=mail,
+            replicas=merge_replicas(self._replicas.values()),
+            registry_version=sum(each.registry_version for each in every),
+            waiting=sum3(each.waiting for each in every),
+            running=sum(each.running for each in every),
+            routers=tuple(sorted({name for each in every for name in each.routers})),
+            positions=self._positions(),
+            run_id=self._identity(every[0].run_id),
+            granted=sum3(each.granted for each in every),
+            time_ms=max(each.time_ms for each in every),
+            marks=self.marks(),
+        )
+
+    def _positions(self) -> dict[str, int]:
+        scales = {cell: self._scale(cell) for cell in self._replies if cell not in self.away}
+        return {
+            name: round(number * scale)
+            for cell, scale in scales.items()
+            for name, number in self._replies[cell].positions.items()
+        }
+
+    def _identity(self, first: str) -> str:
+        """Return the identity of all stores together. A cell that is new to this router changes nothing: it has lost
+        nothing. A store that was emptied changes it.
+        """
+        return first + "".join(f"+{cell}={run_id}" for cell, run_id in sorted(self._renewed.items()) if cell)
+
+    def orders(self) -> tuple[bytes | None, str]:
+        """Return the autoscaler's orders: operating point and relief."""
+        first = self._replies.get(0)
+        return (None, "none") if first is None else (first.point, first.relief)
+
+    def without_orders(self) -> list[int]:
+        """Return the cells that have other orders than cell 0, or whose relief must be renewed."""
+        point, relief = self.orders()
+        if 0 in self.away or 0 not in self._replies:
+            return []
+        return [
+            cell
+            for cell, reply in self._replies.items()
+            if cell
+            and cell not in self.away
+            and (relief != "none" or reply.relief != relief or (point is not None and reply.point != point))
+        ]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def views(self) -> list[CellView]:
+        """Return the cells that new requests may go to and that answer, as they are now."""
+        # What was sent since the answer runs or waits by now.
+        return [
+            replace(view, running=view.running + self._sent.get(cell, 0))
+            for cell, view in self._views.items()
+            if cell < self.layout.count and cell not in self.away
+        ]
+
+    @property
+    def waiting(self) -> int:
+        """Waiting entries of all cells at the last heartbeat."""
+        return sum(sum(reply.waiting) for reply in self._replies.values())
+
+    def sent(self, cell: int) -> None:
+        """Count an entry that goes to a cell."""
+        self._sent[cell] = self._sent.get(cell, 0) + 1
+
+    def position(self, cell: int, number: int) -> int:
+        """Return a place in a cell's line as one in the pool's: so many entries will be granted before in all cells
+        together, as far as they grant in proportion to their replicas.
+        """
+        return round(number * self._scale(cell))
+
+    def _scale(self, cell: int) -> float:
+        rooms = {number: view.room for number, view in self._views.items() if number < self.layout.count}
+        own = rooms.get(cell, 0)
+        return sum(rooms.values()) / own if own else len(rooms) or 1
+
+    def marks(self, cell: int | None = None, count: int = 0) -> int:
+        """Return the number of writes of marks in all cells, as far as it is known, after an answer of one of them."""
+        if cell is not None:
+            self._marks[cell] = count
+        return sum(self._marks.values())
+
+    def own_mail(self, cell: int, mail: Mail) -> Mail:
+        """Note the cells of entries in a cell's mail. Leave out what is outdated: of an entry that moved away since."""
+        entries = self.entries
+        for request_id in [each.request_id for each in mail.grants] + [each.request_id for each in mail.orders]:
+            if entries.get(request_id) is None:
+                entries.put(request_id, cell)
+        grants = tuple(grant for grant in mail.grants if entries.get(grant.request_id) == cell)
+        orders = tuple(order for order in mail.orders if entries.get(order.request_id) == cell)
+        return mail if len(grants) + len(orders) == len(mail.grants) + len(mail.orders) else Mail(grants, orders)
+
+    def all_mail(self, mails: Mapping[int, Mail]) -> Mail:
+        """Put the mail of several cells together."""
+        return merge_mail(self.own_mail(cell, mail) for cell, mail in mails.items())
