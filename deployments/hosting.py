@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import QueueUnavailableError
+from cluster.queue.cells.member import ReplicaCells
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.registry.redis.store import RedisRegistryStore
@@ -92,13 +93,19 @@ def _secret_of(settings: Settings) -> ClusterSecret:
 
 def _make_replica(settings: Settings, secret: ClusterSecret, plan: ReplicaPlan, rank: int) -> Replica:
     limits, pool, own = limits_from(settings.queue), plan.pool, plan.pool_settings
+
+    def open_cell(name: str) -> RedisQueue:
+        return RedisQueue(settings.redis.url, name, limits, settings.redis.timeout_s)
+
+    cells = ReplicaCells(pool, open_cell, own.cells, settings.queue.lease_s)
     return Replica(
         plan,
         build_engine(own, cpu_cores=choose_cores(settings, pool, rank, own.tensor_parallel_size)),
-        lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
+        cells.open,
         secret,
         open_control=lambda: open_control(settings, pool),
         open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
+        layout=cells.layout,
     )
 
 

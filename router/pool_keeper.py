@@ -147,7 +147,7 @@ class PoolKeeper:
 
     def _change(self, name: str, settings: PoolSettings) -> None:
         self._running[name] = settings
-        self._pools[name].settings = settings
+        self._pools[name].change(settings)
         self._users.rollouts.pools[name].settings = settings
         _LOG.warning("pool.changed", extra={"pool": name})
 

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2
@@ -23,6 +22,7 @@ from grpc_health.v1 import health, health_pb2
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import TaskOwner, still_runs
+from cluster.queue.cells.names import pool_of
 from cluster.queue.contract import Bell
 from cluster.registry.view import RegistryView
 from cluster.settings import PoolSettings, RouterSettings, Settings
@@ -140,7 +140,7 @@ def build_router(
 
     def open_pool(name: str, pool: PoolSettings) -> Pool:
         own_pool = settings.model_copy(update={"pools": {name: pool}})
-        return Pool(name, router_id, own_pool, partial(queues.queue, name), secret, dialer)
+        return Pool(name, router_id, own_pool, queues.queue, secret, dialer)
 
     pools = PoolSet({name: open_pool(name, pool) for name, pool in running.items()})
     registry = open_registry(settings, queues.registry(), router_id, authenticator)
@@ -332,7 +332,7 @@ class Router:
             except QueueUnavailableError:
                 # `stop` has closed the bell. It survives everything else.
                 return
-            if (pool := self.pools.get(name)) is not None:
+            if (pool := self.pools.get(pool_of(name))) is not None:
                 pool.mailbox.ring()
 
     # --- stop ---------------------------------------------------------------------------------------------------------

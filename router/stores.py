@@ -11,6 +11,8 @@ from cluster.jobs.contract import JobStore
 from cluster.jobs.pools import JobPools, RedisJobPools
 from cluster.jobs.redis.store import RedisJobStore
 from cluster.jobs.settings import job_limits_from
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.queue import CellQueue
 from cluster.queue.contract import Bell, Queue
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
@@ -32,8 +34,8 @@ from cluster.settings import Settings
 class QueueFactory:
     """Functions that open stores. Each connection belongs to the loop that uses it first."""
 
-    queue: Callable[[str], Queue]
-    """Queue of a pool, by the pool's name."""
+    queue: Callable[[str], Cell]
+    """Cell of a pool, by the cell's name; that of the first one is the pool's."""
     bell: Callable[[str], Bell]
     """Bell of a router, by the router's id."""
     jobs: Callable[[str], JobStore]
@@ -47,6 +49,10 @@ class QueueFactory:
     registry: Callable[[], RegistryStore]
     rollout: Callable[[str], RolloutStore]
     """Roll-out of a pool, by the pool's name."""
+
+    def pool(self, name: str) -> Queue:
+        """Open all cells of a pool, to look at it."""
+        return CellQueue(name, self.queue)
 
 
 def redis_factory(settings: Settings, url: str = "") -> QueueFactory:

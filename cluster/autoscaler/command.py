@@ -53,6 +53,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.autoscaler.redis.store import RedisControlStore
     from cluster.errors import SettingsError
     from cluster.lifecycle import stop_signals
+    from cluster.queue.cells.queue import CellQueue
     from cluster.queue.redis.queue import RedisQueue
     from cluster.queue.settings import limits_from
     from cluster.ray_serve.client import ServeApi
@@ -71,8 +72,12 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     first = next(iter(settings.pools))
     await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
     limits = limits_from(settings.queue)
+
+    def open_cell(name: str) -> RedisQueue:
+        return RedisQueue(redis.url, name, limits, redis.timeout_s)
+
     stores = AutoscalerStores(
-        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
+        queue=lambda pool: CellQueue(pool, open_cell),
         control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
         rollout=lambda pool: RedisRolloutStore(redis.url, pool, redis.timeout_s),
         registry=lambda: RedisRegistryStore(redis.url, redis.timeout_s),

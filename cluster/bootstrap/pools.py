@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.queue.cells.queue import CellQueue
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.registry.launcher import Platform, PoolLauncher
@@ -28,8 +29,8 @@ def open_launcher(settings: Settings, platform: Platform, *, ray: bool, gpus: in
         finally:
             await book.close()
 
-    def open_queue(pool: str) -> RedisQueue:
-        return RedisQueue(url, pool, limits, timeout_s)
+    def open_queue(pool: str) -> CellQueue:
+        return CellQueue(pool, lambda name: RedisQueue(url, name, limits, timeout_s))
 
     store = RedisRegistryStore(url, timeout_s)
     parts = settings.pools, store, platform, open_queue, forget

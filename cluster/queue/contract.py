@@ -56,7 +56,27 @@ class Ledger(Protocol):
         ...
 
 
-class Queue(Ledger, Protocol):
+class ReplicaQueue(Protocol):
+    """Queue as a replica uses it. Errors as of `Queue`."""
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
+        ...
+
+    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
+        """Report the time of a replica that has no lease: it starts, or has just left. Fields as in `ReplicaBeat`."""
+        ...
+
+    async def retire_replica(self, replica_id: str) -> None:
+        """Remove a replica from the registry now. For an orderly end, after its streams."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections. Calls in flight raise QueueUnavailableError."""
+        ...
+
+
+class Queue(Ledger, ReplicaQueue, Protocol):
     """Queue, lease table and replica registry of one pool.
 
     Every method raises QueueUnavailableError when the store does not answer in time. Every method is safe to cancel; a
@@ -160,14 +180,6 @@ class Queue(Ledger, Protocol):
         """Renew a router's lease and return all its mail. Reap and fill, too."""
         ...
 
-    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
-        """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
-        ...
-
-    async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
-        """Report the time of a replica that has no lease: it starts, or has just left. Fields as in `ReplicaBeat`."""
-        ...
-
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         """Read one page of what the store has on record for this router: the first page, or the one after the page that
         ended with `after`. Entries that move between two reads may be missing or listed twice.
@@ -198,16 +210,8 @@ class Queue(Ledger, Protocol):
         """
         ...
 
-    async def retire_replica(self, replica_id: str) -> None:
-        """Remove a replica from the registry now. For an orderly end, after its streams."""
-        ...
-
     async def reap(self) -> int:
         """Apply expired leases and expired entries; return how many entries were freed. Heartbeats do it too."""
-        ...
-
-    async def close(self) -> None:
-        """Close connections. Calls in flight raise QueueUnavailableError."""
         ...
 
 

@@ -253,6 +253,9 @@ class PoolSettings(Section):
     the model's files name, and "generate" for a simulated engine. Many models that generate can "embed" too."""
     replicas: int = Field(default=1, ge=1, le=1024)
     """Number of replicas at the start. The autoscaler changes it where `autoscale` is active."""
+    cells: int = Field(default=1, ge=1, le=64)
+    """Parts of the pool's queue, each with replicas and a hash slot of its own. One serves a few thousand requests per
+    second; on a Redis Cluster several serve that many each. At most as many as the pool always has replicas."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     """Number of GPUs, or CPU ranks, of one machine that share every layer of a replica's model."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=64)
@@ -289,6 +292,14 @@ class PoolSettings(Section):
             if isinstance(vllm, dict):
                 return {**fields, "vllm": {**_DEMO_PARSERS, **vllm}}
         return fields
+
+    @model_validator(mode="after")
+    def _fills_cells(self) -> PoolSettings:
+        scaled = self.autoscale.mode == "active"
+        least, name = (self.autoscale.min_replicas, "autoscale.min_replicas") if scaled else (self.replicas, "replicas")
+        if self.cells > max(1, least):
+            raise ValueError(f"cells must be at most {name} = {least}, because each has its own, got {self.cells}")
+        return self
 
     @model_validator(mode="after")
     def _fits_task(self) -> PoolSettings:

@@ -29,6 +29,7 @@ WAYS: Mapping[str, Way] = {
     "engine": Way.NEVER,
     "task": Way.ROLLOUT,
     "replicas": Way.ENTRY,
+    "cells": Way.ENTRY,
     "tensor_parallel_size": Way.ROLLOUT,
     "pipeline_parallel_size": Way.NEVER,
     "vllm": Way.ROLLOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster.queue.cells.layout import Layout
 from cluster.registry.contract import Entry
 from cluster.registry.pools import KIND, in_force, read_entry
 from cluster.registry.view import RegistryView
@@ -9,8 +10,8 @@ from deployments.replica.governor import Governor
 from deployments.replica.life import ReplicaPlan
 
 
-def follow_pool(view: RegistryView, plan: ReplicaPlan, governor: Governor) -> None:
-    """Control the batch limit as the pool's entry says, now and whenever it changes."""
+def follow_pool(view: RegistryView, plan: ReplicaPlan, governor: Governor, layout: Layout) -> None:
+    """Control the batch limit, and know the pool's cells, as its entry says, now and whenever it changes."""
 
     def hear(entry: Entry) -> None:
         # What a newer release wrote changes nothing.
@@ -18,5 +19,6 @@ def follow_pool(view: RegistryView, plan: ReplicaPlan, governor: Governor) -> No
             own = in_force({plan.pool: plan.pool_settings}, {plan.pool: entry}, plan.fixed)
             if plan.pool in own:
                 governor.change(own[plan.pool].control)
+                layout.change(own[plan.pool].cells)
 
     view.listen(KIND, hear)

@@ -23,7 +23,8 @@ from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableEr
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import EngineStats
-from cluster.queue.contract import Queue
+from cluster.queue.cells.layout import Layout
+from cluster.queue.contract import ReplicaQueue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.registry.contract import RegistryStore, Watcher
 from cluster.telemetry import MetricsServer
@@ -66,21 +67,22 @@ class Replica:
         self,
         plan: ReplicaPlan,
         engine: Engine,
-        open_queue: Callable[[], Queue],
+        open_queue: Callable[[], ReplicaQueue],
         secret: ClusterSecret,
         clock: Clock | None = None,
         open_control: Callable[[], ControlStore] | None = None,
         *,
         open_registry: Callable[[], RegistryStore] | None = None,
+        layout: Layout | None = None,
     ) -> None:
         """`open_queue` is called on the thread that renews the lease. Without `open_control` the replica shares no step
-        model with other replicas, and without `open_registry` it has the adapters of its settings only.
+        model with others, and without `open_registry` it has only its settings' adapters. `layout`: the pool's cells.
         """
         self.plan = plan
         self._engine = engine
         self._open_queue = open_queue
         self._open_control = open_control
-        self._open_registry = open_registry
+        self._open_registry, self._layout = open_registry, layout or Layout()
         self._adapters: AdapterKeeper | None = None
         self._group_fit: GroupFit | None = None
         self._secret = secret
@@ -96,7 +98,7 @@ class Replica:
         self._owner = TaskOwner("replica")
         self._server: LinkServer | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
-        self._queue: Queue | None = None
+        self._queue: ReplicaQueue | None = None
         self._metrics_server: MetricsServer | None = None
         self._spans = open_engine_spans(plan.telemetry, plan.pool, plan.replica_id, self._clock)
         self._death: EngineDeadError | None = None
@@ -154,7 +156,7 @@ class Replica:
             self._running = self._build(identity, metrics)
             governor = self._running.governor
             if self._adapters is not None:
-                follow_pool(self._adapters.view, plan, governor)
+                follow_pool(self._adapters.view, plan, governor, self._layout)
             if self._open_control is not None:
                 self._group_fit = GroupFit(self._open_control(), identity, plan.pool_settings)
                 await self._group_fit.seed(governor)

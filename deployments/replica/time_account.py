@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from cluster.errors import QueueUnavailableError
 from cluster.models import EngineStats
-from cluster.queue.contract import Queue
+from cluster.queue.contract import ReplicaQueue
 from cluster.queue.heartbeats import ReplicaTimes
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,9 @@ class TimeReport:
     has stopped; between the two every heartbeat has it.
     """
 
-    def __init__(self, replica_id: str, open_queue: Callable[[], Queue], read: Callable[[], ReplicaTimes]) -> None:
+    def __init__(
+        self, replica_id: str, open_queue: Callable[[], ReplicaQueue], read: Callable[[], ReplicaTimes]
+    ) -> None:
         """`read` returns the account up to now; called from several threads."""
         self.read = read
         self.told: ReplicaTimes | None = None
@@ -118,7 +120,7 @@ class TimeReport:
         finally:
             await queue.close()
 
-    async def _tell(self, queue: Queue) -> None:
+    async def _tell(self, queue: ReplicaQueue) -> None:
         times = self.read()
         try:
             await queue.account(self._replica_id, times, self.told)

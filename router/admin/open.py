@@ -43,8 +43,8 @@ def open_admin(
     metrics: RouterMetrics,
 ) -> AdminParts:
     """Compose the parts; nothing connects before its first use."""
-    control_api = ControlApi(settings.pools, queues.control, queues.queue)
-    rollouts = open_rollouts(settings, queues.rollout, queues.queue)
+    control_api = ControlApi(settings.pools, queues.control, queues.pool)
+    rollouts = open_rollouts(settings, queues.rollout, queues.pool)
     metrics.registry.register(RolloutMetrics(rollouts.pools))
     servicer = AdminServicer(
         *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),

@@ -51,7 +51,7 @@ class Adoption:
         """
         context, request_id = self._context, choice.entry.request_id
         # Mail may overtake the answer, and would find no choice here.
-        with self._held_open(request_id):
+        with self.held_open(request_id):
             adopted = await context.queue.adopt(context.router_id, choice.entry.tenant, request_id)
         choice.metering.closed = adopted is None
         if adopted is not None:
@@ -87,7 +87,7 @@ class Adoption:
         place = self._replicas.place(replica_id)
         if place is None and address:
             # Meanwhile no other choice may start, and its slot stays taken: it runs.
-            with self._held_open(request_id):
+            with self.held_open(request_id):
                 link = await self._replicas.reach(replica_id, address, self._attach_grace_s)
             place = self._replicas.placement(link) if link is not None else None
         if choice.end is not None and choice.error is None and choice.attempt:
@@ -96,7 +96,8 @@ class Adoption:
         return place if choice.state is ChoiceState.WAITING else None
 
     @contextmanager
-    def _held_open(self, request_id: str) -> Iterator[None]:
+    def held_open(self, request_id: str) -> Iterator[None]:
+        """Leave aside what mail says of a request: it comes again."""
         self._under_way[request_id] += 1
         try:
             yield

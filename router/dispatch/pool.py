@@ -17,16 +17,19 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
-from cluster.queue.contract import Ledger, Queue
-from cluster.queue.entries import KnownRequest, Settlement, choice_ids
+from cluster.queue.cells.cell import Cell
+from cluster.queue.contract import Ledger
+from cluster.queue.entries import KnownRequest, Settlement
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
-from cluster.settings import Settings
+from cluster.settings import PoolSettings, Settings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from router.admission.admission_control import AdmissionControl
 from router.admission.cut_off import CutOff
 from router.affinity import Affinity
 from router.dispatch.adoption import Adoption
+from router.dispatch.cells.moves import CellMoves
+from router.dispatch.cells.pool_cells import PoolCells
 from router.dispatch.client_keys import ClientKeys
 from router.dispatch.line_watch import LineWatch
 from router.dispatch.mailbox import Mailbox
@@ -57,11 +60,11 @@ class Pool:
         name: str,
         router_id: str,
         settings: Settings,
-        open_queue: Callable[[], Queue],
+        open_cell: Callable[[str], Cell],
         secret: ClusterSecret,
         dialer: LinkDialer,
     ) -> None:
-        """`open_queue` opens the pool's queue: once for this loop, and once for the thread that renews the lease."""
+        """`open_cell` opens a cell of the queue: once for this loop, and once for the thread that renews the lease."""
         queue_settings, router_settings = settings.queue, settings.router
         self.name = name
         self.settings = settings.pools[name]
@@ -70,12 +73,7 @@ class Pool:
         self.queue_settings = queue_settings
         self.admission = AdmissionControl(self.settings, late_last=queue_settings.late_last)
         self.affinity = Affinity(router_settings.affinity)
-        self.recovery = RecoveryLimits(
-            router_settings.max_attempts,
-            router_settings.first_token_timeout_s,
-            router_settings.token_timeout_s,
-            queue_settings.attach_grace_s,
-        )
+        self.recovery = RecoveryLimits.of(router_settings, queue_settings)
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Function that lists what is left of the jobs that are fed from here; another thread calls it."""
         self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
@@ -89,7 +87,8 @@ class Pool:
         self._parked: set[str] = set()
         """Requests that were left to other routers."""
         self._watch = TaskOwner(f"pool.{name}.watch")
-        context = PoolContext(name, router_id, open_queue(), TaskOwner(f"pool.{name}"), ChoiceTable())
+        self.cells = PoolCells(name, self.settings.cells, queue_settings, open_cell)
+        context = PoolContext(name, router_id, self.cells.queue, TaskOwner(f"pool.{name}"), ChoiceTable())
         self._context = context
         self.keys = ClientKeys(context)
         self.choices = context.choices
@@ -106,7 +105,7 @@ class Pool:
             on_change=lambda: self._membership.nudge(),
             origins=context.choices.origins,
         )
-        self._membership = Membership(context, queue_settings, open_queue, self._describe, self._beaten)
+        self._membership = Membership(context, queue_settings, self.cells.open, self._describe, self._beaten)
         self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
         self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)
         grace_s, membership = queue_settings.attach_grace_s, self._membership
@@ -132,6 +131,7 @@ class Pool:
         )
         self._positions = Positions(context.choices)
         self._cut_off = CutOff(name, context.choices, self.replicas, queue_settings.lease_s)
+        self.moves = CellMoves(context, self.cells, self.adoption, self.mailbox, self.releases)
         self.line = LineWatch(context, self.replicas, lambda: self.available, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -142,6 +142,11 @@ class Pool:
         self._watch.spawn(self.slow_readers.watch(), "slow_readers")
         self._watch.spawn(self.line.watch(), "line")
         self._watch.spawn(self.reconciler.watch(self.queue_settings.lease_s / 2, lambda: self.available), "audit")
+
+    def change(self, settings: PoolSettings) -> None:
+        """Take other settings of the kind that changes while the pool runs."""
+        self.settings = settings
+        self.cells.layout.change(settings.cells)
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
@@ -253,7 +258,7 @@ class Pool:
 
         Returns the request id; None when this tenant has no such request.
         """
-        here = not by_key and self._cancel_here(tenant, target)
+        here = not by_key and self.choices.cancel(target, tenant)
         try:
             # Also then: another router may have taken it over a moment ago.
             found = await self._context.queue.cancel(self._context.router_id, tenant, target, by_key=by_key)
@@ -262,15 +267,8 @@ class Pool:
                 return target
             raise
         if found is not None:
-            self._cancel_here(tenant, found)
+            self.choices.cancel(found, tenant)
         return found if found is not None or not here else target
-
-    def _cancel_here(self, tenant: str, request_id: str) -> bool:
-        """Cancel the choices of a request that wait or run here; returns whether there are any."""
-        choices = self.choices.of_request((request_id, *choice_ids(request_id)), tenant)
-        for choice in choices:
-            choice.cancel()
-        return bool(choices)
 
     # --- Dispatch -----------------------------------------------------------------------------------------------------
 
@@ -389,6 +387,7 @@ class Pool:
             self._context.owner.spawn(self._follow(), "follow_marks")
         self.mailbox.deliver(reply.mail)
         self.releases.tell_again()
+        self.moves.look()
 
     async def _follow(self) -> None:
         # What is not learned now comes with the next heartbeat.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cluster.queue.entries import choice_ids
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.links.placement import Group
@@ -50,6 +51,13 @@ class ChoiceTable(Mapping[str, Choice]):
         """Return the choices with these ids that belong to a tenant."""
         found = (self._choices.get(each) for each in request_ids)
         return [choice for choice in found if choice is not None and choice.entry.tenant == tenant]
+
+    def cancel(self, request_id: str, tenant: str) -> bool:
+        """Cancel the choices of a tenant's request; return whether there are any."""
+        choices = self.of_request((request_id, *choice_ids(request_id)), tenant)
+        for choice in choices:
+            choice.cancel()
+        return bool(choices)
 
     def waiting(self) -> list[Choice]:
         """Return the choices that stand in line."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from cluster.settings import QueueSettings, RouterSettings
+
 
 class Failure(enum.StrEnum):
     """Way in which an attempt was lost."""
@@ -31,6 +33,12 @@ class RecoveryLimits:
     """Longest silence of a replica whose attempts have all begun."""
     kept_s: float = 5.0
     """Time for which replicas keep output that nobody takes."""
+
+    @classmethod
+    def of(cls, router: RouterSettings, queue: QueueSettings) -> RecoveryLimits:
+        """Return the limits that the settings name."""
+        silence_s = router.first_token_timeout_s, router.token_timeout_s
+        return cls(router.max_attempts, *silence_s, queue.attach_grace_s)
 
 
 NO_LIMITS = RecoveryLimits()

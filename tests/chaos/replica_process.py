@@ -23,6 +23,7 @@ from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError
 from cluster.lifecycle import stop_signals
 from cluster.models import EngineStats, GenerationSpec, Judgement, SequenceEnd
+from cluster.queue.cells.member import ReplicaCells
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.registry.redis.store import RedisRegistryStore
@@ -165,15 +166,21 @@ async def _run(
     if settings.cluster.secret_file is None:
         raise SystemExit("cluster.secret_file must be set")
     secret, limits = ClusterSecret.from_file(settings.cluster.secret_file), limits_from(settings.queue)
+
+    def open_cell(name: str) -> RedisQueue:
+        return RedisQueue(settings.redis.url, name, limits, settings.redis.timeout_s)
+
+    cells = ReplicaCells(plan.pool, open_cell, pool.cells, settings.queue.lease_s)
     stop = asyncio.Event()
     with options.journal.open("a", encoding="utf-8") as journal, stop_signals(stop.set):
         engine = JournalledEngine(build_engine(plan.pool_settings, _core(options.rank)), journal)
         replica = ProxiedReplica(
             plan,
             engine,
-            lambda: RedisQueue(settings.redis.url, plan.pool, limits, settings.redis.timeout_s),
+            cells.open,
             secret,
             open_registry=lambda: RedisRegistryStore(settings.redis.url, settings.redis.timeout_s),
+            layout=cells.layout,
         )
         replica.announced = options.announce
         # Linked only once the proxy knows where this port is, so routers may dial a moment too early; they try again.

@@ -40,6 +40,7 @@ BASE: dict[str, Any] = {
 }
 ENTRY: dict[str, Any] = {
     "replicas": 3,
+    "cells": 2,
     "control": {
         "mode": "advisory",
         "period_s": 0.5,
@@ -135,7 +136,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
         launching(stack, ray=True) as machine,
     ):
         await machine.fit_pool("demo", stack.settings.pools["demo"])
-        stores = AutoscalerStores(stack.queue, stack.control, stack.rollout, stack.registry)
+        stores = AutoscalerStores(stack.factory().pool, stack.control, stack.rollout, stack.registry)
         autoscaler = Autoscaler(stack.settings, SECRET, stores, Unmoved())
         await autoscaler.start()
         try:
@@ -199,6 +200,8 @@ async def test_what_an_entry_changes_is_in_force_everywhere_and_no_replica_resta
                 async with AsyncClient(f"127.0.0.1:{router.port}") as client:
                     answer = await client.generate("demo", "x", max_tokens=8, ignore_eos=True)
                 assert cost(wanted, answer.usage) == pytest.approx(answer.receipt.cost)
+            assert [wanted.cells] * 2 == [each.pools["demo"].cells.layout.count for each in site.stack.routers]
+            assert [wanted.cells] * wanted.replicas == [each._layout.count for each in site.replicas]
             assert [wanted.control] * wanted.replicas == [each.governor._settings for each in site.replicas]
             scaler = site.autoscaler.scalers.get("demo")
             if wanted.autoscale.mode == "off":

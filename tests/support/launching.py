@@ -25,7 +25,7 @@ class Machine:
         if (places := self.places.get(name)) is not None:
             places.change(alone, settings.replicas)
         else:
-            opened = (lambda: stack.queue(name)), (lambda: stack.rollout(name))
+            opened = stack.queue, (lambda: stack.rollout(name))
             self.places[name] = Places(
                 *(alone, name, settings.replicas, *opened), secret=stack.secret, open_registry=stack.registry
             )
@@ -44,7 +44,9 @@ async def launching(stack: Stack, *, ray: bool = False, gpus: int = 0) -> AsyncI
         pass
 
     machine = Machine(stack)
-    launcher = PoolLauncher(stack.settings.pools, stack.registry(), machine, stack.queue, forget, ray=ray, gpus=gpus)
+    launcher = PoolLauncher(
+        stack.settings.pools, stack.registry(), machine, stack.factory().pool, forget, ray=ray, gpus=gpus
+    )
     await launcher.begin()
     running = asyncio.create_task(launcher.run())
     try:

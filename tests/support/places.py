@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 async def places(stack: Stack, pool: str, count: int, open_engine: OpenEngine = build_engine) -> AsyncIterator[Places]:
     """Keep replicas at so many places while the block runs."""
     found = Places(
-        *(stack.settings, pool, count, lambda: stack.queue(pool), lambda: stack.rollout(pool)),
+        *(stack.settings, pool, count, stack.queue, lambda: stack.rollout(pool)),
         secret=stack.secret,
         open_engine=open_engine,
     )

@@ -21,7 +21,8 @@ from cluster.jobs.pools import JobPools, RedisJobPools
 from cluster.jobs.redis.keys import JOB_KEYS, job_keys, shared_key
 from cluster.jobs.redis.store import RedisJobStore
 from cluster.jobs.settings import job_limits_from
-from cluster.queue.contract import Bell, Queue
+from cluster.queue.cells.member import ReplicaCells
+from cluster.queue.contract import Bell
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
@@ -103,8 +104,8 @@ class Stack:
         """Longest wait for an answer of the store, seconds."""
         return self.settings.redis.timeout_s
 
-    def queue(self, pool: str) -> Queue:
-        """Open a connection to a pool's queue."""
+    def queue(self, pool: str) -> RedisQueue:
+        """Open a connection to a pool's queue, or to one of its cells."""
         return RedisQueue(self.target, pool, limits_from(self.settings.queue), self.timeout_s)
 
     def control(self, pool: str) -> ControlStore:
@@ -192,13 +193,15 @@ class Stack:
             home=home,
         )
         engine = engine or build_engine(plan.pool_settings)
+        cells = ReplicaCells(pool, self.queue, plan.pool_settings.cells, plan.queue_settings.lease_s)
         replica = Replica(
             plan,
             engine,
-            lambda: self.queue(pool),
+            cells.open,
             self.secret(),
             open_control=lambda: self.control(pool),
             open_registry=self.registry,
+            layout=cells.layout,
         )
         await replica.start()
         self.replicas.append(replica)

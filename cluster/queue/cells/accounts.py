@@ -27,6 +27,11 @@ class ReplicaPlace:
         before = self._before.get(cell)
         return times if before is None else _less(times, before)
 
+    def last(self, cell: int) -> ReplicaTimes | None:
+        """Return a cell's part as it was told last; None before that."""
+        told = self._told.get(cell)
+        return None if told is None else self.own(cell, told)
+
     def told(self, cell: int, times: ReplicaTimes) -> None:
         """Note that a cell was told a whole account."""
         self._told[cell] = times

@@ -87,7 +87,7 @@ def _near(wanted: CellView, best: CellView) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CellMove:
     """Waiting entries that go from one cell to another."""
 
     source: int
@@ -96,7 +96,7 @@ class Move:
     """How many."""
 
 
-def moves(cells: Sequence[CellView], own: Mapping[int, int]) -> list[Move]:
+def moves(cells: Sequence[CellView], own: Mapping[int, int]) -> list[CellMove]:
     """Return which waiting entries a router moves.
 
     Only a cell with a line gives, and only one without a line and with room takes. So an entry that moves is granted at
@@ -106,11 +106,7 @@ def moves(cells: Sequence[CellView], own: Mapping[int, int]) -> list[Move]:
         cells: cells that answer.
         own: waiting entries of this router that are free to go, by cell.
     """
-    takers = [
-        [each.room - each.running, each.cell]
-        for each in cells
-        if not each.waiting and each.room > each.running
-    ]
+    takers = [[each.room - each.running, each.cell] for each in cells if not each.waiting and each.room > each.running]
     givers = sorted((each for each in cells if each.waiting and own.get(each.cell)), key=lambda each: -each.pressure)
     found = []
     for giver in givers:
@@ -120,5 +116,5 @@ def moves(cells: Sequence[CellView], own: Mapping[int, int]) -> list[Move]:
         # Other routers see the same room: a part of it is this one's.
         number = min(MOVES, own[giver.cell], max(1, takers[0][0] // 2))
         takers[0][0] -= number
-        found.append(Move(giver.cell, takers[0][1], number))
+        found.append(CellMove(giver.cell, takers[0][1], number))
     return found

@@ -19,7 +19,6 @@ from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.moving import CellLoad, first_cell, load_of, next_cell
 from cluster.queue.cells.names import cell_name
-from cluster.queue.contract import ReplicaQueue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ REPLICAS_A_LOOK = 32
 """Replicas of a pool for which one heartbeat more passes between two looks of each: all of them look at all cells."""
 
 
-class CellMember(ReplicaQueue):
+class CellMember:
     """Queue of a pool as one replica sees it. It belongs to the event loop that makes the first call."""
 
     def __init__(
@@ -84,8 +83,7 @@ class CellMember(ReplicaQueue):
         cell = place.cell or 0
         own = beat
         if beat.times is not None:
-            told = None if beat.told is None else place.own(cell, beat.told)
-            own = replace(beat, times=place.own(cell, beat.times), told=told)
+            own = replace(beat, times=place.own(cell, beat.times), told=place.last(cell) or beat.told)
         reply = await self._own().heartbeat_replica(own)
         if beat.times is not None:
             place.told(cell, beat.times)
@@ -95,9 +93,7 @@ class CellMember(ReplicaQueue):
     async def account(self, replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None = None) -> None:
         place = self._place
         cell = place.cell or 0
-        await self._own().account(
-            replica_id, place.own(cell, times), None if told is None else place.own(cell, told)
-        )
+        await self._own().account(replica_id, place.own(cell, times), place.last(cell) or told)
         place.told(cell, times)
 
     async def retire_replica(self, replica_id: str) -> None:
@@ -188,6 +184,23 @@ class CellMember(ReplicaQueue):
             return None
         finally:
             await cell.close()
+
+
+class ReplicaCells:
+    """One replica's way to the cells of its pool."""
+
+    def __init__(self, pool: str, open_cell: Callable[[str], Cell], cells: int, lease_s: float) -> None:
+        """`open_cell` opens a cell by its name; `cells` is the pool's number of cells, and `lease_s` how long a
+        heartbeat keeps a lease.
+        """
+        self.layout = Layout(cells)
+        self._place = ReplicaPlace()
+        self._parts = pool, open_cell, self.layout, self._place
+        self._lease_s = lease_s
+
+    def open(self) -> CellMember:
+        """Open the replica's queue, for one event loop."""
+        return CellMember(*self._parts, lease_s=self._lease_s)
 
 
 def _without_room(beat: ReplicaBeat) -> ReplicaBeat:

@@ -13,13 +13,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cluster.errors import QueueFullError, QueueUnavailableError
+from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.beats import CellBeats
+from cluster.queue.cells.budgets import CellBudgets
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.choice import choose, home, pinned
+from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views
 from cluster.queue.cells.names import cell_name
+from cluster.queue.cells.pages import page, read_page
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import (
     RETRY_FULL_S,
@@ -31,6 +34,7 @@ from cluster.queue.entries import (
     Mark,
     Marks,
     QueueEntry,
+    Quota,
     Settlement,
     Submitted,
     UsageLine,
@@ -77,7 +81,8 @@ class CellQueue:
         self._open = open_cell
         self._cells = [open_cell(pool)]
         self._max_waiting = max_waiting
-        self._keys_last_s = keys_last_s
+        self._budgets = CellBudgets(pool, self.seen, self.cell)
+        self._homes = KeyHomes(self.seen, keys_last_s)
         self._beats = CellBeats(self.seen, self.cell)
         self._listed: list[tuple[str, int]] = []
         """Entries on record in the pages that were read so far."""
@@ -129,10 +134,21 @@ class CellQueue:
         if cell is None:
             if not entry.resume and 0 < self._max_waiting <= seen.waiting:
                 raise QueueFullError(self.pool, self._max_waiting, RETRY_FULL_S)
-            if entry.client_key and (known := await self._key_elsewhere(entry)) is not None:
-                return Submitted(None, 0, known)
+            if entry.client_key and (others := self._homes.former(entry.tenant)):
+                key = entry.tenant, entry.client_key, entry.request_id, entry.digest
+                found = await self._all(lambda cell: cell.find_key(*key), others)
+                if (known := next((each for each in found if each is not None), None)) is not None:
+                    return Submitted(None, 0, known)
             cell = self._place(entry)
-        return await self.submit_to(cell, router_id, entry)
+        spent = await self._budgets.elsewhere(entry, cell)
+        try:
+            submitted = await self.submit_to(cell, router_id, replace(entry, quota=spent.left(self._part(entry))))
+        except QuotaExceededError as error:
+            raise spent.refused(error) from None
+        except QueueFullError as error:
+            limit = entry.quota.max_waiting if error.tenant else self._max_waiting or error.limit
+            raise QueueFullError(self.pool, limit, error.retry_after_s, error.tenant) from None
+        return spent.whole(submitted)
 
     async def submit_to(self, cell: int, router_id: str, entry: QueueEntry) -> Submitted:
         """Submit an entry to a cell."""
@@ -141,7 +157,7 @@ class CellQueue:
         seen.entries.put(entry.request_id, cell)
         seen.sent(cell)
         try:
-            submitted = await self.cell(cell).submit(router_id, self._part(entry))
+            submitted = await self.cell(cell).submit(router_id, entry)
         except QueueUnavailableError:
             raise
         except Exception:
@@ -163,31 +179,12 @@ class CellQueue:
         draw = self._random.sample(range(len(open_views)), 2) if len(open_views) > 1 else (0, 0)
         return choose(entry.preferred_replicas, open_views, draw)
 
-    def _part(self, entry: QueueEntry) -> QueueEntry:
-        """Return an entry with its cell's part of the bound on how many entries of its tenant wait."""
-        most = entry.quota.max_waiting
-        if not most or pinned(entry) or self._layout.count == 1:
-            return entry
-        return replace(entry, quota=replace(entry.quota, max_waiting=-(-most // self._layout.count)))
-
-    async def _key_elsewhere(self, entry: QueueEntry) -> KnownRequest | None:
-        """Return the request that has a key in a former home: while keys last that are older than the number of cells.
-
-        Raises:
-            KeyReusedError: the key belongs to a request with another digest.
-        """
-        others = self._former_homes(entry.tenant)
-        if not others:
-            return None
-        digest, request_id = entry.digest, entry.request_id
-        found = await self._all(lambda cell: cell.find_key(entry.tenant, entry.client_key, request_id, digest), others)
-        return next((known for known in found if known is not None), None)
-
-    def _former_homes(self, tenant: str) -> list[int]:
-        layout = self._layout
-        if layout.changed_s() > self._keys_last_s:
-            return []
-        return [cell for cell in range(layout.span) if cell != home(tenant, layout.homes)]
+    def _part(self, entry: QueueEntry) -> Quota:
+        """Return an entry's quota with its cell's part of the bound on how many entries of its tenant wait."""
+        most, count = entry.quota.max_waiting, self._layout.count
+        if not most or pinned(entry) or count == 1:
+            return entry.quota
+        return replace(entry.quota, max_waiting=-(-most // count))
 
     async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
         async def find(cell: Cell) -> KnownRequest | None:
@@ -195,13 +192,8 @@ class CellQueue:
 
         if (one := self._one) is not None:
             return await find(one)
-        found = await self._all(find, self._key_cells(tenant))
+        found = await self._all(find, self._homes.cells(tenant))
         return next((known for known in found if known is not None), None)
-
-    def _key_cells(self, tenant: str, request_id: str = "") -> list[int]:
-        """Return the cells that may have a tenant's key; only that of the request, where it is known."""
-        cell = self.seen.entries.get(request_id)
-        return [home(tenant, self._layout.homes), *self._former_homes(tenant)] if cell is None else [cell]
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
         async def finish(cell: Cell) -> bool:
@@ -210,7 +202,7 @@ class CellQueue:
         if (one := self._one) is not None:
             return await finish(one)
         # A cell that does not have the key keeps nothing.
-        return any(await self._all(finish, self._key_cells(tenant, request_id)))
+        return any(await self._all(finish, self._homes.cells(tenant, request_id)))
 
     async def await_key(self, tenant: str, client_key: str, request_id: str, *, note: bool) -> bool:
         async def wait(cell: Cell) -> bool:
@@ -218,7 +210,7 @@ class CellQueue:
 
         if (one := self._one) is not None:
             return await wait(one)
-        return any(await self._all(wait, self._key_cells(tenant, request_id)))
+        return any(await self._all(wait, self._homes.cells(tenant, request_id)))
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
@@ -262,8 +254,15 @@ class CellQueue:
         Raises:
             QueueUnavailableError: a cell does not answer; the entry may be in none.
         """
+        source = self.seen.entries.get(request_id)
         mail = await self._about(request_id, lambda cell: cell.withdraw(router_id, request_id, None))
-        return mail, await self.submit_to(to, router_id, entry)
+        try:
+            submitted = await self.submit_to(to, router_id, replace(entry, quota=self._part(entry)))
+        except (QueueFullError, QuotaExceededError):
+            # It was let in once, and goes back to the head of its tenant's line.
+            back = to if source is None else source
+            submitted = await self.submit_to(back, router_id, replace(entry, resume=True))
+        return mail, submitted
 
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
         if (one := self._one) is not None:
@@ -292,7 +291,7 @@ class CellQueue:
         if (one := self._one) is not None:
             return await call(one)
         # The choices of a request may be in different cells.
-        cells = self._key_cells(tenant) if by_key else range(self._layout.span)
+        cells = self._homes.cells(tenant) if by_key else range(self._layout.span)
         found = [name for name in await self._all(call, cells) if name is not None]
         if by_key and found:
             # The same for what it named.
@@ -309,16 +308,16 @@ class CellQueue:
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         if (one := self._one) is not None:
             return await one.holdings(router_id, after, limit)
-        cell, inner = _read_page(after)
+        cell, inner = read_page(after)
         if not after:
             self.seen.entries.begin()
             self._listed = []
         found = await self.cell(cell).holdings(router_id, inner, limit)
         self._listed += [(holding.request_id, cell) for holding in found.page]
         if found.last:
-            return replace(found, last=_page(cell, found.last))
+            return replace(found, last=page(cell, found.last))
         if cell + 1 < self._layout.span:
-            return replace(found, last=_page(cell + 1, b""))
+            return replace(found, last=page(cell + 1, b""))
         self.seen.entries.finish(self._listed)
         return found
 
@@ -386,22 +385,6 @@ class CellQueue:
     async def close(self) -> None:
         await self._beats.close()
         await asyncio.gather(*(cell.close() for cell in self._cells))
-
-
-_PAGE = b"cell "
-
-
-def _page(cell: int, inner: bytes) -> bytes:
-    """Return where the next page of holdings begins."""
-    return b"%b%d:%b" % (_PAGE, cell, inner)
-
-
-def _read_page(after: bytes) -> tuple[int, bytes]:
-    if not after.startswith(_PAGE):
-        # The pool had one cell when the first page was read.
-        return 0, after
-    number, _, inner = after.removeprefix(_PAGE).partition(b":")
-    return int(number), inner
 
 
 def free_to_move(entry: QueueEntry) -> bool:

@@ -139,6 +139,11 @@ class CellsSeen:
         """Waiting entries of all cells at the last heartbeat."""
         return sum(sum(reply.waiting) for reply in self._replies.values())
 
+    @property
+    def time_ms(self) -> int:
+        """Pool time, as last heard."""
+        return max((reply.time_ms for reply in self._replies.values()), default=0)
+
     def sent(self, cell: int) -> None:
         """Count an entry that goes to a cell."""
         self._sent[cell] = self._sent.get(cell, 0) + 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.clock import Clock
 from cluster.queue.cells.layout import CellRecord
+from cluster.queue.cells.names import pool_of
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.entries import (
     Adopted,
@@ -83,7 +84,7 @@ class RedisQueue:
         check_id("router_id", router_id)
         check_entry(entry)
         reply = await self._call("submit", codec.pack_entry(router_id, entry))
-        return codec.read_submitted(self.pool, self.limits.max_waiting, entry, reply)
+        return codec.read_submitted(pool_of(self.pool), self.limits.max_waiting, entry, reply)
 
     async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
         arguments = codec.pack_settlement(router_id, request_id, attempt, settlement)

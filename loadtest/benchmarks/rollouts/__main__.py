@@ -188,7 +188,7 @@ async def _pool(
     (clients, draw), size = load, settings.pools[name].replicas
     limits, found = limits_from(settings.queue), PoolLoad(name)
     places = Places(
-        *(settings, name, size, lambda: RedisQueue(store, name, limits), lambda: RedisRolloutStore(store, name)),
+        *(settings, name, size, lambda cell: RedisQueue(store, cell, limits), lambda: RedisRolloutStore(store, name)),
         secret=lambda: secret,
         open_engine=_engine,
     )

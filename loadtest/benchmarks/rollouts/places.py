@@ -9,7 +9,8 @@ from typing import NoReturn
 
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
-from cluster.queue.contract import Queue
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.member import ReplicaCells
 from cluster.registry.contract import RegistryStore
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.contract import RolloutStore
@@ -36,7 +37,7 @@ class Places:
         settings: Settings,
         pool: str,
         count: int,
-        open_queue: Callable[[], Queue],
+        open_cell: Callable[[str], Cell],
         open_store: Callable[[], RolloutStore],
         *,
         secret: Callable[[], ClusterSecret],
@@ -52,7 +53,7 @@ class Places:
         """Most replicas that ever had an engine at the same time."""
         self.full = asyncio.Event()
         """Set while every place of the pool's own number has a replica, and no other place has one."""
-        self._open_queue = open_queue
+        self._open_cell = open_cell
         self._open_store = open_store
         self._secret = secret
         self._open_engine = open_engine
@@ -152,8 +153,9 @@ class Places:
                     telemetry=settings.telemetry,
                     revision=revision.number,
                 )
-                parts = plan, self._open_engine(own), self._open_queue, self._secret()
-                found = Replica(*parts, open_registry=self._open_registry)
+                cells = ReplicaCells(self.pool, self._open_cell, own.cells, settings.queue.lease_s)
+                parts = plan, self._open_engine(own), cells.open, self._secret()
+                found = Replica(*parts, open_registry=self._open_registry, layout=cells.layout)
                 await found.start()
                 return found
         except Exception as error:

@@ -1,0 +1,1 @@
+"""The cells of a pool as one router serves them."""

@@ -1,0 +1,36 @@
+"""The cells of a pool in one router: their number, what they say, and the queue over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.queue import CellQueue
+from cluster.queue.cells.seen import CellsSeen
+from cluster.settings import QueueSettings
+
+
+class PoolCells:
+    """Cells of one pool of one router."""
+
+    def __init__(self, pool: str, cells: int, settings: QueueSettings, open_cell: Callable[[str], Cell]) -> None:
+        """`open_cell` opens a cell by its name."""
+        self.layout = Layout(cells)
+        self.seen = CellsSeen(self.layout)
+        self._pool = pool
+        self._settings = settings
+        self._open_cell = open_cell
+        self.queue = self.open()
+        """Queue over all cells, for the router's loop."""
+
+    def open(self) -> CellQueue:
+        """Open the queue over all cells for one loop."""
+        settings = self._settings
+        return CellQueue(
+            self._pool,
+            self._open_cell,
+            self.seen,
+            max_waiting=settings.max_waiting,
+            keys_last_s=settings.result_s + settings.attach_grace_s,
+        )

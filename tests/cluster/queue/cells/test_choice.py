@@ -1,0 +1,96 @@
+"""Where requests go among cells, and which move."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from cluster.queue.cells.choice import MOVES, CellMove, CellView, choose, home, moves, pinned
+from cluster.queue.entries import Quota
+from tests.cluster.queue.backends import entry
+
+EMPTY = CellView(0, waiting=0, running=0, room=8, replicas=frozenset({"r0"}))
+
+
+def view(cell: int, *, waiting: int = 0, running: int = 0, room: int = 8) -> CellView:
+    return CellView(cell, waiting, running, room, frozenset({f"r{cell}"}))
+
+
+def test_another_number_of_cells_moves_the_fewest_tenants() -> None:
+    tenants = [f"tenant-{number}" for number in range(2000)]
+    before, after = [home(name, 4) for name in tenants], [home(name, 5) for name in tenants]
+    moved = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert {4} == {new for _, new in moved}
+    assert 300 < len(moved) < 500
+    assert all(400 < count < 600 for count in Counter(before).values())
+
+
+def test_one_cell_is_the_home_of_all() -> None:
+    assert {0} == {home(f"tenant-{number}", 1) for number in range(50)}
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        (Quota(), False),
+        (Quota(max_waiting=5), False),
+        (Quota(tokens_per_minute=1), True),
+        (Quota(requests_per_minute=1), True),
+        (Quota(concurrency=1), True),
+        (Quota(cost_per_day=0.1), True),
+        (Quota(cost_per_month=0.1), True),
+    ],
+)
+def test_what_counts_over_all_requests_of_a_tenant_pins_them(quota: Quota, expected: bool) -> None:
+    assert expected == pinned(entry("q", quota=quota))
+
+
+def test_a_key_pins_its_request() -> None:
+    assert pinned(entry("q", client_key="key"))
+
+
+def test_the_shorter_line_of_two_is_taken() -> None:
+    cells = [view(0, waiting=3, running=8), view(1, waiting=1, running=8)]
+    assert [1, 1] == [choose((), cells, draw) for draw in ((0, 1), (1, 0))]
+
+
+def test_the_replica_that_has_the_prompt_is_worth_a_bounded_wait() -> None:
+    cells = [view(0, running=7), view(1, running=0)]
+    assert 0 == choose(("r0",), cells, (0, 1))
+    full = [view(0, waiting=4, running=8), view(1, running=8)]
+    assert 1 == choose(("r0",), full, (0, 1))
+    nearly = [view(0, waiting=1, running=8), view(1, running=8)]
+    assert 0 == choose(("r0",), nearly, (0, 1))
+
+
+def test_a_preferred_replica_of_no_cell_changes_nothing() -> None:
+    assert 1 == choose(("gone",), [view(0, running=5), view(1)], (0, 1))
+
+
+def test_a_cell_with_room_and_no_line_takes_from_one_with_a_line() -> None:
+    cells = [view(0, waiting=20, running=8), view(1, running=2)]
+    assert [CellMove(0, 1, 3)] == moves(cells, {0: 20})
+
+
+def test_what_moves_at_once_is_bounded() -> None:
+    cells = [view(0, waiting=500, running=8), view(1, room=500)]
+    assert [CellMove(0, 1, MOVES)] == moves(cells, {0: 400})
+
+
+def test_nothing_moves_into_a_line_or_out_of_none() -> None:
+    assert [] == moves([view(0, waiting=20, running=8), view(1, waiting=1, running=2)], {0: 20, 1: 1})
+    assert [] == moves([view(0, running=8), view(1)], {})
+    assert [] == moves([view(0, waiting=2, running=8), view(1, running=8)], {0: 2})
+
+
+def test_two_full_cells_share_what_a_third_has_room_for() -> None:
+    cells = [view(0, waiting=9, running=8), view(1, waiting=5, running=8), view(2, running=4)]
+    found = moves(cells, {0: 9, 1: 5})
+    assert [CellMove(0, 2, 2), CellMove(1, 2, 1)] == found
+    assert sum(each.entries for each in found) <= 4
+
+
+def test_no_room_is_the_longest_wait() -> None:
+    assert replace(EMPTY, room=0).pressure > view(1, waiting=10_000).pressure

@@ -1,0 +1,211 @@
+"""A replica joins a cell, moves between cells, and its time counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from cluster.clock import ManualClock
+from cluster.errors import QueueUnavailableError
+from cluster.models import Windows
+from cluster.queue.cells.member import LOOK_HEARTBEATS, CellMember, ReplicaCells
+from cluster.queue.cells.merge import merge_costs
+from cluster.queue.cells.names import cell_name
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, ReplicaTimes, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
+from penstock.models import ReplicaState
+from tests.cluster.queue.backends import POOL, entry
+
+WINDOWS = Windows(sequences=2, kv_tokens=10**6, prefill_tokens=10**6)
+
+
+class Away(RedisQueue):
+    """A cell that may be cut off."""
+
+    down: bool = False
+
+    async def heartbeat_replica(self, beat: ReplicaBeat):  # type: ignore[no-untyped-def]
+        if self.down:
+            raise QueueUnavailableError("cut off")
+        return await super().heartbeat_replica(beat)
+
+    async def observe(self):  # type: ignore[no-untyped-def]
+        if self.down:
+            raise QueueUnavailableError("cut off")
+        return await super().observe()
+
+
+class Members:
+    """Replicas of a pool of cells."""
+
+    def __init__(self, cells: int, *names: str) -> None:
+        self.clock = ManualClock()
+        self.store = InProcessRedis(self.clock)
+        self.down: set[str] = set()
+        self.cells = [self.open(cell_name(POOL, cell)) for cell in range(4)]
+        self.parts = {name: ReplicaCells(POOL, self.open, cells, lease_s=4.0) for name in names}
+        self.queues: dict[str, CellMember] = {name: part.open() for name, part in self.parts.items()}
+        self.running: dict[str, tuple[tuple[str, str], ...]] = {}
+        self.seconds = dict.fromkeys(names, 0.0)
+        self.told: dict[str, ReplicaTimes] = {}
+        self.routers_in: tuple[int, ...] = ()
+        """Cells in which a router keeps its lease."""
+        self.connected: tuple[str, ...] = ()
+
+    def open(self, name: str) -> RedisQueue:
+        queue = Away(self.store, name)
+        queue.down = name in self.down
+        return queue
+
+    def times(self, name: str) -> ReplicaTimes:
+        total = self.seconds[name]
+        return ReplicaTimes(gpus=1, price_per_gpu_s=1.0, total=total, idle=total)
+
+    async def beat(self, times: int = 1, *, names: tuple[str, ...] = ()) -> None:
+        for _ in range(times):
+            self.clock.advance(1.0)
+            for cell in self.routers_in:
+                await self.cells[cell].heartbeat_router(RouterBeat("R", self.connected))
+            for name in names or tuple(self.queues):
+                self.seconds[name] += 1.0
+                beat = ReplicaBeat(name, b"", ReplicaState.READY, WINDOWS, self.running.get(name, ()))
+                beat = replace(beat, times=self.times(name), told=self.told.get(name))
+                await self.queues[name].heartbeat_replica(beat)
+                self.told[name] = self.times(name)
+                if (look := self.queues[name]._looking) is not None:
+                    await look
+
+    async def members(self) -> list[list[str]]:
+        return [[each.replica_id for each in (await cell.observe()).replicas] for cell in self.cells]
+
+    def where(self) -> Mapping[str, int | None]:
+        return {name: part._place.cell for name, part in self.parts.items()}
+
+    async def close(self) -> None:
+        for queue in (*self.queues.values(), *self.cells):
+            await queue.close()
+
+
+@pytest.fixture
+async def four() -> AsyncIterator[Members]:
+    """Four replicas and two cells."""
+    members = Members(2, "a", "b", "c", "d")
+    await members.beat()
+    yield members
+    await members.close()
+
+
+async def test_replicas_that_start_one_after_the_other_spread_over_the_cells(four: Members) -> None:
+    assert [2, 2, 0, 0] == [len(found) for found in await four.members()]
+
+
+async def test_one_cell_is_joined_without_a_look_at_any() -> None:
+    members = Members(1, "a")
+    await members.beat(3 * LOOK_HEARTBEATS)
+    assert [["a"], [], [], []] == await members.members()
+    assert members.queues["a"]._looking is None
+    await members.close()
+
+
+async def _line(members: Members, cell: int, count: int) -> None:
+    """Let entries wait in a cell that no router reaches a replica of."""
+    members.routers_in = (0, 1)
+    await members.cells[cell].heartbeat_router(RouterBeat("R", ()))
+    for number in range(count):
+        await members.cells[cell].submit("R", entry(f"w{number}"))
+
+
+async def test_an_idle_replica_moves_to_a_line_and_back_to_none(four: Members) -> None:
+    await _line(four, 0, 50)
+    await four.beat(3 * LOOK_HEARTBEATS)
+    assert [3, 1, 0, 0] == [len(found) for found in await four.members()]
+    before = four.where()
+    await four.beat(5 * LOOK_HEARTBEATS)
+    assert before == four.where()
+
+
+async def test_a_replica_with_a_grant_on_its_way_does_not_leave(four: Members) -> None:
+    """The router has the grant, and the replica does not know of it yet."""
+    here = four.where()
+    first = next(name for name, cell in here.items() if cell == 1)
+    other = next(name for name, cell in here.items() if cell == 1 and name != first)
+    four.connected = first, other
+    await four.cells[1].heartbeat_router(RouterBeat("R", four.connected))
+    granted = []
+    for name in ("p", "q"):
+        answer = await four.cells[1].submit("R", entry(name))
+        assert answer.grant is not None
+        granted.append(answer.grant)
+    started = [(grant.request_id, grant.attempt) for grant in granted]
+    await four.cells[1].heartbeat_router(RouterBeat("R", four.connected, tuple(started)))
+    await _line(four, 0, 50)
+    await four.beat(2 * LOOK_HEARTBEATS)
+    assert here == four.where()
+    for grant in granted:
+        await four.cells[1].release("R", grant.request_id, grant.attempt, Settlement(1))
+    await four.beat(3 * LOOK_HEARTBEATS)
+    assert [3, 1, 0, 0] == [len(found) for found in await four.members()]
+
+
+async def test_a_cell_that_lost_its_replicas_gets_one_once_it_has_finished(four: Members) -> None:
+    here = four.where()
+    left = tuple(name for name, cell in here.items() if cell == 0)
+    for name, cell in here.items():
+        if cell == 1:
+            await four.queues[name].retire_replica(name)
+    four.running = {name: ((f"run-{name}", "x.1"),) for name in left}
+    await four.beat(3 * LOOK_HEARTBEATS, names=left)
+    assert [2, 0] == [len(found) for found in await four.members()][:2]
+    rooms = sorted(each.windows.sequences for each in (await four.cells[0].observe()).replicas)
+    # One takes no new work, the other goes on.
+    assert [0, 2] == rooms
+    four.running = {}
+    await four.beat(2, names=left)
+    assert [1, 1] == [len(found) for found in await four.members()][:2]
+
+
+async def test_a_replica_of_a_cell_that_is_cut_off_goes_on_in_another(
+    four: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("cluster.queue.cells.member.time.monotonic", lambda: now[0])
+    await four.beat()
+    four.down = {cell_name(POOL, 1)}
+    cut_off = tuple(name for name, cell in four.where().items() if cell == 1)
+    for name in cut_off:
+        four.queues[name]._own().down = True  # type: ignore[attr-defined]
+    for step in range(3):
+        now[0] += 2.0 * step
+        with pytest.raises(QueueUnavailableError):
+            await four.beat(names=cut_off[:1])
+        await asyncio.gather(*(four.queues[name]._looking or asyncio.sleep(0) for name in cut_off[:1]))
+    await four.beat(names=cut_off[:1])
+    assert 0 == four.where()[cut_off[0]]
+    assert cut_off[0] in [each.replica_id for each in (await four.cells[0].observe()).replicas]
+
+
+async def test_fewer_cells_end_up_with_all_replicas_and_more_get_theirs(four: Members) -> None:
+    for part in four.parts.values():
+        part.layout.change(1)
+    await four.beat(4 * LOOK_HEARTBEATS)
+    assert [4, 0, 0, 0] == [len(found) for found in await four.members()]
+    for part in four.parts.values():
+        part.layout.change(4)
+    await four.beat(8 * LOOK_HEARTBEATS)
+    assert [1, 1, 1, 1] == [len(found) for found in await four.members()]
+
+
+async def test_time_counts_once_wherever_a_replica_was(four: Members) -> None:
+    for count in (1, 4, 2, 1, 2):
+        for part in four.parts.values():
+            part.layout.change(count)
+        await four.beat(8 * LOOK_HEARTBEATS)
+    lines = merge_costs([await cell.costs(0, 10**7) for cell in four.cells])
+    assert sum(four.seconds.values()) == pytest.approx(sum(line.total.gpu_seconds for line in lines))
+    assert sum(four.seconds.values()) == pytest.approx(sum(line.idle.gpu_seconds for line in lines))
+    assert all([await cell.costs(0, 10**7) for cell in four.cells])

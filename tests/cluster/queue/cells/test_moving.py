@@ -1,0 +1,84 @@
+"""Which cell a replica belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from cluster.queue.cells.moving import CellLoad, first_cell, next_cell
+
+SIZE = 4
+
+
+def load(work: int, *members: str, former: bool = False) -> CellLoad:
+    room = SIZE * len(members)
+    return CellLoad(work, max(0, work - room), room, members, former)
+
+
+def step(cells: Sequence[CellLoad | None], own: int, name: str, *, idle: bool = True) -> int | None:
+    return next_cell(name, own, cells, size=SIZE, idle=idle)
+
+
+def test_a_new_replica_joins_the_cell_with_the_fewest() -> None:
+    assert 1 == first_cell("new", [load(0, "a", "b"), load(9, "c"), load(0, "d", "e")])
+    assert 0 == first_cell("new", [load(0, "a", "b"), None, load(0, former=True)])
+
+
+def test_replicas_that_start_together_take_different_cells() -> None:
+    empty = [load(0)] * 4
+    assert {0, 1, 2, 3} == {first_cell(f"r{number}", empty) for number in range(24)}
+
+
+def test_an_idle_replica_goes_where_requests_wait() -> None:
+    assert 1 == step([load(1, "a", "b"), load(20, "c")], 0, "a")
+    assert None is step([load(1, "a", "b"), load(20, "c")], 0, "a", idle=False)
+    assert None is step([load(1, "a", "b"), load(20, "c")], 0, "b")
+
+
+def test_a_cell_keeps_its_last_replica_while_it_has_work() -> None:
+    assert None is step([load(1, "a"), load(50, "b")], 0, "a")
+    assert None is step([load(0, "a"), load(50, "b")], 0, "a")
+
+
+def test_a_cell_without_replicas_gets_one_even_from_a_busy_cell() -> None:
+    assert 1 == step([load(9, "a", "b"), load(0)], 0, "a", idle=False)
+    assert 2 == step([load(9, "a", "b"), load(0), load(3)], 0, "a", idle=False)
+    assert None is step([load(9, "a"), load(3)], 0, "a", idle=False)
+    assert 1 == step([load(0, "a"), load(3)], 0, "a")
+
+
+def test_a_former_cell_runs_dry_before_its_replicas_go() -> None:
+    assert None is step([load(0, "a"), load(9, "b", former=True)], 1, "b", idle=False)
+    assert 0 == step([load(0, "a"), load(3, "b", former=True)], 1, "b", idle=False)
+
+
+def test_a_replica_whose_cell_is_cut_off_goes_on_in_another_one() -> None:
+    assert 1 == step([None, load(0, "b")], 0, "a")
+    assert None is step([None, load(0, "b")], 0, "a", idle=False)
+    assert None is step([None, None], 0, "a")
+
+
+def test_replicas_settle_whatever_the_load_and_move_no_more() -> None:
+    """For any load that stays, moves end, and no cell is left without a replica."""
+    draw = random.Random(7)
+    for _ in range(300):
+        number = draw.randint(2, 6)
+        work = [draw.choice((0, 1, 5, 40, 200)) for _ in range(number)]
+        names = [f"r{index}" for index in range(draw.randint(number, 4 * number))]
+        where = {name: draw.randrange(number) for name in names}
+        moved = 0
+        for _ in range(20 * len(names)):
+            before = dict(where)
+            for name in names:
+                cells = [
+                    load(work[cell], *sorted(each for each in names if where[each] == cell)) for cell in range(number)
+                ]
+                target = step(cells, where[name], name)
+                if target is not None:
+                    where[name] = target
+                    moved += 1
+            if before == where:
+                break
+        assert before == where, "it goes on for ever"
+        assert set(range(number)) == set(where.values())
+        assert moved <= 3 * len(names)

@@ -1,0 +1,123 @@
+"""A pool of several cells, served by real routers and replicas over one Redis in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from cluster.queue.cells.names import cell_name
+from penstock.models import ReplicaState
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from tests.support.stack import Stack, collect, request, running_stack, sim_pool, stream_request
+from tests.support.traffic import traffic
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """Two routers, and two cells with a replica each."""
+    folder: Path = tmp_path_factory.mktemp("cells")
+    pools = {"demo": {**sim_pool(max_num_seqs=4, base_ms=2.0), "replicas": 2, "cells": 2}}
+    async with running_stack(folder, routers=2, replicas=2, pools=pools) as running:
+        await until(lambda: [1, 1] == _members(running))
+        yield running
+
+
+def _members(stack: Stack) -> list[int]:
+    """Count the replicas of each cell, as the first router sees them."""
+    return [len(view.replicas) for view in stack.routers[0].pools["demo"].cells.seen.views()]
+
+
+async def test_each_cell_gets_a_replica_and_all_of_them_take_work(stack: Stack) -> None:
+    await asyncio.gather(*(stack.inference(number % 2).Generate(request(max_tokens=8)) for number in range(24)))
+    for cell in (0, 1):
+        queue = stack.queue(cell_name("demo", cell))
+        view = await queue.observe()
+        assert [ReplicaState.READY] == [each.state for each in view.replicas]
+        served = await queue.costs(0, 10**7)
+        assert sum(line.requests.gpu_seconds for line in served) > 0
+        await queue.close()
+
+
+async def test_more_requests_than_slots_are_served_by_all_cells_in_order(stack: Stack) -> None:
+    calls = [stack.inference(number % 2).StreamGenerate(stream_request(max_tokens=20)) for number in range(40)]
+    ends = [events[-1] for events in await asyncio.gather(*(collect(call) for call in calls))]
+    assert [20] * 40 == [end.finished.usage.output_tokens for end in ends]
+    pools = [router.pools["demo"] for router in stack.routers]
+    await until(lambda: not any(len(pool.releases) for pool in pools))
+    queue = stack.factory().pool("demo")
+    view = await queue.observe()
+    assert (0, 0) == (view.running, sum(view.waiting))
+    await queue.close()
+
+
+async def test_a_request_is_cancelled_at_another_router(stack: Stack) -> None:
+    call = stack.inference(0).StreamGenerate(stream_request(max_tokens=2000))
+    first = await call.read()
+    name = first.queued.request_id or first.started.request_id
+    assert name == (await stack.inference(1).Cancel(api.CancelRequest(request_id=name))).request_id
+    assert types.FINISH_REASON_CANCELLED == (await collect(call))[-1].finished.choices[0].finish_reason
+
+
+async def test_the_ledger_adds_the_cells_up(stack: Stack) -> None:
+    pool = stack.routers[0].pools["demo"]
+    before = sum(line.requests for line in await pool.ledger.usage("", 0, 10**6))
+    await asyncio.gather(*(stack.inference(0).Generate(request(max_tokens=4)) for _ in range(10)))
+    await until(lambda: not len(pool.releases))
+    lines = await pool.ledger.usage("", 0, 10**6)
+    assert before + 10 == sum(line.requests for line in lines)
+    assert 1 == len({line.day for line in lines}) == len(lines)
+
+
+async def test_the_number_of_cells_changes_under_load(tmp_path: Path) -> None:
+    """One cell becomes three and then two. No request fails, and no replica is lost."""
+    pools = {"demo": {**sim_pool(max_num_seqs=2, base_ms=2.0), "replicas": 3}}
+    async with running_stack(tmp_path, routers=2, replicas=3, pools=pools) as stack, traffic(stack, clients=8) as load:
+        for cells in (3, 2, 1):
+            change(stack, cells)
+            await until(lambda cells=cells: occupied(stack) == cells)
+            served = load.ended
+            await until(lambda served=served: load.ended >= served + 30)
+        assert [] == load.failures
+    assert [] == load.failures
+
+
+def change(stack: Stack, cells: int) -> None:
+    """Change the number of cells everywhere, as an entry of the registry does."""
+    settings = stack.settings.pools["demo"].model_copy(update={"cells": cells})
+    for router in stack.routers:
+        router.pools["demo"].change(settings)
+    for replica in stack.replicas:
+        replica._layout.change(cells)
+
+
+def occupied(stack: Stack) -> int:
+    """Count the cells that have replicas, once every router sees all replicas in those of now."""
+    found = []
+    for router in stack.routers:
+        pool = router.pools["demo"]
+        views = pool.cells.seen.views()
+        members = [view.replicas for view in views if view.replicas]
+        found.append(len(members) if len(stack.replicas) == sum(map(len, members)) else 0)
+    return min(found)
+
+
+async def test_waiting_requests_go_to_a_cell_with_room(stack: Stack) -> None:
+    """All come in one cell, because its replica has their prompts' beginning."""
+    pool = stack.routers[0].pools["demo"]
+    seen = pool.cells.seen
+    pool.cells.queue._place = lambda _entry: 0  # type: ignore[method-assign]
+    before = pool.moves.moved
+    calls = [stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True)) for _ in range(12)]
+    await until(lambda: pool.moves.moved >= before + 4)
+    del pool.cells.queue._place
+    ends = [events[-1] for events in await asyncio.gather(*(collect(call) for call in calls))]
+    assert [300] * 12 == [end.finished.usage.output_tokens for end in ends]
+    assert {0, 1} == {view.cell for view in seen.views()}
