@@ -10,6 +10,7 @@ from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import JobWork
 from cluster.autoscaler.starts import Starts
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import Shape, StepModel
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
 from penstock.models import ReplicaState, RequestClass
@@ -76,6 +77,16 @@ def assemble(
         arrived_at=meter.arrived_at,
         gpus_per_replica=facts.gpus_per_replica,
     )
+
+
+def read_fit(text: str | None) -> StepModel | None:
+    """Read a stored step model; None if there is none or it can't be read."""
+    if text is None:
+        return None
+    try:
+        return FittedStep.from_json(text).model
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def ready_records(view: PoolView) -> list[ReplicaRecord]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +13,8 @@ from cluster.control.settings import ControlMode
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from penstock.models import RequestClass
 from penstock.values.steps import Counterfactual, Relief, Step
+
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class DecisionRecord:
     mode: ControlMode
     """Only `active` decisions are carried out."""
     before: int
-    """Replicas that the platform was last told to have."""
+    """Replicas that the platform was last told to have, without those that were to stand by."""
     replicas: int
     needed: int
     """Replicas needed, before hysteresis and rails."""
@@ -67,12 +71,24 @@ class DecisionRecord:
     failed_starts: int
     attainment: float | None
     demands: tuple[DemandRecord, ...]
+    standby: int = 0
+    """Replicas that are to stand by beside `replicas`."""
+    standing_by: int = 0
+    """Replicas that stood by and could be woken."""
     number: int = 0
     """Grows by one with each decision of the pool; 0 before it is stored."""
 
     @classmethod
     def of(
-        cls, seen: GroupSnapshot, made: SlowDecision, *, leader: str, fence: int, mode: ControlMode, before: int
+        cls,
+        seen: GroupSnapshot,
+        made: SlowDecision,
+        *,
+        leader: str,
+        fence: int,
+        mode: ControlMode,
+        before: int,
+        standby: int = 0,
     ) -> DecisionRecord:
         return cls(
             at_ms=round(seen.at * 1000),
@@ -98,7 +114,14 @@ class DecisionRecord:
             failed_starts=seen.failed_starts,
             attainment=seen.attainment,
             demands=tuple(map(DemandRecord.of, seen.demands)),
+            standby=standby,
+            standing_by=seen.standby,
         )
+
+    @property
+    def total(self) -> int:
+        """Replicas that the platform is to have."""
+        return self.replicas + self.standby
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON, without its number."""
@@ -125,3 +148,8 @@ class DecisionRecord:
             ),
         }
         return cls(**fields)
+
+
+def kinds(alarms: Iterable[str]) -> set[str]:
+    """Return alarms without their numbers: an alarm whose numbers changed is not a new one."""
+    return {_NUMBER.sub("", alarm) for alarm in alarms}

@@ -14,6 +14,7 @@ from cluster.control.load_forecast import Check, Need
 from cluster.control.rails import Move
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape
+from cluster.standby.rule import StandbyState
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
 
@@ -30,6 +31,7 @@ class PoolMemory:
     slow: SlowState = field(default_factory=SlowState)
     meter: Meter = field(default_factory=Meter)
     starts: Starts = field(default_factory=Starts)
+    standby: StandbyState = field(default_factory=StandbyState)
     group: str = ""
     """Group of the last replicas, whose step model is used while there are none; empty if there never were any."""
 
@@ -81,6 +83,7 @@ class PoolMemory:
         slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
         fields = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
+        fields |= {"standby": asdict(self.standby)}
         return json.dumps(fields).encode()
 
     @classmethod
@@ -99,9 +102,12 @@ class PoolMemory:
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
-        # The last leader may have been of a release that did not store the group.
+        # The last leader may have been of a release that did not store the group, or knew no standbys.
         group = str(fields.get("group", ""))
-        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group)
+        standby = fields.get("standby", {})
+        for name in ("released", "returns"):
+            standby[name] = tuple(standby.get(name, ()))
+        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), StandbyState(**standby), group)
 
 
 def _need_fields(need: Need) -> list[float]:

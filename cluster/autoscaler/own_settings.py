@@ -10,6 +10,7 @@ from cluster.control.rails import RailRules
 from cluster.control.replica_rules import GroupBounds, SlowRules
 from cluster.control.settings import ControlMode, operating_point
 from cluster.settings import AutoscaleSettings, PoolSettings
+from cluster.standby.rule import StandbyLimits
 from penstock.values.slo import OperatingPoint
 
 
@@ -24,6 +25,7 @@ class ScalerSettings:
     rules: SlowRules
     point: OperatingPoint
     """Operating point of the settings."""
+    standby: StandbyLimits
 
     @classmethod
     def of(cls, pool: PoolSettings) -> ScalerSettings:
@@ -36,6 +38,7 @@ class ScalerSettings:
             GroupFacts(own.cold_start_s, pool.ranks),
             slow_rules(own),
             operating_point(pool),
+            StandbyLimits(own.standby_least, own.standby, own.standby_price, own.wake_s),
         )
 
 

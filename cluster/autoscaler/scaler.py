@@ -8,13 +8,12 @@ number, its successor's next tick corrects it: it compares the platform's number
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
-from cluster.autoscaler.assemble import GroupFacts, assemble, ready_records
-from cluster.autoscaler.decision_record import DecisionRecord
+from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
+from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
 from cluster.autoscaler.own_settings import ScalerSettings
@@ -25,7 +24,6 @@ from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
-from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
 from cluster.queue.contract import Queue
@@ -34,12 +32,14 @@ from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, PoolSettings
+from cluster.standby.pool import StandbyOrder, loaded, most_with_standbys, order_standbys, with_standbys
+from cluster.standby.rule import StandbyDecision
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
+from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
-_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 RELIEF_TICKS = 3
 """Ticks for which relief holds unless a later decision renews it."""
@@ -202,29 +202,32 @@ class PoolScaler:
             await self._fit(view),
             jobs,
         )
+        seen = with_standbys(seen, view, self._leader_state.standby)
         point = point_in_force(await self._point_of(view), own.point)
         made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
-        made = replace(made, alarms=(*made.alarms, *trouble))
+        held = self._hold(own if acts and not rolling else None, point, seen, view, made)
+        made = replace(made, alarms=(*made.alarms, *trouble), steps=(*made.steps, *held.made.steps))
         slow = made.state if acts else _unmoved(made.state, seen.at)
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
-        starts = self._leader_state.starts if rolling or not acts else self._asked(seen, made)
-        self._leader_state = replace(self._leader_state, slow=slow, starts=starts)
+        starts = self._leader_state.starts if rolling or not acts else self._asked(view, made, held)
+        stood = self._leader_state.standby.standby
+        self._leader_state = replace(self._leader_state, slow=slow, starts=starts, standby=held.made.state)
         record = DecisionRecord.of(
-            seen, made, leader=self._holder, fence=self._fence, mode=own.mode,
-            before=before if before is not None else seen.coming,
+            seen, made, leader=self._holder, fence=self._fence, mode=own.mode, standby=held.number,
+            before=max(0, before - stood) if before is not None else seen.coming,
         )  # fmt: skip
         relief = made.relief if acts else Relief.NONE
         commit = Commit(
-            self._leader_state.to_bytes(), made.replicas, relief,
+            self._leader_state.to_bytes(), record.total, relief,
             view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
-            record.to_bytes(), self._host.decisions_kept,
+            record.to_bytes(), self._host.decisions_kept, held.names,
         )  # fmt: skip
         try:
             number = await self._store.commit(self._holder, self._fence, commit)
         except LeadershipLostError:
             self._lost()
             return None
-        if _kinds(record.alarms) - _kinds(self.record.alarms if self.record is not None else ()):
+        if kinds(record.alarms) - kinds(self.record.alarms if self.record is not None else ()):
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
@@ -249,9 +252,21 @@ class PoolScaler:
             return GroupBounds(number, max(number, bounds.largest)), True
         return GroupBounds(number, number), True
 
-    def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
+    def _hold(
+        self, own: ScalerSettings | None, point: OperatingPoint, seen: GroupSnapshot, view: PoolView, made: SlowDecision
+    ) -> StandbyOrder:
+        """Decide on the replicas that stand by. Without settings none does: each replica gives way in a roll-out."""
+        state = self._leader_state.standby
+        if own is None:
+            return StandbyOrder(StandbyDecision(0, replace(state, serving=made.replicas, standby=0)))
+        affordable = point.affordable(seen.gpus_per_replica)
+        most = most_with_standbys(made.replicas, own.bounds.largest, affordable, own.standby.price)
+        return order_standbys(own.standby, seen, view, made.replicas, state, most=most, rails=own.rules.rails)
+
+    def _asked(self, view: PoolView, made: SlowDecision, held: StandbyOrder) -> Starts:
         """Return the record of starts with those that are ordered now."""
-        return self._leader_state.starts.asked_for(seen.at, max(0, made.replicas - seen.ready))
+        missing = made.replicas + held.number - len(loaded(view))
+        return self._leader_state.starts.asked_for(view.time_ms / 1000, max(0, missing))
 
     async def _look(self) -> list[str]:
         """Read the pool's state from the platform; return its problems as texts."""
@@ -305,7 +320,7 @@ class PoolScaler:
         newest = min((one.age_ms / 1000 for one in view.reports if one.router_id in counts), default=None)
         meter = last.meter.update(at, counts, newest, settings.rate_window_s)
         stored = await self._store.load()
-        ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
+        ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in loaded(view)}
         # An advisory decision is stored too, but was not sent to the platform.
         told = stored.target if acts else None
         wanted = target if target is not None else told if told is not None else len(ready)
@@ -355,7 +370,7 @@ class PoolScaler:
         """Send the decided number to the platform; return False if the platform did not accept it, or if the settings
         have changed since the decision.
         """
-        if before == record.replicas:
+        if before == record.total:
             return True
         # A slow answer to `look` may have used up a third of the lease already.
         if not await self.lead():
@@ -364,17 +379,17 @@ class PoolScaler:
             return False
         _LOG.info(
             "autoscaler.scale",
-            extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
+            extra={"pool": self.name, "before": before, "now": record.total, "why": record.reason},
         )
         try:
-            await self._platform.scale(record.replicas)
+            await self._platform.scale(record.total)
         except ActuatorError as error:
             self.tally.actuator_errors += 1
             _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})
             return False
         if before is not None:
-            self.tally.changes_up += record.replicas > before
-            self.tally.changes_down += record.replicas < before
+            self.tally.changes_up += record.total > before
+            self.tally.changes_down += record.total < before
         return True
 
 
@@ -383,18 +398,3 @@ def _unmoved(state: SlowState, at: float) -> SlowState:
     effect.
     """
     return replace(state, moves=tuple(move for move in state.moves if move.at < at))
-
-
-def read_fit(text: str | None) -> StepModel | None:
-    """Read a stored step model; None if there is none or it can't be read."""
-    if text is None:
-        return None
-    try:
-        return FittedStep.from_json(text).model
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _kinds(alarms: Iterable[str]) -> set[str]:
-    """Return alarms without their numbers: an alarm whose numbers changed is not a new one."""
-    return {_NUMBER.sub("", alarm) for alarm in alarms}

@@ -29,7 +29,7 @@ class Stored:
     state: bytes | None
     """State as its predecessor committed it; None before the first decision."""
     target: int | None
-    """Replicas as last decided; None before the first decision."""
+    """Replicas as last decided, standbys included; None before the first decision."""
     failed_starts: int
     """Failed starts that replicas ever reported."""
     failure: str
@@ -43,13 +43,16 @@ class Commit:
     state: bytes
     """The leader's new state."""
     target: int
+    """Replicas that the platform is to have, standbys included."""
     relief: Relief
     relief_until_ms: int
-    """Pool time when the relief ends, unless a later decision renews it."""
+    """Pool time when relief and orders to stand by end, unless a later decision renews them."""
     record: bytes
     """The decision with its reasons."""
     keep: int
     """Number of records that are kept."""
+    standby: tuple[str, ...] = ()
+    """Replicas that are to stand by."""
 
 
 @dataclass(frozen=True, slots=True)

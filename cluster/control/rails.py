@@ -63,13 +63,13 @@ def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
 
 
 def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
-    """Add no replica during the pause after failed starts."""
-    left = backoff_left_s(seen, rules)
-    if wanted <= seen.coming or left <= 0:
+    """Add no replica during the pause after failed starts. A standby that wakes is none."""
+    left, most = backoff_left_s(seen, rules), seen.coming + seen.standby
+    if wanted <= most or left <= 0:
         return None
     return Step(
         "failed_starts",
-        seen.coming,
+        most,
         f"{counted(seen.failed_starts, 'start')} in a row failed: the next in {left:.0f} s",
     )
 

@@ -48,8 +48,8 @@ class SlowDecision:
     @property
     def reason(self) -> str:
         """Reason of the last step that changed the number."""
-        # The relief comes last and changes no number.
-        told = [step for step in self.steps if not step.name.startswith("relief_")]
+        # Relief and standbys come last and change no number.
+        told = [step for step in self.steps if not step.name.startswith(("relief_", "standby"))]
         return told[-1].reason if told else ""
 
 

@@ -62,6 +62,8 @@ class GroupSnapshot:
     starting: int = 0
     """Replicas that are ordered and not ready yet."""
     draining: int = 0
+    standby: int = 0
+    """Replicas that stand by and can be woken. Those that wake are among `starting`."""
     demands: tuple[ClassDemand, ...] = ()
     model: StepModel | None = None
     """None while there is no reliable fit. The fallback rule decides then."""

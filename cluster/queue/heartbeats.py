@@ -141,6 +141,8 @@ class ReplicaBeatReply:
     point: bytes | None = None
     """As in `RouterBeatReply`."""
     relief: str = "none"
+    standby: bool | None = None
+    """Whether the autoscaler orders this replica to stand by; None while no order is in force."""
 
 
 @dataclass(frozen=True, slots=True)

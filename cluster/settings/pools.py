@@ -168,6 +168,8 @@ class SimSettings(Section):
     """Factor of all step times; 0 runs steps without any wait."""
     start_s: float = Field(default=0.0, ge=0, le=86_400)
     """Duration of a replica's start, in seconds."""
+    wake_s: float = Field(default=0.0, ge=0, le=86_400)
+    """Duration of a standby's wake-up, in seconds."""
     block_size: int = Field(default=16, ge=1)
     """Tokens per block of the prefix cache."""
     answer: str = ""

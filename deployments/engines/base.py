@@ -81,6 +81,8 @@ class EngineIdentity:
     """Whether the engine itself can hold a lowered limit. If not, only the replica's window holds it."""
     resumes_penalties: bool = True
     """Whether the engine can continue output that has a presence or frequency penalty. See `ResumeRecord`."""
+    sleeps: bool = False
+    """Whether `sleep` frees the accelerators' memory. An engine that can't sleep stands by as it is."""
 
 
 class SequenceEngine(Protocol):
@@ -165,6 +167,25 @@ class Engine(SequenceEngine, Protocol):
         """Move the live limits (sequences in the batch, tokens per step) between steps. None keeps one.
 
         A lower limit drains the batch and never preempts. Return the limits in force.
+        """
+        ...
+
+    async def sleep(self) -> None:
+        """Free the accelerators' memory until `wake`. Only for an engine that `sleeps` and has no live sequence.
+
+        Until then nothing may be submitted. Adapters that are loaded or unloaded meanwhile wait for it.
+
+        Raises:
+            EngineDeadError: the engine is dead, or failed to sleep.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory back, with the weights in it. When it returns, `submit` works. An engine that is awake stays
+        so.
+
+        Raises:
+            EngineDeadError: the engine is dead, or did not come back.
         """
         ...
 

@@ -10,6 +10,14 @@ from deployments.engines.share_clock import ShareClock
 
 _KEPT_STEPS = 4096
 _RECENT_STEPS = 256
+_STALL_S = 10.0
+"""Without a step for this long although there is work, an engine counts as hung."""
+_STALL_STEPS = 20
+"""The same in longest recent steps: a long prefill on a slow machine is no hang."""
+_STALL_STEPS_MOST_S = 60.0
+"""Bound on the limit in steps: one long step must not hide a hang for the rest of the engine's life."""
+_STALL_PATIENCE = 3.0
+"""The limit is at least this many times the longest recent step, and the prefill of the prompts that wait."""
 
 
 class StepMeter:
@@ -136,6 +144,17 @@ class StepMeter:
         """Count speculated tokens of a step."""
         self._draft_tokens += tokens
         self._accepted_tokens += accepted
+
+    def stall_limit_s(self, most_tokens: int) -> float:
+        """Return the seconds without a step, although there is work, after which an engine counts as hung.
+
+        Args:
+            most_tokens: the most that one step computes. A CPU engine computes a prompt in one step, whatever its
+                length.
+        """
+        longest = self.longest_step_s
+        patient = _STALL_PATIENCE * max(longest, self.prefill_s(most_tokens))
+        return max(_STALL_S, min(_STALL_STEPS * longest, _STALL_STEPS_MOST_S), patient)
 
     def idle_for(self, now: float) -> float:
         """Return the seconds without a step while there is work; 0 without work."""

@@ -15,10 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cluster.addresses import host_port
-from cluster.autoscaler.operating_point import point_in_force
 from cluster.autoscaler.store import ControlStore
 from cluster.clock import Clock, SystemClock
-from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
@@ -42,11 +40,12 @@ from deployments.replica.links.questions import Questions, require_tokenizer
 from deployments.replica.links.server import LinkServer
 from deployments.replica.links.side import ReplicaSide
 from deployments.replica.metrics import ReplicaMetrics
+from deployments.replica.orders import PoolOrders
 from deployments.replica.output_log import OutputLog
 from deployments.replica.spans import open_engine_spans, resource_of
+from deployments.replica.standby import Standby
 from deployments.replica.time_account import TimeAccount, TimeReport
 from penstock.models import DrainReason, ModelTask, ReplicaState
-from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +57,8 @@ class _Running:
     identity: EngineIdentity
     table: AttemptTable
     governor: Governor
+    standby: Standby
+    orders: PoolOrders
 
 
 class Replica:
@@ -103,8 +104,6 @@ class Replica:
         self._spans = open_engine_spans(plan.telemetry, plan.pool, plan.replica_id, self._clock)
         self._death: EngineDeadError | None = None
         """Reason why the engine is given up. It takes nothing any more, even if it recovers."""
-        self._point: bytes | None = None
-        """The operating point as last heard."""
         self._running: _Running | None = None
         """None until the engine is up."""
         self._announced: Announcement | None = None
@@ -127,6 +126,11 @@ class Replica:
     def governor(self) -> Governor:
         """Governor of the batch limit, once the engine is up."""
         return self._up().governor
+
+    @property
+    def standby(self) -> Standby:
+        """Standby of this replica, once its engine is up."""
+        return self._up().standby
 
     def _up(self) -> _Running:
         if self._running is None:
@@ -171,6 +175,7 @@ class Replica:
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(governor.run(), "governor")
+            self._owner.spawn(self._running.standby.run(), "standby")
             if self._group_fit is not None:
                 self._owner.spawn(self._group_fit.run(governor), "group_fit")
             await self._times.end()
@@ -206,7 +211,10 @@ class Replica:
             generates=identity.model.task is ModelTask.GENERATE,
         )
         metrics.watch(table, governor)
-        return _Running(identity, table, governor)
+        standby = Standby(self._engine, identity, table, self._report_now, self._give_up)
+        return _Running(
+            identity, table, governor, standby, PoolOrders(plan.pool_settings, self._account, governor, standby)
+        )
 
     def _ended(self, log: OutputLog, metrics: ReplicaMetrics) -> None:
         metrics.ended(log)
@@ -233,25 +241,12 @@ class Replica:
         self._keeper = LeaseKeeper(
             f"replica.{self.plan.replica_id}",
             self._beat,
-            self._heard,
+            self._up().orders.take,
             self._leave,
             period_s=settings.heartbeat_s,
             lease_s=settings.lease_s,
         )
         await self._keeper.start()
-
-    def _heard(self, reply: ReplicaBeatReply) -> None:
-        """Take over relief and operating point from a heartbeat's answer.
-
-        A store that has lost the operating point gets it back later. Until then the last one stays in force.
-        """
-        self.governor.relief = Relief.of(reply.relief)
-        if reply.point is not None and reply.point != self._point:
-            self._point = reply.point
-            point = point_in_force(reply.point, operating_point(self.plan.pool_settings))
-            self._account.price_per_gpu_s = point.price_per_gpu_hour / 3600
-            self.governor.set_operating_point(point)
-            _LOG.info("replica.operating_point", extra={"itl_p95_s": point.itl_p95_s})
 
     # --- on the keeper's thread ---------------------------------------------------------------------------------------
 
@@ -266,7 +261,7 @@ class Replica:
             replica_id=self.plan.replica_id,
             # Signed each time, because the cluster secret may have changed.
             record=self._announced.seal(self._secret) if self._announced is not None else b"",
-            state=self._state,
+            state=self.standby.state_for(self._state),
             windows=self.table.windows,
             running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
             produced=tuple(tokens for _, _, tokens in progress),
@@ -288,7 +283,7 @@ class Replica:
 
     def _report(self, stats: EngineStats) -> dict[str, float]:
         own = self._life.report(time.monotonic()) | self._served.report()
-        return own | engine_report(stats) | self.governor.report()
+        return own | engine_report(stats) | self.governor.report() | self.standby.report()
 
     async def _leave(self) -> None:
         if self._queue is None:
@@ -376,7 +371,12 @@ class Replica:
         await self._times.last()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
 
+    def _give_up(self, error: EngineDeadError) -> None:
+        self._death = self._death or error
+
     def _begin_drain(self, reason: DrainReason) -> None:
+        if self._running is not None:
+            self._running.standby.end()
         self._state = ReplicaState.DRAINING
         self._life.drain(reason, time.monotonic())
         self._account.drain(time.monotonic(), self._engine.stats())

@@ -32,6 +32,8 @@ class ReplicaState(enum.StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+    STANDBY = "standby"
+    """Loaded, and without work: it takes some again within seconds when the autoscaler wakes it."""
 
 
 class DrainReason(enum.StrEnum):

@@ -242,6 +242,7 @@ def _decision(stored: StoredRecord) -> api.Decision | None:
         ],
         alarms=made.alarms,
         seen=_snapshot(made),
+        standby=made.standby,
     )
 
 
@@ -257,6 +258,7 @@ def _snapshot(made: DecisionRecord) -> api.DecisionSnapshot:
         cold_start=duration_to_wire(made.cold_start_s),
         failed_starts=made.failed_starts,
         demands=map(_demand, made.demands),
+        standby=made.standing_by,
     )
     if made.attainment is not None:
         seen.attainment = made.attainment

@@ -99,6 +99,12 @@ class JournalledEngine:
     async def unload_adapter(self, name: str) -> None:
         await self._engine.unload_adapter(name)
 
+    async def sleep(self) -> None:
+        await self._engine.sleep()
+
+    async def wake(self) -> None:
+        await self._engine.wake()
+
     async def judge(self, constraint: StructuredOutput) -> Judgement:
         return await self._engine.judge(constraint)
 

@@ -55,7 +55,7 @@ class RedisControlStore:
         number: int = await self._run(
             "commit",
             *(holder, fence, decision.state, decision.target, decision.relief.value, decision.relief_until_ms),
-            *(decision.record, decision.keep),
+            *(decision.record, decision.keep, "".join(f"\n{name}\n" for name in decision.standby)),
         )
         if not number:
             raise LeadershipLostError(self.pool, fence)

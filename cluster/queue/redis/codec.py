@@ -312,7 +312,9 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
 
 def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
     """Read the answer of `heartbeat_replica`."""
-    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode())
+    order: int = reply[4]
+    standby = None if order < 0 else order > 0
+    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode(), standby)
 
 
 _WHERE = {b"w": Where.LINE, b"p": Where.LINE, b"g": Where.GRANT, b"r": Where.SLOT}

@@ -49,6 +49,18 @@ class AutoscaleSettings(Section):
     go."""
     stale_s: float = Field(default=30.0, ge=1, le=3600)
     """Age in seconds of reported values beyond which no replica is removed."""
+    standby: int = Field(default=0, ge=0, le=1024)
+    """Most replicas that stand by: loaded, without work, and awake again within seconds, where a start takes minutes. A
+    replica that is no longer needed stands by while that costs less than to miss it; `standby_price` decides. Standbys
+    count towards max_replicas and the budget. vLLM sleeps in them where its platform can (GPUs), and is loaded without
+    work elsewhere."""
+    standby_least: int = Field(default=0, ge=0, le=1024)
+    """Fewest replicas that stand by, whatever it costs. At most `standby`."""
+    standby_price: float = Field(default=1.0, ge=0, le=1)
+    """Cost of a standby, as part of that of a replica that serves. 1 where its GPUs stay reserved, less where others
+    use them meanwhile. The lower it is, the longer replicas stand by."""
+    wake_s: float = Field(default=20.0, ge=0, le=7200)
+    """Assumed duration of a standby's wake-up in seconds, until one was measured."""
 
     @model_validator(mode="after")
     def _has_bounds(self) -> AutoscaleSettings:
@@ -58,4 +70,6 @@ class AutoscaleSettings(Section):
             raise ValueError(
                 f"max_replicas must be at least min_replicas = {self.min_replicas}, got {self.max_replicas}"
             )
+        if self.standby_least > self.standby:
+            raise ValueError(f"standby_least must be at most standby = {self.standby}, got {self.standby_least}")
         return self

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from cluster.clock import Clock, SystemClock
 from cluster.control.step_model import StepSample
-from cluster.digests import tokenizer_digest
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import EngineStats, GenerationSpec, Judgement, ModelInfo, Windows
-from cluster.settings import PoolSettings, SimSettings, TaskKind
-from deployments.engines import identity, tokenizer_files
+from cluster.models import EngineStats, GenerationSpec, Judgement
+from cluster.settings import PoolSettings, SimSettings
+from deployments.engines import tokenizer_files
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
-from deployments.engines.limits import prefill_window
+from deployments.engines.doze import Doze
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.adapters import SimAdapters
 from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
+from deployments.engines.sim.identity import identify, task_of
 from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
 from deployments.engines.sim.vectors import sim_features
 from penstock.models import (
-    NOTHING_GENERATED,
-    Capabilities,
     FinishReason,
     ModelTask,
     OutputParsing,
@@ -44,11 +41,6 @@ NO_CONSTRAINTS = "the simulated engine cannot shape its output"
 def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
     """Return the duration of a step in seconds, before time_scale."""
     return settings.base_ms / 1e3 + (settings.per_token_us * tokens + settings.per_kv_token_us * kv_tokens) / 1e6
-
-
-def sim_windows(settings: SimSettings) -> Windows:
-    """Return the windows that a simulated engine publishes."""
-    return Windows(settings.max_num_seqs, settings.kv_tokens, prefill_window(settings.max_num_batched_tokens))
 
 
 class SimEngine:
@@ -75,7 +67,7 @@ class SimEngine:
         self._pool = pool
         self._settings = pool.sim
         self._folder = tokenizer_path
-        self._task = ModelTask.GENERATE if pool.task is TaskKind.AUTO else ModelTask(pool.task.value)
+        self._task = task_of(pool)
         self._features = sim_features(self._task, pool.sim.vector_size)
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
@@ -99,6 +91,7 @@ class SimEngine:
         self._work = asyncio.Event()
         self._moving = asyncio.Event()
         self._moving.set()
+        self._doze = Doze()
         self._death = ""
         self._steps: asyncio.Task[None] | None = None
 
@@ -116,7 +109,7 @@ class SimEngine:
         self._vocabulary = Vocabulary(self._files)
         self._answer = self._vocabulary.encode(self._settings.answer)
         self._steps = asyncio.create_task(self._run(), name="sim-engine")
-        return self._identify()
+        return identify(self._pool, self._files, self._context, self._vocabulary.size, self._features)
 
     async def close(self) -> None:
         """Stop. Live sequences end with an error. May be called twice."""
@@ -125,6 +118,16 @@ class SimEngine:
             self._steps.cancel()
             # Not awaited itself: a cancel of this call would look like the task's own.
             await asyncio.wait([self._steps])
+
+    async def sleep(self) -> None:
+        """Fall asleep. There is nothing to free."""
+        self._raise_if_dead()
+        await self._doze.sleep(lambda: asyncio.sleep(0))
+
+    async def wake(self) -> None:
+        """Wait for the configured time."""
+        self._raise_if_dead()
+        await self._doze.wake(lambda: asyncio.sleep(self._settings.wake_s))
 
     async def check_health(self) -> None:
         """Check that the engine makes progress.
@@ -156,6 +159,8 @@ class SimEngine:
         """
         self._raise_if_dead()
         prompt = [*spec.prompt_token_ids, *(spec.resume.prior_token_ids if spec.resume else ())]
+        if self._doze.asleep:
+            raise EngineRequestError("the engine sleeps")
         self._check(sequence_id, spec, prompt)
         now = self._clock.monotonic()
         adapter = self._adapters.seed(spec.lora_adapter)
@@ -183,10 +188,12 @@ class SimEngine:
         return Judgement()
 
     async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._doze.over()
         self._raise_if_dead()
         await self._adapters.load(name, folder)
 
     async def unload_adapter(self, name: str) -> None:
+        await self._doze.over()
         self._raise_if_dead()
         self._adapters.unload(name)
 
@@ -365,35 +372,3 @@ class SimEngine:
         called = spec.parsing is not None and spec.parsing.mode is ToolMode.REQUIRED
         if sampling.structured is not None or sampling.logit_bias or called:
             raise EngineRequestError(NO_CONSTRAINTS)
-
-    def _identify(self) -> EngineIdentity:
-        tokenizer = tokenizer_digest(self._files) if self._files else "0" * 64
-        answer = f"\0{self._settings.answer}" if self._settings.answer else ""
-        digest = hashlib.sha256(f"sim\0{tokenizer}\0{self._context}{answer}".encode()).hexdigest()
-        ranks = self._pool.tensor_parallel_size
-        return EngineIdentity(
-            model=ModelInfo(
-                digest=digest,
-                tokenizer_digest=tokenizer,
-                max_context_tokens=self._context,
-                vocabulary_size=self._vocabulary.size,
-                capabilities=(
-                    Capabilities(
-                        structured_output=False,
-                        logit_bias=False,
-                        tools=bool(self._answer),
-                        reasoning=bool(self._answer),
-                        prompt_logprobs=True,
-                    )
-                    if self._task is ModelTask.GENERATE
-                    else NOTHING_GENERATED
-                ),
-                task=self._task,
-                pooling=self._features,
-            ),
-            group_id=identity.group_id(digest, "sim", ranks, "none"),
-            tensor_parallel_size=ranks,
-            hardware="sim",
-            tokenizer_files=self._files,
-            windows=sim_windows(self._settings),
-        )

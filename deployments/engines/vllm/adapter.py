@@ -199,6 +199,23 @@ class Frontend:
         in_force = await self.llm.engine_core.call_utility_async("set_batch_limits", sequences, tokens)
         return int(in_force[0]), int(in_force[1])
 
+    async def sleep(self) -> None:
+        """Move the weights to the machine's memory and forget the KV cache, so that both are free on the accelerator.
+
+        Raises:
+            Exception: vLLM can't.
+        """
+        await self.llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        """Bring the weights back, and let the scheduler go on.
+
+        Raises:
+            Exception: vLLM can't.
+        """
+        if not await self.llm.wake_up():
+            raise RuntimeError("vLLM says that a part of its memory is still away")
+
     def check_constraint(self, constraint: StructuredOutput | None, params: Any) -> None:
         """Check vLLM's SamplingParams with a constraint, without a prompt. Blocks while it compiles.
 

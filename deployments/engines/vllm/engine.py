@@ -16,6 +16,7 @@ from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
 from cluster.models import EngineStats, GenerationSpec, Judgement
 from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
+from deployments.engines.doze import Doze
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm.compilers.check import silent_gap
@@ -34,14 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_STALL_S = 10.0
-"""Without a step for this long although there is work, an engine counts as hung."""
-_STALL_STEPS = 20
-"""The same in longest recent steps: a long prefill on a slow machine is no hang."""
-_STALL_STEPS_MOST_S = 60.0
-"""Bound on the limit in steps: one long step must not hide a hang for the rest of the engine's life."""
-_STALL_PATIENCE = 3.0
-"""The limit is at least this many times the longest recent step, and the prefill of the prompts that wait."""
 _COMPILE_PATIENCE = 6
 """The grammar of a constrained sequence may compile this many times longer before its first step."""
 _EXIT_S = 10.0
@@ -68,6 +61,7 @@ class VllmEngine:
         self._closed = False
         self._limits = (0, 0)
         self._limits_live = False
+        self._doze = Doze()
         self._launched: launch.Launched | None = None
         """The engine's processes; None until vLLM is up."""
         self._release: SlotRelease | None = None
@@ -125,6 +119,16 @@ class VllmEngine:
         await asyncio.to_thread(frontend.close)
         await asyncio.to_thread(processes.end_all, family, _EXIT_S)
         sockets.remove_folder(self._launched.sockets)
+
+    async def sleep(self) -> None:
+        """Move the weights to the machine's memory, and forget the KV cache."""
+        self._raise_if_dead()
+        await self._doze.sleep(self._frontend.sleep)
+
+    async def wake(self) -> None:
+        """Bring the weights back."""
+        self._raise_if_dead()
+        await self._doze.wake(self._frontend.wake)
 
     async def check_health(self) -> None:
         """Check vLLM's own health, and the progress of steps.
@@ -203,11 +207,13 @@ class VllmEngine:
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load a LoRA adapter."""
+        await self._doze.over()
         self._raise_if_dead()
         await self._up.adapters.load(self._frontend, self._up.config, name, folder)
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter that no sequence uses."""
+        await self._doze.over()
         self._raise_if_dead()
         await self._up.adapters.unload(self._frontend, name)
 
@@ -384,13 +390,8 @@ class VllmEngine:
         return sequence.share(self._meter.clock.total()) * self._pool.ranks
 
     def _stall_limit(self) -> float:
-        longest = self._meter.longest_step_s
-        # A CPU engine computes a prompt in one step, whatever its length.
-        prefill = self._meter.prefill_s(self._limits[1])
-        patient = _STALL_PATIENCE * max(longest, prefill)
-        limit = max(_STALL_S, min(_STALL_STEPS * longest, _STALL_STEPS_MOST_S), patient)
         compiling = all(each.sampling.structured and not each.output_tokens for each in self._live.values())
-        return limit * _COMPILE_PATIENCE if compiling else limit
+        return self._meter.stall_limit_s(self._limits[1]) * (_COMPILE_PATIENCE if compiling else 1)
 
     def _raise_if_dead(self) -> None:
         if self._death:

@@ -17,7 +17,7 @@ from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import SimSettings
 from deployments.engines.sim import BatchCore, CoreLimits, Turn
-from deployments.engines.sim.engine import sim_windows
+from deployments.engines.sim.identity import sim_windows
 from deployments.replica.attempts import REPORT_PREFILLED
 from loadtest.simulate.engine.steps import StepLog, StepTimes
 from loadtest.traces import TraceRequest

@@ -160,6 +160,8 @@ class _ReplicaStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaS
     """The replica takes work."""
     REPLICA_STATE_DRAINING: _ReplicaState.ValueType  # 3
     """The replica finishes its work and takes no new work."""
+    REPLICA_STATE_STANDBY: _ReplicaState.ValueType  # 4
+    """The replica is loaded and takes no work until the autoscaler wakes it."""
 
 class ReplicaState(_ReplicaState, metaclass=_ReplicaStateEnumTypeWrapper):
     """State of a replica, as the replica reports it."""
@@ -172,6 +174,8 @@ REPLICA_STATE_READY: ReplicaState.ValueType  # 2
 """The replica takes work."""
 REPLICA_STATE_DRAINING: ReplicaState.ValueType  # 3
 """The replica finishes its work and takes no new work."""
+REPLICA_STATE_STANDBY: ReplicaState.ValueType  # 4
+"""The replica is loaded and takes no work until the autoscaler wakes it."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
 class _DrainReason:
@@ -515,6 +519,7 @@ class Decision(_message.Message):
     COUNTERFACTUALS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the decision; grows by one with each decision of the pool."""
     at_ms: _builtins.int
@@ -535,6 +540,8 @@ class Decision(_message.Message):
     """Measure taken until the replicas are there."""
     reason: _builtins.str
     """Reason of the last step that changed the number."""
+    standby: _builtins.int
+    """Number of replicas that are to stand by beside those: loaded, and without work."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionStep]:
         """Steps that led to the number, in order."""
@@ -568,10 +575,11 @@ class Decision(_message.Message):
         counterfactuals: _abc.Iterable[Global___Counterfactual] | None = ...,
         alarms: _abc.Iterable[_builtins.str] | None = ...,
         seen: Global___DecisionSnapshot | None = ...,
+        standby: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "at_ms", b"at_ms", "counterfactuals", b"counterfactuals", "fence", b"fence", "leader", b"leader", "mode", b"mode", "needed", b"needed", "number", b"number", "reason", b"reason", "relief", b"relief", "replicas", b"replicas", "replicas_before", b"replicas_before", "seen", b"seen", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "at_ms", b"at_ms", "counterfactuals", b"counterfactuals", "fence", b"fence", "leader", b"leader", "mode", b"mode", "needed", b"needed", "number", b"number", "reason", b"reason", "relief", b"relief", "replicas", b"replicas", "replicas_before", b"replicas_before", "seen", b"seen", "standby", b"standby", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -650,6 +658,7 @@ class DecisionSnapshot(_message.Message):
     FAILED_STARTS_FIELD_NUMBER: _builtins.int
     ATTAINMENT_FIELD_NUMBER: _builtins.int
     DEMANDS_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
     ready: _builtins.int
     """Number of replicas that take work."""
     starting: _builtins.int
@@ -666,6 +675,8 @@ class DecisionSnapshot(_message.Message):
     """Number of failed starts in a row."""
     attainment: _builtins.float
     """Part of the last ten minutes' requests within their SLO, 0 to 1. Absent: too few requests."""
+    standby: _builtins.int
+    """Number of replicas that stand by and can be woken. Those that wake are among the starting ones."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Age of the oldest value."""
@@ -692,10 +703,11 @@ class DecisionSnapshot(_message.Message):
         failed_starts: _builtins.int = ...,
         attainment: _builtins.float | None = ...,
         demands: _abc.Iterable[Global___ClassDemand] | None = ...,
+        standby: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "demands", b"demands", "draining", b"draining", "failed_starts", b"failed_starts", "kv_usage", b"kv_usage", "ready", b"ready", "running", b"running", "starting", b"starting", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "demands", b"demands", "draining", b"draining", "failed_starts", b"failed_starts", "kv_usage", b"kv_usage", "ready", b"ready", "running", b"running", "standby", b"standby", "starting", b"starting", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attainment: _TypeAlias = _typing.Literal["attainment"]  # noqa: Y015
     _WhichOneofArgType__attainment: _TypeAlias = _typing.Literal["_attainment", b"_attainment"]  # noqa: Y015
@@ -1583,6 +1595,8 @@ class ReplicaStatus(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _builtins.int
     COST_PER_HOUR_FIELD_NUMBER: _builtins.int
+    WAKE_TIME_FIELD_NUMBER: _builtins.int
+    ASLEEP_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Id of the replica."""
     group_id: _builtins.str
@@ -1625,6 +1639,8 @@ class ReplicaStatus(_message.Message):
     """Number of accelerators that share every layer of its model."""
     cost_per_hour: _builtins.float
     """Price of all its accelerators per hour, in the currency of the settings; 0 without a price."""
+    asleep: _builtins.bool
+    """Whether its engine sleeps, so that its accelerators' memory is free. A standby whose engine can't is only idle."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
         """Time since the last heartbeat."""
@@ -1654,6 +1670,10 @@ class ReplicaStatus(_message.Message):
     @_builtins.property
     def draining_for(self) -> _duration_pb2.Duration:
         """Time since it began to drain. Absent unless the state is DRAINING."""
+
+    @_builtins.property
+    def wake_time(self) -> _duration_pb2.Duration:
+        """Time that its last wake-up took, from the order to the first token. Absent before the first one."""
 
     def __init__(
         self,
@@ -1686,10 +1706,12 @@ class ReplicaStatus(_message.Message):
         gpus: _builtins.int = ...,
         tensor_parallel_size: _builtins.int = ...,
         cost_per_hour: _builtins.float = ...,
+        wake_time: _duration_pb2.Duration | None = ...,
+        asleep: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining_for", b"draining_for", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "start_time", b"start_time", "step_time", b"step_time", "up_time", b"up_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining_for", b"draining_for", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "start_time", b"start_time", "step_time", b"step_time", "up_time", b"up_time", "wake_time", b"wake_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "batch_limit", b"batch_limit", "cost_per_hour", b"cost_per_hour", "drain_reason", b"drain_reason", "draining_for", b"draining_for", "engine_waiting", b"engine_waiting", "gpus", b"gpus", "group_id", b"group_id", "hardware", b"hardware", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "model", b"model", "output_tokens", b"output_tokens", "overloaded", b"overloaded", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "start_time", b"start_time", "state", b"state", "step_time", b"step_time", "tensor_parallel_size", b"tensor_parallel_size", "up_time", b"up_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "asleep", b"asleep", "batch_limit", b"batch_limit", "cost_per_hour", b"cost_per_hour", "drain_reason", b"drain_reason", "draining_for", b"draining_for", "engine_waiting", b"engine_waiting", "gpus", b"gpus", "group_id", b"group_id", "hardware", b"hardware", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "model", b"model", "output_tokens", b"output_tokens", "overloaded", b"overloaded", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "start_time", b"start_time", "state", b"state", "step_time", b"step_time", "tensor_parallel_size", b"tensor_parallel_size", "up_time", b"up_time", "wake_time", b"wake_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,6 +93,10 @@ class Decision:
     attainment: float | None
     """Part of the requests within their SLO, 0 to 1; None where too few requests ended."""
     demands: tuple[ClassDemand, ...]
+    standby: int = 0
+    """Replicas that are to stand by beside `replicas`: loaded, and without work."""
+    standing_by: int = 0
+    """Replicas that stood by and could be woken."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.Decision) -> Decision:
@@ -122,6 +126,8 @@ class Decision:
             failed_starts=seen.failed_starts,
             attainment=seen.attainment if seen.HasField("attainment") else None,
             demands=tuple(map(ClassDemand.from_proto, seen.demands)),
+            standby=wire.standby,
+            standing_by=seen.standby,
         )
 
 

@@ -26,6 +26,7 @@ _STATE_TO_WIRE = {
     ReplicaState.STARTING: admin_pb2.REPLICA_STATE_STARTING,
     ReplicaState.READY: admin_pb2.REPLICA_STATE_READY,
     ReplicaState.DRAINING: admin_pb2.REPLICA_STATE_DRAINING,
+    ReplicaState.STANDBY: admin_pb2.REPLICA_STATE_STANDBY,
 }
 _STATE_FROM_WIRE = {number: name for name, number in _STATE_TO_WIRE.items()}
 

@@ -79,6 +79,8 @@ class Site:
         self.broken = False
         """Nothing that starts ever comes up."""
         self.dead: set[str] = set()
+        self.standing: set[str] = set()
+        """Replicas that were told to stand by."""
         self.point: bytes | None = None
         self.relief = ""
 
@@ -103,8 +105,10 @@ class Site:
                 if name in self.dead:
                     continue
                 stats = {**self.stats, "up_s": now - self.born[name], "kv_usage": 0.3, "largest_batch": 64.0}
-                beat = ReplicaBeat(name, self.record, ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=stats)
+                state = ReplicaState.STANDBY if name in self.standing else ReplicaState.READY
+                beat = ReplicaBeat(name, self.record, state, Windows(64, 10**6, 10**6), (), stats=stats)
                 reply = await self.queue.heartbeat_replica(beat)
+                (self.standing.add if reply.standby else self.standing.discard)(name)
                 self.point, self.relief = reply.point, reply.relief
             await self.queue.heartbeat_router(RouterBeat("A", tuple(self.ready), report=pack_report(self.counts)))
 

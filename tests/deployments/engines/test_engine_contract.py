@@ -366,3 +366,25 @@ async def test_an_adapter_that_can_not_be_loaded_is_refused(started: Started, tm
     await started.engine.unload_adapter("empty")
     recorder, _end = await generate(started.engine, GenerationSpec((5, 6), greedy()))
     assert recorder.tokens
+
+
+async def test_an_engine_that_slept_goes_on_as_before(started: Started) -> None:
+    before, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(12)))
+    await started.engine.sleep()
+    await started.engine.check_health()
+    await started.engine.set_batch_limits(3, None)
+    adapter = asyncio.create_task(started.engine.unload_adapter("nobody has it"))
+    await asyncio.sleep(0)
+    assert not adapter.done()
+    await started.engine.wake()
+    await adapter
+    await started.engine.wake()
+    await started.engine.set_batch_limits(64, None)
+    after, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(12)))
+    assert before.tokens == after.tokens
+    assert 0 == end.cached_tokens or started.identity.hardware == "sim"
+
+
+async def test_an_engine_says_whether_its_platform_can_sleep(started: Started) -> None:
+    """vLLM on a CPU can't: it takes the calls, and frees nothing."""
+    assert (started.identity.hardware == "sim") is started.identity.sleeps

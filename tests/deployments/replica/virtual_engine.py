@@ -12,7 +12,8 @@ from cluster.models import EngineStats, Windows
 from cluster.settings import SimSettings
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.core import BatchCore, CoreLimits
-from deployments.engines.sim.engine import sim_windows, step_seconds
+from deployments.engines.sim.engine import step_seconds
+from deployments.engines.sim.identity import sim_windows
 
 NOISE = 0.05
 

@@ -1,7 +1,7 @@
 -- Shared by all scripts; redis/scripts.py puts it in front of each.
 --
--- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, point
---                        point_version, decision (number of the last), failed_starts failure; times in ms
+-- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, standby
+--                        standby_until, point point_version, decision (number of the last), failed_starts failure; times in ms
 --       2 LIST decisions newest first, "number record"
 -- ARGV: 1 time in ms, or "" for the server's; further ones are each script's own
 local CONTROL, DECISIONS = KEYS[1], KEYS[2]

@@ -38,7 +38,8 @@ LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached to
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that are charged by estimate and not settled
 REPORTS = 33 -- HASH router -> packed {time (ms), its report about its requests}; while it has its lease
-CONTROL = 34 -- HASH the autoscaler's orders: point, relief, relief_until (ms); and its own fields
+CONTROL = 34 -- HASH the autoscaler's orders: point, relief, relief_until (ms), standby ("\nreplica\n" for each),
+--             standby_until (ms); and its own fields
 QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, end of the mark (ms)}
 METERS = 36 -- HASH replica -> packed account as last heard, fields M_* below
 BUDGETS = 37 -- HASH tenant -> packed {day, charges of the month before that day}

@@ -79,9 +79,10 @@ FRONTEND = (
         "vllm.v1.engine.async_llm:AsyncLLM",
         attributes=(
             *("from_vllm_config", "output_handler", "engine_core", "input_processor", "output_processor"),
-            *("vllm_config", "check_health", "shutdown"),
+            *("vllm_config", "check_health", "shutdown", "sleep", "wake_up"),
         ),
     ),
+    Used("vllm.v1.engine.async_llm:AsyncLLM.sleep", passes=("level",)),
     Used(
         "vllm.v1.engine.async_llm:AsyncLLM.from_vllm_config",
         passes=("vllm_config", "usage_context", "stat_loggers", "disable_log_stats"),
@@ -172,12 +173,12 @@ CONFIGURATION = (
             *("enable_prefix_caching", "trust_remote_code", "load_format", "enforce_eager", "generation_config"),
             *("disable_log_stats", "structured_outputs_config", "gpu_memory_utilization", "kv_cache_memory_bytes"),
             *("block_size", "async_scheduling", "enable_chunked_prefill", "speculative_config", "enable_lora"),
-            *("max_loras", "max_cpu_loras", "max_lora_rank"),
+            *("max_loras", "max_cpu_loras", "max_lora_rank", "enable_sleep_mode"),
         ),
         attributes=("create_model_config", "create_engine_config"),
     ),
     Used("vllm.platforms:current_platform"),
-    Used("vllm.platforms.interface:Platform", attributes=("is_cpu", "get_device_name")),
+    Used("vllm.platforms.interface:Platform", attributes=("is_cpu", "get_device_name", "is_sleep_mode_available")),
     Used(
         "vllm.config.vllm:VllmConfig",
         attributes=(
@@ -191,6 +192,7 @@ CONFIGURATION = (
             *("model", "revision", "tokenizer", "tokenizer_revision", "trust_remote_code", "dtype", "quantization"),
             *("max_model_len", "max_logprobs", "logits_processors", "runner_type", "hf_config", "get_vocab_size"),
             *("get_pooling_task", "embedding_size", "is_matryoshka", "matryoshka_dimensions", "model_weights"),
+            "enable_sleep_mode",
         ),
     ),
     Used("vllm.config.cache:CacheConfig", attributes=("num_gpu_blocks", "block_size", "kv_sharing_fast_prefill")),

@@ -29,7 +29,13 @@ CPU_MAX_BATCHED_TOKENS = 2048
 
 
 def engine_arguments(
-    pool: PoolSettings, model: Path | str, *, on_cpu: bool, context_tokens: int | None = None, generates: bool = True
+    pool: PoolSettings,
+    model: Path | str,
+    *,
+    on_cpu: bool,
+    context_tokens: int | None = None,
+    generates: bool = True,
+    can_sleep: bool = False,
 ) -> dict[str, Any]:
     """Build the keyword arguments of `AsyncEngineArgs`.
 
@@ -39,6 +45,7 @@ def engine_arguments(
         on_cpu: whether vLLM's platform is the CPU.
         context_tokens: the model's own context length, for the CPU's token budget where settings give none.
         generates: whether the model generates text.
+        can_sleep: whether vLLM's platform has a sleep mode.
     """
     own = pool.vllm
     arguments: dict[str, Any] = {
@@ -74,6 +81,8 @@ def engine_arguments(
         arguments["structured_outputs_config"]["reasoning_parser"] = own.reasoning_parser
     if own.speculative:
         arguments["speculative_config"] = _speculative(own.speculative)
+    if can_sleep and pool.autoscale.standby:
+        arguments["enable_sleep_mode"] = True
     if slots := own.adapter_slots:
         arguments |= {
             "enable_lora": True,

@@ -122,7 +122,12 @@ def _launch(
     described = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config()
     generates = described.runner_type == "generate"
     arguments = engine_arguments(
-        pool, model, on_cpu=on_cpu, context_tokens=described.max_model_len, generates=generates
+        pool,
+        model,
+        on_cpu=on_cpu,
+        context_tokens=described.max_model_len,
+        generates=generates,
+        can_sleep=current_platform.is_sleep_mode_available(),
     )
     with _socket_folder() as folder, inherited({**variables, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
@@ -228,6 +233,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
         ),
         live_batch_limits=live_batch_limits,
         resumes_penalties=launched.penalties is not Resumes.NOBODY,
+        sleeps=config.model_config.enable_sleep_mode,
     )
 
 

@@ -58,6 +58,10 @@ class ReplicaStatus:
     tensor_parallel_size: int = 0
     cost_per_hour: float = 0.0
     """Price of all its accelerators per hour, in the operator's currency."""
+    wake_time: float | None = None
+    """Time that its last wake-up took, from the order to the first token; None before the first one."""
+    asleep: bool = False
+    """Whether its engine sleeps, so that its accelerators' memory is free."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
@@ -90,4 +94,6 @@ class ReplicaStatus:
             gpus=wire.gpus,
             tensor_parallel_size=wire.tensor_parallel_size,
             cost_per_hour=wire.cost_per_hour,
+            wake_time=duration_from_wire(wire.wake_time) if wire.HasField("wake_time") else None,
+            asleep=wire.asleep,
         )

@@ -124,3 +124,12 @@ def test_ranks_on_one_machine_are_processes_and_on_several_ray_actors() -> None:
         found[name] for name in ("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend")
     )
     assert "mp" == arguments(False)["distributed_executor_backend"]
+
+
+@pytest.mark.parametrize(("can_sleep", "standby", "expected"), [(True, 1, True), (True, 0, None), (False, 1, None)])
+def test_vllm_can_sleep_where_replicas_stand_by_and_its_platform_can(
+    can_sleep: bool, standby: int, expected: bool | None
+) -> None:
+    pool = PoolSettings.model_validate({"autoscale": {"standby": standby}})
+    found = engine_arguments(pool, "model", on_cpu=False, can_sleep=can_sleep)
+    assert found.get("enable_sleep_mode") is expected

@@ -1,0 +1,111 @@
+"""Standbys of a pool as its leader sees and orders them. Pure.
+
+A standby is a replica that its heartbeats report as one. Which replicas stand by is an order of the leader, in force
+until a time; a replica without an order in force takes work. The oldest replicas serve, because the platform removes
+the newest: what it removes then stands by already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from cluster.control.rails import RailRules, backoff_left_s
+from cluster.control.snapshot import GroupSnapshot
+from cluster.queue.heartbeats import PoolView, ReplicaRecord
+from cluster.standby.rule import StandbyDecision, StandbyInput, StandbyLimits, StandbyState, decide_standby
+from penstock.models import ReplicaState
+
+_PART = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyOrder:
+    """A decision on standbys, and who they are."""
+
+    made: StandbyDecision
+    names: tuple[str, ...] = ()
+    """Replicas that are to stand by, those included that the platform removes next."""
+
+    @property
+    def number(self) -> int:
+        """Standbys that are wanted."""
+        return self.made.standby
+
+
+def loaded(view: PoolView) -> list[ReplicaRecord]:
+    """Return the replicas that take work or stand by."""
+    return [one for one in view.replicas if one.state in (ReplicaState.READY, ReplicaState.STANDBY)]
+
+
+def with_standbys(seen: GroupSnapshot, view: PoolView, state: StandbyState) -> GroupSnapshot:
+    """Return the snapshot in which standbys that are ordered to wake count as starting, and those that are not ready
+    yet and are to stand by do not.
+    """
+    present = standing(one.state for one in view.replicas)
+    if not present and not state.standby:
+        return seen
+    coming = seen.starting + present - state.standby
+    if state.serving is not None:
+        # What is beyond both numbers is about to be removed.
+        coming = min(coming, state.serving - seen.ready)
+    coming = max(0, coming)
+    return replace(seen, starting=coming, standby=max(0, present - coming))
+
+
+def order_standbys(
+    limits: StandbyLimits, seen: GroupSnapshot, view: PoolView, serving: int, state: StandbyState,
+    *, most: int, rails: RailRules,
+) -> StandbyOrder:  # fmt: skip
+    """Decide how many replicas stand by beside `serving` ones, and which.
+
+    Args:
+        limits: of the settings.
+        seen: the group, as `with_standbys` returned it.
+        view: the queue's state.
+        serving: replicas that were decided to serve.
+        state: of the last decision.
+        most: most replicas that serve or stand by.
+        rails: bounds of the replica policy.
+    """
+    records = loaded(view)
+    measured = [one.stats["wake_s"] for one in records if "wake_s" in one.stats]
+    if measured:
+        state = replace(state, wake_s=sorted(measured)[math.ceil(_PART * len(measured)) - 1])
+    room = most - serving
+    if backoff_left_s(seen, rails) > 0:
+        # A standby that is not there yet would have to be started.
+        room = min(room, max(0, len(records) - serving))
+    facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=seen.age_s > rails.stale_s)
+    made = decide_standby(limits, facts, state)
+    if not (made.standby or standing(one.state for one in records)):
+        return StandbyOrder(made)
+    return StandbyOrder(made, sleepers({one.replica_id: one.stats.get("up_s", 0.0) for one in records}, serving))
+
+
+def most_with_standbys(serving: int, most: int, affordable: float | None, price: float) -> int:
+    """Return how many replicas there may be, serving or standing by.
+
+    Args:
+        serving: replicas that serve.
+        most: bound of the settings.
+        affordable: replicas that the budget pays for; None for no bound.
+        price: of a standby, as part of that of a replica that serves.
+    """
+    if affordable is None or price <= 0:
+        return most
+    return min(most, serving + max(0, math.floor((affordable - serving) / price + 1e-9)))
+
+
+def sleepers(ages: Mapping[str, float], serving: int) -> tuple[str, ...]:
+    """Return the replicas that are to stand by: all but the oldest `serving` ones. `ages`: seconds since each was first
+    ready.
+    """
+    ordered = sorted(ages, key=lambda name: (-ages[name], name))
+    return tuple(ordered[max(0, serving) :])
+
+
+def standing(states: Iterable[ReplicaState]) -> int:
+    """Count the standbys among replicas in these states."""
+    return sum(state is ReplicaState.STANDBY for state in states)

@@ -1,0 +1,119 @@
+"""Standbys from the leader's decision to the replicas that it names, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.autoscaler.store import Commit
+from cluster.models import Windows
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from penstock.models import ReplicaState
+from penstock.values.steps import Relief
+from tests.cluster.autoscaler.conftest import Backend
+from tests.cluster.autoscaler.scaled_pool import TICK_S, Site, both
+from tests.cluster.queue.backends import entry
+
+ROOM = Windows(sequences=4, kv_tokens=10**6, prefill_tokens=10**6)
+
+
+@pytest.mark.parametrize("backend", ["in-process", "redis-7.0"], indirect=True)
+async def test_an_order_reaches_the_replica_it_names_until_its_time_is_over(backend: Backend) -> None:
+    store, queue = backend.store(), backend.queue()
+
+    async def heard(name: str) -> bool | None:
+        reply = await queue.heartbeat_replica(ReplicaBeat(name, b"", ReplicaState.READY, ROOM, ()))
+        found: bool | None = reply.standby
+        return found
+
+    assert [None, None] == [await heard("r1"), await heard("r10")]
+    await store.lead("a", 60)
+    until_ms = (await queue.observe()).time_ms + 45_000
+    await store.commit("a", 1, Commit(b"", 3, Relief.NONE, until_ms, b"{}", 1, ("r10", "r2")))
+    assert [False, True, True] == [await heard("r1"), await heard("r10"), await heard("r2")]
+    await store.commit("a", 1, Commit(b"", 3, Relief.NONE, until_ms, b"{}", 1))
+    assert [False, False] == [await heard("r1"), await heard("r10")]
+    backend.clock.advance(46)
+    assert [None, None] == [await heard("r1"), await heard("r10")]
+
+
+@pytest.mark.parametrize("backend", ["in-process", "redis-7.0"], indirect=True)
+async def test_a_standby_gets_no_request_and_one_that_wakes_does(backend: Backend) -> None:
+    queue = backend.queue()
+
+    async def beat(state: ReplicaState) -> None:
+        await queue.heartbeat_replica(ReplicaBeat("r1", b"", state, ROOM, ()))
+        await queue.heartbeat_router(RouterBeat("A", ("r1",)))
+
+    for _ in range(8):
+        await beat(ReplicaState.STANDBY)
+        backend.clock.advance(1)
+    assert (await queue.submit("A", entry("e1"))).grant is None
+    await beat(ReplicaState.STANDBY)
+    assert () == (await queue.collect("A")).grants
+    await beat(ReplicaState.READY)
+    assert ["e1"] == [grant.request_id for grant in (await queue.collect("A")).grants]
+
+
+@both
+async def test_replicas_stand_by_before_they_go_and_wake_before_others_start(backend: Backend) -> None:
+    site = Site(backend, standby=4, standby_price=0.3, cold_start_s=120.0)
+    site.cold_s = 120.0
+    scaler = site.scaler()
+    await site.run(scaler, 3)
+    busy = await site.run(scaler, 24, rate=60.0)
+    top = busy[-1].replicas
+    assert top >= 3
+    quiet = await site.run(scaler, 30)
+    fewer = quiet[-1]
+    started = max(site.platform.told)
+
+    assert fewer.replicas < top
+    assert top == fewer.replicas + fewer.standby == site.platform.target
+    assert fewer.standby == len(site.standing) == fewer.standing_by
+    # The newest sleep: the platform removes these first.
+    assert set(site.ready[fewer.replicas :]) == site.standing
+    assert fewer.before == fewer.replicas
+
+    again = await site.run(scaler, 16, rate=60.0)
+    assert started == max(site.platform.told)
+    assert again[-1].replicas == again[-1].ready > fewer.replicas
+
+
+async def test_the_next_leader_keeps_the_standbys(local: Backend) -> None:
+    site = Site(local, 6, standby=4, standby_price=0.1)
+    first = site.scaler("a")
+    await site.run(first, 40)
+    before = set(site.standing)
+    assert before
+    await first.resign()
+    [made] = await site.run(site.scaler("b"), 1)
+    assert made.standby >= len(before)
+    assert before <= site.standing
+
+
+async def test_all_wake_while_nobody_leads(local: Backend) -> None:
+    site = Site(local, 6, standby=4, standby_price=0.1)
+    scaler = site.scaler()
+    await site.run(scaler, 40)
+    assert site.standing
+    await site.live(4 * TICK_S)
+    assert not site.standing
+
+
+async def test_a_store_that_lost_everything_has_its_standbys_back_after_a_tick(local: Backend) -> None:
+    site = Site(local, 6, standby=4, standby_price=0.1)
+    scaler = site.scaler()
+    made = await site.run(scaler, 40)
+    local.forget()
+    [again] = await site.run(scaler, 1)
+    assert made[-1].standby == again.standby > 0
+    await site.live(3.0)
+    assert again.standby == len(site.standing)
+
+
+async def test_an_advisory_decision_sends_nobody_to_sleep(local: Backend) -> None:
+    site = Site(local, 6, mode="advisory", standby=4, standby_price=0.1)
+    made = await site.run(site.scaler(), 40)
+    assert made[-1].replicas < 6
+    assert {0} == {one.standby for one in made}
+    assert not site.standing
