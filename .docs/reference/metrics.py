@@ -66,8 +66,8 @@ def _router() -> CollectorRegistry:
 
 def _replica() -> CollectorRegistry:
     metrics = ReplicaMetrics("pool", "replica", EngineStats)
-    # Anything that is asked of these two is there, so every metric is shown.
-    metrics.watch(MagicMock(), MagicMock())
+    # Anything that is asked of these is there, so every metric is shown.
+    metrics.watch(MagicMock(), MagicMock(), MagicMock())
     return metrics.registry
 
 

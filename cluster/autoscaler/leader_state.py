@@ -31,9 +31,9 @@ class PoolMemory:
     slow: SlowState = field(default_factory=SlowState)
     meter: Meter = field(default_factory=Meter)
     starts: Starts = field(default_factory=Starts)
-    standby: StandbyState = field(default_factory=StandbyState)
     group: str = ""
     """Group of the last replicas, whose step model is used while there are none; empty if there never were any."""
+    standby: StandbyState = field(default_factory=StandbyState)
 
     def up_to(self, at: float) -> PoolMemory:
         """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
@@ -107,7 +107,7 @@ class PoolMemory:
         standby = fields.get("standby", {})
         for name in ("released", "returns"):
             standby[name] = tuple(standby.get(name, ()))
-        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), StandbyState(**standby), group)
+        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group, StandbyState(**standby))
 
 
 def _need_fields(need: Need) -> list[float]:

@@ -54,6 +54,7 @@ class AutoscalerMetrics(Collector):
         yield "replicas_needed", "Replicas needed, before hysteresis and rails.", {}, made.needed
         yield "replicas_ready", "Replicas that take work.", {}, made.ready
         yield "replicas_starting", "Replicas that were asked for and take no work yet.", {}, made.starting
+        yield "replicas_standby", "Replicas that are to stand by: loaded, and without work.", {}, made.standby
         for step in made.steps:
             if step.name in ("demand", "growth", "backlog", "batch"):
                 yield "term_replicas", "What each term asks for, in replicas.", {"term": step.name}, step.value

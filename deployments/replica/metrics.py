@@ -14,6 +14,7 @@ from deployments.replica.attempts import AttemptTable
 from deployments.replica.control_metrics import ControlMetrics
 from deployments.replica.governor import Governor
 from deployments.replica.output_log import OutputLog
+from deployments.replica.standby import Standby
 
 
 class ReplicaMetrics:
@@ -52,9 +53,9 @@ class ReplicaMetrics:
         ).labels(*values)
         self._stats = stats
 
-    def watch(self, table: AttemptTable, governor: Governor) -> None:
-        """Read engine, table and control loop at each scrape."""
-        self.registry.register(_Live(self._labels, self._stats, table))
+    def watch(self, table: AttemptTable, governor: Governor, standby: Standby) -> None:
+        """Read engine, table, control loop and standby at each scrape."""
+        self.registry.register(_Live(self._labels, self._stats, table, standby))
         self.registry.register(ControlMetrics(self._labels, governor))
 
     def ended(self, log: OutputLog) -> None:
@@ -70,10 +71,13 @@ class ReplicaMetrics:
 
 
 class _Live(Collector):
-    def __init__(self, labels: dict[str, str], stats: Callable[[], EngineStats], table: AttemptTable) -> None:
+    def __init__(
+        self, labels: dict[str, str], stats: Callable[[], EngineStats], table: AttemptTable, standby: Standby
+    ) -> None:
         self._labels = labels
         self._stats = stats
         self._table = table
+        self._standby = standby
 
     def collect(self) -> Iterable[Metric]:
         stats = self._stats()
@@ -86,9 +90,16 @@ class _Live(Collector):
             "penstock_replica_slots_held": ("Attempts that hold a slot.", self._table.sequences),
             "penstock_replica_prefill_tokens": ("Outstanding prompt tokens.", self._table.prefill_tokens),
             "penstock_replica_parked": ("Attempts whose router is gone.", self._table.parked),
+            "penstock_replica_standby": ("1 while it stands by without work.", float(self._standby.resting)),
+            "penstock_replica_asleep": ("1 while its engine sleeps.", float(self._standby.asleep)),
+            "penstock_replica_wake_seconds": (
+                "Duration of the last wake-up of its engine, 0 before the first.",
+                self._standby.wake_s or 0.0,
+            ),
         }
         counters = {
             "penstock_replica_steps": ("Engine steps.", stats.steps),
+            "penstock_replica_standbys": ("Standbys that have ended.", self._standby.wakes),
             "penstock_replica_orphaned_attempts": ("Attempts that ended without a receiver.", self._table.orphans),
             "penstock_replica_orphaned_gpu_seconds": (
                 "Accelerator seconds of such attempts.",

@@ -210,8 +210,8 @@ class Replica:
             lambda: (table.interactive, table.interactive_started),
             generates=identity.model.task is ModelTask.GENERATE,
         )
-        metrics.watch(table, governor)
         standby = Standby(self._engine, identity, table, self._report_now, self._give_up)
+        metrics.watch(table, governor, standby)
         return _Running(
             identity, table, governor, standby, PoolOrders(plan.pool_settings, self._account, governor, standby)
         )

@@ -86,9 +86,10 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
     known = pool.replicas.announcements
     stored = look.stored if look is not None else None
     told = stored.target if stored is not None and mode is ControlMode.ACTIVE else None
-    wanted = pool.settings.replicas if told is None else told
-    starting = max(0, wanted - pool.replicas.ready())
     newest = look.newest if look is not None else None
+    standby = newest.standby if newest is not None else 0
+    wanted = pool.settings.replicas if told is None else max(0, told - standby)
+    starting = max(0, wanted - pool.replicas.ready())
     failing = starting or (newest is not None and newest.seen.failed_starts)
     return api.PoolStatus(
         name=pool.name,

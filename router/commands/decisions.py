@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show what the autoscaler decided, and why. needed: replicas that the load needs. ready: replicas that work, "
-        "and after + those that start. waiting: requests in the queue. relief: what the pool gives up for lack of "
-        "replicas. Below the table are the steps from the load to the number of the newest decision: each with its "
-        "result in replicas and its reason."
+        "Show what the autoscaler decided, and why. replicas: those that serve, and after + those that stand by. "
+        "needed: replicas that the load needs. ready: replicas that work, and after + those that start. waiting: "
+        "requests in the queue. relief: what the pool gives up for lack of replicas. Below the table are the steps from "
+        "the load to the number of the newest decision: each with its result in replicas and its reason."
     )
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     parser.add_argument(
@@ -106,7 +106,8 @@ def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
             str(made.number),
             f"{at:%m-%d %H:%M:%S}",
             Text(made.mode),
-            f"{made.replicas_before} > {made.replicas}" if changed else str(made.replicas),
+            (f"{made.replicas_before} > {made.replicas}" if changed else str(made.replicas))
+            + (f"+{made.standby}" if made.standby else ""),
             str(made.needed),
             f"{made.ready}+{made.starting}" if made.starting else str(made.ready),
             f"{made.waiting:.0f}",

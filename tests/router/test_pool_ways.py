@@ -64,6 +64,10 @@ ENTRY: dict[str, Any] = {
         "up_window_s": 30.0,
         "down_window_s": 100.0,
         "stale_s": 20.0,
+        "standby": 2,
+        "standby_least": 1,
+        "standby_price": 0.5,
+        "wake_s": 5.0,
     },
     "rollout": {
         "surge": 1,

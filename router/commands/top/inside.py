@@ -19,6 +19,9 @@ def replica_lines(row: ReplicaRow, pool: PoolStatus) -> list[Line]:
     if replica.state is ReplicaState.DRAINING:
         why = DRAINS[replica.drain_reason]
         state = [span(f"draining for {span_of(replica.draining_for)}{': ' if why else ''}{why}", Look.WARN)]
+    if replica.state is ReplicaState.STANDBY:
+        asleep = "its engine sleeps" if replica.asleep else "its engine is awake and has no work"
+        state = [span(f"standby: {asleep}", Look.DIM)]
     speculated = (
         f", {number(replica.accepted_draft_tokens)} of them speculated" if replica.accepted_draft_tokens else ""
     )
@@ -33,6 +36,7 @@ def replica_lines(row: ReplicaRow, pool: PoolStatus) -> list[Line]:
         ("overloaded", [span("even the smallest batch misses the SLO", Look.BAD) if replica.overloaded else "no"]),
         ("output", [f"{number(row.tokens)} tokens/s, {number(replica.output_tokens)} since its start{speculated}"]),
         ("up", [f"{span_of(replica.up_time)}, its start took {span_of(replica.start_time)}"]),
+        ("last wake-up", [NOTHING if replica.wake_time is None else f"took {span_of(replica.wake_time)}"]),
         ("model", [replica.model or NOTHING]),
         ("hardware", [f"{replica.hardware or NOTHING}, {replica.gpus or NOTHING} GPUs, tensor parallel size ",
                       f"{replica.tensor_parallel_size or NOTHING}"]),

@@ -38,7 +38,7 @@ class ReplicaRow:
     """Tightest SLO of the inter-token latency."""
 
 
-_STATES = (ReplicaState.DRAINING, ReplicaState.STARTING, ReplicaState.READY)
+_STATES = (ReplicaState.DRAINING, ReplicaState.STARTING, ReplicaState.READY, ReplicaState.STANDBY)
 _ORDERS: dict[str, Callable[[ReplicaRow], float]] = {
     "state": lambda row: _STATES.index(row.replica.state),
     "running": lambda row: -row.replica.running,

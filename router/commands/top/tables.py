@@ -49,7 +49,9 @@ def _drains(pool: PoolStatus) -> int:
 
 def _replicas(pool: PoolStatus) -> Span:
     ready = _ready(pool)
-    return span(f"{ready}/{pool.wanted_replicas}", Look.PLAIN if ready >= pool.wanted_replicas else Look.WARN)
+    standing = sum(each.state is ReplicaState.STANDBY for each in pool.replicas)
+    text = f"{ready}/{pool.wanted_replicas}" + (f"+{standing}" if standing else "")
+    return span(text, Look.PLAIN if ready >= pool.wanted_replicas else Look.WARN)
 
 
 def attainment(pool: PoolStatus, part: float | None) -> Span:
@@ -99,6 +101,8 @@ def _state(row: ReplicaRow) -> Span:
         return span(f"silent {span_of(replica.heartbeat_age)}", Look.BAD)
     if not replica.linked:
         return span("no link", Look.BAD)
+    if replica.state is ReplicaState.STANDBY:
+        return span("asleep" if replica.asleep else "standby", Look.DIM)
     return span(
         "overload" if replica.overloaded else replica.state.value, Look.WARN if replica.overloaded else Look.GOOD
     )

@@ -29,7 +29,7 @@ export function goodput(pool) {
 
 export function counts(pool) {
   const of = (state) => pool.replicas.filter((each) => each.state === state).length;
-  return { ready: of("ready"), draining: of("draining"), starting: Math.max(of("starting"), pool.starting ?? 0) };
+  return { ready: of("ready"), standby: of("standby"), draining: of("draining"), starting: Math.max(of("starting"), pool.starting ?? 0) };
 }
 
 // What is wrong with a pool, in sentences.

@@ -21,6 +21,7 @@ from cluster.control.replica_rules import SlowState
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import Windows
 from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterReport
+from cluster.standby.rule import StandbyState
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
@@ -326,6 +327,7 @@ def test_a_leaders_memory_survives_the_handover() -> None:
         metered((0, {"a": counts(0)}), (10, {"a": counts(30, judged=4, met=1)})),
         Starts((1.0,), frozenset({"r1"}), (40.0,), 2, 3.0, 7),
         "group",
+        StandbyState(4, (90.0, 120.0), (60.0,), 2, 1.5),
     )
 
     assert memory == PoolMemory.from_bytes(memory.to_bytes())
@@ -335,7 +337,7 @@ def test_a_leaders_memory_survives_the_handover() -> None:
 def test_a_leader_takes_over_from_a_release_that_wrote_less_down() -> None:
     fields = json.loads(PoolMemory(SlowState((Need(1.0, 0.5, 2, 3.0, UNKNOWN_SHAPE),))).to_bytes())
     fields["slow"]["needs"] = [need[:3] for need in fields["slow"]["needs"]]
-    del fields["slow"]["relief"], fields["group"]
+    del fields["slow"]["relief"], fields["group"], fields["standby"]
 
     assert PoolMemory(SlowState((Need(1.0, 0.5, 2),))) == PoolMemory.from_bytes(json.dumps(fields).encode())
 

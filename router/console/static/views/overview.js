@@ -33,7 +33,7 @@ function pool(one, change) {
   const target = one.operating_point?.attainment ?? null;
   const promised = Object.values(one.operating_point ?? {}).some((each) => each?.ttft_p99_s || each?.itl_p95_s);
   const missed = promised && good.part !== null && target !== null && good.part < target;
-  const { ready, starting, draining } = counts(one);
+  const { ready, standby, starting, draining } = counts(one);
   const rate = tokenRate(one.name);
   const slots = one.replicas.reduce((sum, each) => sum + (each.state === "ready" ? each.batch_limit : 0), 0);
   const worries = troubles(one);
@@ -55,7 +55,7 @@ function pool(one, change) {
         chart: meter(slots ? one.running / slots : 0, { label: `${percent(slots ? one.running / slots : 0)} of the places used` }),
       }),
       tile("Replicas", count(ready), {
-        note: [`take work`, starting ? `${starting} starting` : "", draining ? `${draining} draining` : "", one.wanted_replicas ? `${one.wanted_replicas} wanted` : ""].filter(Boolean).join(", "),
+        note: [`take work`, starting ? `${starting} starting` : "", standby ? `${standby} standing by` : "", draining ? `${draining} draining` : "", one.wanted_replicas ? `${one.wanted_replicas} wanted` : ""].filter(Boolean).join(", "),
         state: ready ? "" : "bad",
       }),
       tile("Output tokens per second", rate === null ? "–" : short(rate), {

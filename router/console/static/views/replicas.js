@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { count, counted, percent, seconds, short } from "../format.js";
 import { badge, facts, heading, section } from "../parts.js";
 
-const STATES = { ready: "good", starting: "info", draining: "warn" };
+const STATES = { ready: "good", starting: "info", draining: "warn", standby: "info" };
 
 export const replicas = {
   name: "replicas",
@@ -46,6 +46,7 @@ function replica(one, promise) {
     facts([
       ["group", one.group_id],
       ["up for", one.up_time ? seconds(one.up_time) : null],
+      ["wake-up took", one.wake_time !== null && one.wake_time !== undefined ? seconds(one.wake_time) : null],
       ["start took", one.start_time ? seconds(one.start_time) : null],
       ["drains for", one.draining_for !== null && one.draining_for !== undefined ? seconds(one.draining_for) : null],
       ["tokens", short(one.output_tokens)],
@@ -55,6 +56,7 @@ function replica(one, promise) {
 }
 
 function state(one) {
+  if (one.asleep) return `${one.state}: asleep`;
   return one.drain_reason ? `${one.state}: ${one.drain_reason}` : one.state;
 }
 
