@@ -29,8 +29,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show what the autoscaler decided, and why. replicas: those that serve, and after + those that stand by. "
         "needed: replicas that the load needs. ready: replicas that work, and after + those that start. waiting: "
-        "requests in the queue. relief: what the pool gives up for lack of replicas. Below the table are the steps from "
-        "the load to the number of the newest decision: each with its result in replicas and its reason."
+        "requests in the queue. relief: what the pool gives up for lack of replicas. Below the table are the steps "
+        "from the load to the number of the newest decision: each with its result in replicas and its reason."
     )
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     parser.add_argument(

@@ -386,5 +386,5 @@ async def test_an_engine_that_slept_goes_on_as_before(started: Started) -> None:
 
 
 async def test_an_engine_says_whether_its_platform_can_sleep(started: Started) -> None:
-    """vLLM on a CPU can't: it takes the calls, and frees nothing."""
+    """A CPU's can't: vLLM takes the calls, and frees nothing."""
     assert (started.identity.hardware == "sim") is started.identity.sleeps
