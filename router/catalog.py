@@ -144,14 +144,22 @@ class Catalog:
             return info, await tokenizer.encode_prompt(prompt)
 
     async def encode_inputs(
-        self, pool: Pool, texts: Texts, max_tokens: int | None, tenant: str, *, keep_end: bool
+        self,
+        pool: Pool,
+        texts: Texts,
+        max_tokens: int | None,
+        tenant: str,
+        *,
+        keep_end: bool,
+        of: Announcement | None = None,
     ) -> list[EncodedInput]:
-        """Return the token ids of texts, or pairs of texts, as `Tokenizer.encode_inputs`. Tenants take turns.
+        """Return the token ids of texts, or pairs of texts, as `Tokenizer.encode_inputs`, by the tokenizer of a pool or
+        of one of its replicas. Tenants take turns.
 
         Raises:
             NoReplicaError: for the reasons of `model`.
         """
-        _info, tokenizer = await self.model(pool)
+        _info, tokenizer = await self.model(pool, of)
         async with self._fair_turns.turn(tenant):
             return await tokenizer.encode_inputs(texts, max_tokens, keep_end=keep_end)
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cluster.errors import InvalidRequestError, NoReplicaError, PenstockError
+from cluster.errors import InvalidRequestError, NoReplicaError, PenstockError, UnavailableError
 from cluster.models import NOTHING_TO_SAMPLE, ModelInfo, PoolingSpec
+from cluster.trust.announcement import Announcement
 from penstock.models import ModelTask, RequestClass
 from router.affinity import CacheSalts, Trail
 from router.catalog import Catalog
@@ -42,9 +43,13 @@ class OpenPooling:
     """A request whose groups wait or run."""
 
     generation: Generation
-    model: ModelInfo
     sizes: tuple[int, ...]
     """Number of inputs of each group."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Names of the classes of the model that has read it."""
+        return self.generation.info.pooling.labels if self.generation.info is not None else ()
 
     def vectors(self) -> list[bytes]:
         """Return the vector of each input, once the request has ended well.
@@ -126,7 +131,7 @@ class PoolingAdmission:
             self._catalog.check_open(pool, caller)
             model = self._catalog.require(pool)
             check_task(checked, model)
-            encoded = await self._encode(checked, pool, model, caller.tenant)
+            encoded = await self._encode(checked, pool, model, caller.tenant, None)
             self._catalog.check_open(pool, caller)
         except NoReplicaError:
             if counted:
@@ -134,7 +139,15 @@ class PoolingAdmission:
                 tokens = sum(likely_tokens(each) for each in (*checked.inputs, *checked.queries))
                 pool.admission.demand.arrived(checked.request_class, tokens, 0, 0, 1)
             raise
-        groups = self._groups(checked, encoded, model, caller.tenant, pool.name)
+        ranges = plan(
+            [len(each.ids) for each in encoded], most_groups(self._policies.of(caller.tenant, pool.name).quota)
+        )
+        groups = _groups(checked, encoded, model, ranges)
+        named = any(isinstance(each, TokenPrompt) for each in (*checked.inputs, *checked.queries))
+
+        async def read_anew(of: Announcement) -> tuple[ModelInfo, tuple[InputGroup, ...]]:
+            return await self._read_anew(checked, caller.tenant, pool, ranges, of, task=model.task)
+
         admitted = Admitted(
             _as_generation(checked, len(groups)),
             caller,
@@ -150,23 +163,41 @@ class PoolingAdmission:
             arrived_at,
             counted,
             groups,
+            None if named else read_anew,
             way=way,
         )
         sizes = tuple(len(group.pooling.lengths) for group in groups)
-        return OpenPooling(await self._admission.line_up(admitted), model, sizes)
+        return OpenPooling(await self._admission.line_up(admitted), sizes)
+
+    async def _read_anew(
+        self,
+        checked: CheckedPooling,
+        tenant: str,
+        pool: Pool,
+        ranges: Sequence[tuple[int, int]],
+        of: Announcement,
+        *,
+        task: ModelTask,
+    ) -> tuple[ModelInfo, tuple[InputGroup, ...]]:
+        model, _tokenizer = await self._catalog.model(pool, of)
+        check_task(checked, model)
+        if model.task is not task:
+            raise UnavailableError(f"the task of {pool.name!r} changed while a request waited; send it again")
+        return model, _groups(checked, await self._encode(checked, pool, model, tenant, of), model, ranges)
 
     async def _encode(
-        self, checked: CheckedPooling, pool: Pool, model: ModelInfo, tenant: str
+        self, checked: CheckedPooling, pool: Pool, model: ModelInfo, tenant: str, of: Announcement | None
     ) -> Sequence[EncodedInput]:
+        async def encode_all(inputs: Sequence[PooledInput], field: str) -> list[EncodedInput]:
+            return await self._encode_all(inputs, checked.cut, pool, model, tenant, field=field, of=of)
+
         if checked.kind is not PoolingKind.SCORE:
-            return await self._encode_all(checked.inputs, checked.cut, pool, model, tenant, "inputs")
+            return await encode_all(checked.inputs, "inputs")
         if model.task is ModelTask.EMBED:
-            queries = await self._encode_all(checked.queries, checked.cut, pool, model, tenant, "queries")
-            documents = await self._encode_all(checked.inputs, checked.cut, pool, model, tenant, "documents")
-            return (*queries, *documents)
+            return (*await encode_all(checked.queries, "queries"), *await encode_all(checked.inputs, "documents"))
         pairs = _pairs(checked)
         most = _most(checked.cut, model)
-        encoded = await self._catalog.encode_inputs(pool, pairs, most, tenant, keep_end=_keeps_end(checked.cut))
+        encoded = await self._catalog.encode_inputs(pool, pairs, most, tenant, keep_end=_keeps_end(checked.cut), of=of)
         check_lengths([len(each.ids) for each in encoded], model, "documents")
         return encoded
 
@@ -177,13 +208,15 @@ class PoolingAdmission:
         pool: Pool,
         model: ModelInfo,
         tenant: str,
+        *,
         field: str,
+        of: Announcement | None,
     ) -> list[EncodedInput]:
         check_token_ids(inputs, model, field)
         most, keep_end = _most(cut, model), _keeps_end(cut)
         texts = [each.text for each in inputs if isinstance(each, TextPrompt)]
         of_texts = iter(
-            await self._catalog.encode_inputs(pool, texts, most, tenant, keep_end=keep_end) if texts else ()
+            await self._catalog.encode_inputs(pool, texts, most, tenant, keep_end=keep_end, of=of) if texts else ()
         )
         encoded = [
             EncodedInput(_cut(each.ids, most, keep_end=keep_end)) if isinstance(each, TokenPrompt) else next(of_texts)
@@ -192,27 +225,29 @@ class PoolingAdmission:
         check_lengths([len(each.ids) for each in encoded], model, field)
         return encoded
 
-    def _groups(
-        self, checked: CheckedPooling, encoded: Sequence[EncodedInput], model: ModelInfo, tenant: str, pool: str
-    ) -> tuple[InputGroup, ...]:
-        lengths = [len(each.ids) for each in encoded]
-        check_lengths(lengths, model, "inputs")
-        # A model's own number of dimensions is no cut, and not every model could do one.
-        dimensions = None if checked.dimensions == model.pooling.size else checked.dimensions
-        found = []
-        for first, end in plan(lengths, most_groups(self._policies.of(tenant, pool).quota)):
-            part = encoded[first:end]
-            second_at = tuple(len(each.ids) if each.second_at is None else each.second_at for each in part)
-            pairs = any(each.second_at is not None for each in part)
-            spec = PoolingSpec(
-                model.task,
-                tuple(lengths[first:end]),
-                dimensions,
-                checked.activation,
-                second_at if pairs else (),
-            )
-            found.append(InputGroup([token for each in part for token in each.ids], spec))
-        return tuple(found)
+
+def _groups(
+    checked: CheckedPooling, encoded: Sequence[EncodedInput], model: ModelInfo, ranges: Sequence[tuple[int, int]]
+) -> tuple[InputGroup, ...]:
+    """Return the groups of inputs that are in these ranges.
+
+    Raises:
+        InvalidRequestError: an input has none or more tokens than the model takes.
+    """
+    lengths = [len(each.ids) for each in encoded]
+    check_lengths(lengths, model, "inputs")
+    # A model's own number of dimensions is no cut, and not every model could do one.
+    dimensions = None if checked.dimensions == model.pooling.size else checked.dimensions
+    found = []
+    for first, end in ranges:
+        part = encoded[first:end]
+        second_at = tuple(len(each.ids) if each.second_at is None else each.second_at for each in part)
+        pairs = any(each.second_at is not None for each in part)
+        spec = PoolingSpec(
+            model.task, tuple(lengths[first:end]), dimensions, checked.activation, second_at if pairs else ()
+        )
+        found.append(InputGroup([token for each in part for token in each.ids], spec))
+    return tuple(found)
 
 
 def _in_pool(checked: CheckedPooling, route: Route) -> CheckedPooling:

@@ -201,11 +201,15 @@ class Admission:
         Raises:
             InvalidRequestError: that replica's model can't serve it.
             NoReplicaError: the replica has gone.
+            UnavailableError: that replica's model would answer with something else.
         """
         pool, checked = admitted.pool, admitted.checked
         of = pool.replicas.announcements.get(replica_id)
         if of is None:
             raise NoReplicaError(f"replica {replica_id!r} of {pool.name!r} has gone", 1.0)
+        if admitted.read_anew is not None:
+            model, groups = await admitted.read_anew(of)
+            return replace(admitted, info=model, groups=groups)
         check_generates(of.model)
         info, ids = await self._catalog.encode(pool, checked.prompt, admitted.caller.tenant, of)
         params, _n = resolve(checked, info, len(ids))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
 from cluster.models import ModelInfo, PoolingSpec
+from cluster.trust.announcement import Announcement
 from penstock.models import OutputParsing, SamplingParams, Unenforced
 from router.affinity import Trail
 from router.dispatch.pool import Pool
@@ -23,6 +24,10 @@ class InputGroup:
     ids: Sequence[int]
     """Token ids of all inputs, one after another."""
     pooling: PoolingSpec
+
+
+ReadAnew = Callable[[Announcement], Awaitable[tuple[ModelInfo, tuple[InputGroup, ...]]]]
+"""Function that reads the inputs of a request anew for a replica with another tokenizer, in as many groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Admitted:
     """Whether it counts as demand."""
     groups: tuple[InputGroup, ...] = ()
     """Groups of inputs, one for each choice; empty for a generation, where all choices have the same prompt."""
+    read_anew: ReadAnew | None = None
+    """None for a generation, and for inputs that nobody can read anew, because they name token ids."""
     token_bytes: Mapping[int, bytes] | None = None
     """Texts of the model's tokens, by id, for log probabilities; None without these, and where they are not known."""
     unenforced: tuple[Unenforced, ...] = ()

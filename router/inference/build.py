@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
+from cluster.errors import ModelChangedError
 from cluster.queue.entries import QueueEntry
 from cluster.telemetry.tracing.context import RequestTrace, TraceSampling
 from cluster.trust.resume_token import ResumeToken
@@ -77,11 +78,11 @@ class Builder:
             unenforced=admitted.unenforced,
             trace=trace,
         )
-        generation.task, generation.since_ms = admitted.info.task, since_ms
+        generation.info, generation.since_ms = admitted.info, since_ms
         if trace is not None and self._tracing is not None and self._tracing.text_characters and not admitted.groups:
             generation.prompt = admitted.checked.prompt
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
-        if not admitted.groups and not admitted.checked.names_ids:
+        if admitted.read_anew is not None if admitted.groups else not admitted.checked.names_ids:
             for choice in choices:
                 choice.again = partial(self._again, admitted, generation, choice)
         return generation
@@ -89,12 +90,14 @@ class Builder:
     async def _again(self, admitted: Admitted, generation: Generation, choice: Choice, replica_id: str) -> pb.Start:
         """Return the start of a choice with the ids of a replica's tokenizer."""
         found = await self._translate(admitted, replica_id)
+        if found.groups:
+            _read_all(generation, choice, found)
         start = _start(found, choice.index, choice.start.trace_parent)
-        if choice.index == 0:
+        if choice.index == 0 or found.groups:
             digest = found.info.tokenizer_digest
             generation.ticket = replace(generation.ticket, prompt_tokens=found.prompt_tokens, tokenizer_digest=digest)
         if not choice.metering.attempts:
-            choice.metering = AttemptMetering(choice.index, found.prompt_tokens, Prices.of(found.pool.settings))
+            choice.metering = _metering(found, choice.index, Prices.of(found.pool.settings))
         if not choice.tokens and asks_logprobs(start.sampling):
             choice.output.expect_logprobs(found.ids[0], found.token_bytes)
         return start
@@ -140,11 +143,34 @@ class Builder:
         )
         choice.wait.known_tokens = pool.affinity.known_tokens(admitted.trail)
         if group is not None:
-            # Each group has a prompt of its own.
-            choice.metering = AttemptMetering(index, len(group.ids), prices, shares_prompt=False)
+            choice.metering = _metering(admitted, index, prices)
         if asks_logprobs(start.sampling):
             choice.output.expect_logprobs(admitted.ids[0], admitted.token_bytes)
         return choice
+
+
+def _read_all(generation: Generation, choice: Choice, found: Admitted) -> None:
+    """Give all groups of a request to the model that one of them meets.
+
+    Raises:
+        ModelChangedError: another model has begun with some of them. Vectors of two models can't be compared.
+    """
+    digest = found.info.tokenizer_digest
+    if any(not each.state.waits and each.start.tokenizer_digest != digest for each in generation.choices):
+        raise ModelChangedError(choice.entry.request_id)
+    generation.info = found.info
+    for each in generation.choices:
+        if each is not choice and each.state.waits:
+            each.start = _start(found, each.index, each.start.trace_parent)
+            if not each.metering.attempts:
+                each.metering = _metering(found, each.index, Prices.of(found.pool.settings))
+
+
+def _metering(admitted: Admitted, index: int, prices: Prices) -> AttemptMetering:
+    if not admitted.groups:
+        return AttemptMetering(index, admitted.prompt_tokens, prices)
+    # Each group has a prompt of its own.
+    return AttemptMetering(index, len(admitted.groups[index].ids), prices, shares_prompt=False)
 
 
 def _start(admitted: Admitted, index: int, trace_parent: str) -> pb.Start:
