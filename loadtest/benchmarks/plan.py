@@ -18,7 +18,6 @@ from loadtest.plan.measured.held_out import (
     ALONE,
     HeldOut,
     as_json,
-    hold_out,
     hold_out_gpus,
     hold_out_models,
     leave_one_shape_out,
@@ -26,6 +25,7 @@ from loadtest.plan.measured.held_out import (
     usable,
     verdicts,
 )
+from loadtest.plan.measured.recipes import as_run
 from loadtest.plan.verbs.check_points import show_scores
 
 POINTS = ("vllm_silicon_h100.csv", "vllm_silicon_more.csv")
@@ -59,7 +59,7 @@ def main() -> int:
     for file in files:
         check_there(file, "--points")
     console = screen()
-    points = [point for file in files for point in read_points(file)]
+    points = as_run(point for file in files for point in read_points(file))
     scores = score(points)
     clean = score(usable(points))
     show_scores(scores, console)
@@ -71,13 +71,14 @@ def main() -> int:
             f"{figures['tpot_in_range']:.0%} and {figures['ttft_in_range']:.0%}",
             highlight=False,
         )
+    (models, models_first), (gpus, gpus_first) = hold_out_models(points), hold_out_gpus(points)
     parts = {
         "leave_one_shape_out": leave_one_shape_out(points),
         "leave_one_shape_out_points_alone": leave_one_shape_out(points, ALONE),
-        "hold_out_model": hold_out_models(points),
-        "hold_out_gpu": hold_out_gpus(points),
-        "hold_out_model_ttft": hold_out(points, lambda point: point.config.model, ttft=True),
-        "hold_out_gpu_ttft": hold_out(points, lambda point: point.config.system, ttft=True),
+        "hold_out_model": models,
+        "hold_out_gpu": gpus,
+        "hold_out_model_ttft": models_first,
+        "hold_out_gpu_ttft": gpus_first,
     }
     titles = {
         "leave_one_shape_out": "One pair of lengths left out, held to the prior, mean TPOT error",
@@ -98,7 +99,8 @@ def main() -> int:
     for each in said:
         console.print(
             f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points} points, 90 % sure: "
-            f"{each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
+            f"{each.wrong_yes} wrong yes, {each.wrong_no} wrong no; on {each.odd} points that contradict others "
+            f"{each.odd_yes} wrong yes",
             highlight=False,
         )
     if options.json is not None:

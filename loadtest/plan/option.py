@@ -201,10 +201,28 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
     budgets = [each for each in STEP_TOKENS if each < largest] + [largest]
     found = [_with_budget(engine, load, promise, budget, most) for budget in budgets]
     # With small steps a long prompt takes many of them.
-    quick = [each for each in found if _long_prompt_s(engine, load, each) <= TTFT_PART * promise.ttft_p99_s] or found
+    quick = [each for each in found if _long_prompt_part(engine, load, promise, each) <= 1] or found
     # A batch so small that steps with prompts are rarer than the percentile keeps the SLO on paper only.
-    calm = [each for each in quick if _whole_step_s(engine, each, shape) <= promise.itl_p95_s]
-    return max(calm or quick, key=lambda each: (each.rate, each.step_tokens))
+    calm = [each for each in quick if _whole_step_part(engine, load, promise, each) <= 1]
+    if calm or len(quick) == len(found):
+        return max(calm or quick, key=lambda each: (each.rate, each.step_tokens))
+    # None is both: the one that comes nearest.
+    return min(
+        found,
+        key=lambda each: max(
+            _long_prompt_part(engine, load, promise, each), _whole_step_part(engine, load, promise, each)
+        ),
+    )
+
+
+def _long_prompt_part(engine: Engine, load: Load, promise: Promise, operation: Operation) -> float:
+    """Return the seconds to the first token of a long prompt, over those that its steps may take."""
+    return _long_prompt_s(engine, load, operation) / (TTFT_PART * promise.ttft_p99_s)
+
+
+def _whole_step_part(engine: Engine, load: Load, promise: Promise, operation: Operation) -> float:
+    """Return the seconds of a full step over those of the longest gap."""
+    return _whole_step_s(engine, operation, load.shape) / promise.itl_p95_s
 
 
 def _long_prompt_s(engine: Engine, load: Load, operation: Operation) -> float:

@@ -131,7 +131,8 @@ _Split: TypeAlias = Callable[[Iterable[int], Iterable[Layout]], tuple[list[Engin
 
 def _usual(shape: ModelShape, gpu: Gpu, sizes: Sequence[int], split: _Split) -> tuple[list[Engine], list[Rejected]]:
     """List the splits that make sense where nobody asked for one: tensor parallel, over servers where one is too
-    small, and by groups where latent vectors would be copied to every rank.
+    small, by stages where accelerators reach each other over PCIe, and by groups where latent vectors would be copied
+    to every rank.
     """
     fits, too_large = split(sizes, [Layout()])
     if not fits:
@@ -141,6 +142,11 @@ def _usual(shape: ModelShape, gpu: Gpu, sizes: Sequence[int], split: _Split) -> 
             too_large += lost
             if any(not each.starved for each in fits):
                 break
+    if gpu.slow_link:
+        # Stages pass on a row per token where ranks reduce whole activations twice a layer.
+        for stages in STAGES:
+            inside = [size for size in sizes if size * stages <= gpu.domain]
+            fits = [*fits, *split(inside, [Layout(pipeline=stages)])[0]]
     if shape.latent is not None and shape.experts is not None:
         shared, lost = split((1,), [Layout(data=each) for each in GROUPS])
         fits, too_large = [*fits, *shared], [*too_large, *lost]

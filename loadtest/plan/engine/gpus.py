@@ -55,6 +55,11 @@ class Gpu:
         """Default limits of a step in vLLM: tokens, sequences."""
         return (8192, 1024) if self.large else (2048, 256)
 
+    @property
+    def slow_link(self) -> bool:
+        """Whether accelerators reach each other over PCIe only."""
+        return self.domain > 1 and self.link <= _SLOW_LINK
+
     def reduce_bandwidth(self, ranks: int) -> float:
         """Return the bandwidth at which so many accelerators reduce. Measured on two cards behind PCIe it is half of
         the part that NVLink reaches.
@@ -115,13 +120,17 @@ GPUS = {
         _gpu("a100-pcie", 80 * GIB, 1.935, (312, 312, 312), 32, "a100 80gb pcie"),
         _gpu("a100-40-pcie", 40 * GIB, 1.555, (312, 312, 312), 32, "a100 pcie 40gb"),
         _gpu("a800", 80 * GIB, 2.039, (312, 312, 312), 200, "a800 80gb"),
-        # Ada
-        _gpu("l4", 23_034 * MIB, 0.3, (121, 242, 242), 32),
+        # Ada. Llama-3.1-8B in fp8 with vLLM 0.10, submitted to MLPerf for one L40S and one H100 by the same house, took
+        # 1.5 times the arithmetic of the data sheet's ratio. L4 and RTX 6000 have still less power per operation.
+        _gpu("l4", 23_034 * MIB, 0.3, (121, 242, 242), 32, arithmetic=1.5),
         _gpu("l20", 46_068 * MIB, 0.864, (119.5, 239, 239), 32),
         _gpu("l40", 46_068 * MIB, 0.864, (181, 362, 362), 32),
-        _gpu("l40s", 46_068 * MIB, 0.864, (362, 733, 733), 32),
+        _gpu("l40s", 46_068 * MIB, 0.864, (362, 733, 733), 32, arithmetic=1.5),
         _gpu("rtx4090", 25_250_627_584, 1.008, (165, 330, 330), 32, "rtx 4090", "4090", arithmetic=0.70),
-        _gpu("rtx6000ada", 49_140 * MIB, 0.96, (364, 728, 728), 32, "rtx 6000 ada", "rtx 6000 ada generation"),
+        _gpu(
+            "rtx6000ada", 49_140 * MIB, 0.96, (364, 728, 728), 32,
+            "rtx 6000 ada", "rtx 6000 ada generation", arithmetic=1.5,
+        ),
         # Hopper
         _gpu("h100", 80 * GIB, 3.35, (989, 1978, 1978), 450, "h100 80gb hbm3", seen=True),
         _gpu("h100-pcie", 80 * GIB, 2.0, (756, 1513, 1513), 32),

@@ -16,9 +16,9 @@ from cluster.control.step_model import Shape
 from cluster.errors import SettingsError, TraceError, plain_reason
 from loadtest.plan.engine.architectures import find_shape
 from loadtest.plan.engine.gpus import Gpu, find_gpu
-from loadtest.plan.engine.memory import size
+from loadtest.plan.engine.memory import Sizing, size
 from loadtest.plan.engine.precision import canonical
-from loadtest.plan.engine.prior import Coefficients, FirstTokens, prior
+from loadtest.plan.engine.prior import Coefficients, FirstTokens, StepPrior, prior
 from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.engine.steady import Steady, steady
 
@@ -33,6 +33,7 @@ DEVIATION = math.sqrt(math.pi / 2)
 Z_90 = 1.645
 """Half of the range that holds 90 % of a normal distribution, in standard deviations."""
 _NOTHING = ("", "nan", "none", "null", "0", "0.0")
+_CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "half": 2.0, "fp8": 1.0}
 COLUMNS = (
     "model_path", "system", "precision", "isl", "osl", "batch_size", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms",
 )  # fmt: skip
@@ -46,6 +47,16 @@ class Config:
     system: str
     precision: str
     tensor_parallel: int
+    """Accelerators that split each layer's attention."""
+    groups: int = 1
+    """Groups with attention of their own that share the experts."""
+    kv_element_bytes: float = 2.0
+
+    @property
+    def split(self) -> str:
+        """The number of accelerators, and how the model is split over them in words."""
+        shared = f" DP {self.groups}" if self.groups > 1 else ""
+        return f"{self.tensor_parallel}{shared}{', fp8 KV' if self.kv_element_bytes < 2 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +66,30 @@ class Point:
     config: Config
     shape: Shape
     clients: int
+    """Of each group."""
     ttft_s: float
     tpot_s: float
     layout: str = ""
     """Reason why it can't be scored: a split beside tensor parallelism, or a missing value. Empty for none."""
     version: str = ""
     """Version of the engine, where the file tells it."""
+    cache_told: bool = False
+    """Whether the file tells the data type of the KV cache."""
 
     @property
     def odd(self) -> bool:
-        """Whether it belongs to engines whose points contradict the others by a factor: vLLM 0.12 on small models in
-        fp8 and single points. They are scored and not fitted.
+        """Whether it contradicts other points by a factor. Such points are scored and not fitted:
+
+        - vLLM 0.12 on small models in fp8, on Qwen3-235B, and single points;
+        - MiniMax on B200 with vLLM 0.17, whose recipe switched two kinds of fast kernels for experts off;
+        - 512 clients of gpt-oss on H100, whose times per token are half of those of 64 clients, behind a long queue.
         """
-        name = self.config.model.lower()
-        return self.config.precision == "fp8" and ("llama-3.1-8b" in name or "qwen3-32b" in name)
+        name, version = self.config.model.lower(), self.version
+        if "gpt-oss" in name and "h100" in self.config.system.lower() and self.clients >= 512:
+            return True
+        slow_experts = "minimax" in name and version.startswith("0.17.")
+        old = any(each in name for each in ("llama-3.1-8b", "qwen3-32b", "qwen3-235b"))
+        return self.config.precision == "fp8" and (slow_experts or old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +117,9 @@ class PriorErrors:
         return abs(math.log1p(error)) <= Z_90 * DEVIATION * size
 
 
-PRIOR, FOREIGN = PriorErrors(0.08, 0.19, True), PriorErrors(0.16, 0.28, False)
+PRIOR, FOREIGN = PriorErrors(0.07, 0.17, True), PriorErrors(0.16, 0.28, False)
 """As the points of the fit have it, and as fits without one model have it."""
-DENSE = PriorErrors(0.08, 0.28, False)
+DENSE = PriorErrors(0.09, 0.28, False)
 """The same for dense models like those of the fit: a fit without one of them errs on its steps as on the others."""
 LEAST_DENSE = 7_000_000_000
 
@@ -125,6 +146,8 @@ class Score:
             "system": self.config.system,
             "precision": self.config.precision,
             "tp": self.config.tensor_parallel,
+            "groups": self.config.groups,
+            "kv_bytes": self.config.kv_element_bytes,
             "points": self.points,
             "median_tpot_error": _median(self.tpot),
             "median_ttft_error": _median(self.ttft),
@@ -205,20 +228,25 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
             raise TraceError(str(path), line, name, f"must be a number above 0, got {row[name]!r}")
         return value
 
-    config = Config(row["model_path"], row["system"], row["precision"], int(number("tp_size")))
+    ranks, groups = int(number("tp_size")), 1 if _alone(row, "attention_dp_size") else int(number("attention_dp_size"))
+    cache = (row.get("kv_cache_dtype") or "").strip().lower()
+    kv_bytes = 1.0 if cache.startswith("fp8_") else _CACHES.get(cache)
+    if kv_bytes is None:
+        raise TraceError(str(path), line, "kv_cache_dtype", f"must be auto, bf16 or fp8, got {cache!r}")
+    config = Config(row["model_path"], row["system"], row["precision"], ranks, groups, kv_bytes)
     shape, clients = Shape(number("isl"), number("osl")), int(number("batch_size"))
     for name in ("silicon_ttft_ms", "silicon_tpot_ms"):
         if (row[name] or "").strip().lower() in _NOTHING:
             return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
     ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
-    return Point(config, shape, clients, ttft_s, tpot_s, _layout(row), row.get("backend_version") or "")
-
-
-def _layout(row: dict[str, str]) -> str:
-    names = {"pp_size": "pipeline", "attention_dp_size": "attention data parallel", "moe_ep_size": "expert parallel"}
-    split = [f"{text} {row[name]}" for name, text in names.items() if row.get(name) not in (None, "", "1", "1.0")]
     # Experts that are split whole over the ranks of one tensor-parallel group take the same time.
-    return ", ".join(text for text in split if not text.startswith("expert"))
+    layout = "" if _alone(row, "pp_size") else f"pipeline {row['pp_size']}"
+    version = row.get("backend_version") or ""
+    return Point(config, shape, clients, ttft_s, tpot_s, layout, version, cache_told=bool(cache))
+
+
+def _alone(row: dict[str, str], name: str) -> bool:
+    return row.get(name) in (None, "", "0", "0.0", "1", "1.0")
 
 
 @lru_cache(maxsize=256)
@@ -241,12 +269,10 @@ def predict(
     point: Point, found: Known, coefficients: Coefficients | None = None, first: FirstTokens | None = None
 ) -> Steady | None:
     """Predict a point with the prior; None where the model would not fit."""
-    parallel = point.config.tensor_parallel
-    length = point.shape.peak_tokens
-    room = size(found.shape, found.gpu, parallel, found.precision, length=length)
+    room = room_of(point, found)
     if not room.fits:
         return None
-    engine = prior(found.shape, found.gpu, parallel, found.precision, coefficients=coefficients, first_tokens=first)
+    engine = engine_of(point.config, found, coefficients, first)
     tokens, sequences = found.gpu.step_limits
     return steady(
         engine,
@@ -255,6 +281,36 @@ def predict(
         kv_tokens=room.kv_tokens,
         step_tokens=tokens,
         max_sequences=sequences,
+    )
+
+
+def engine_of(
+    config: Config, found: Known, coefficients: Coefficients | None = None, first: FirstTokens | None = None
+) -> StepPrior:
+    """Return the prior of an engine that was measured."""
+    return prior(
+        found.shape,
+        found.gpu,
+        config.tensor_parallel,
+        found.precision,
+        kv_element_bytes=config.kv_element_bytes,
+        coefficients=coefficients,
+        groups=config.groups,
+        first_tokens=first,
+    )
+
+
+def room_of(point: Point, found: Known) -> Sizing:
+    """Return the memory of an engine that was measured."""
+    config = point.config
+    return size(
+        found.shape,
+        found.gpu,
+        config.tensor_parallel,
+        found.precision,
+        kv_element_bytes=config.kv_element_bytes,
+        length=point.shape.peak_tokens,
+        groups=config.groups,
     )
 
 
@@ -272,7 +328,7 @@ def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> 
             skipped[(config.model, config.system, config.precision, why or "does not fit as we size it")] += 1
             continue
         groups[config].append((got.itl_s / point.tpot_s - 1, got.ttft_s / point.ttft_s - 1))
-        bounds[config] = errors_of(found, config.tensor_parallel)
+        bounds[config] = errors_of(found, config.tensor_parallel, config.groups)
     scores = [
         Score(config, len(errors), [e[0] for e in errors], [e[1] for e in errors], bounds[config])
         for config, errors in sorted(groups.items(), key=lambda item: _order(item[0]))
@@ -302,5 +358,7 @@ def errors_of(found: Known, tensor_parallel: int, lanes: int = 1) -> PriorErrors
     return DENSE if plain and usual and near else FOREIGN
 
 
-def _order(config: Config) -> tuple[str, str, str, int]:
-    return config.model, config.system, config.precision, config.tensor_parallel
+def _order(config: Config) -> tuple[str, str, str, int, int, float]:
+    return (
+        config.model, config.system, config.precision, config.groups, config.tensor_parallel, config.kv_element_bytes,
+    )  # fmt: skip

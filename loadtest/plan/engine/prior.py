@@ -1,8 +1,10 @@
 """Step model of an engine without measurements, from data sheets and coefficients.
 
-The coefficients were fitted once to 559 points of vLLM that others measured: Llama-3.1-70B in fp8 and fp4, Qwen3-32B in
+The coefficients were fitted once to 546 points of vLLM that others measured: Llama-3.1-70B in fp8 and fp4, Qwen3-32B in
 bf16, gpt-oss-120b in mxfp4, MiniMax-M2.5 in fp8 and fp4 and Kimi-K2.5 in int4 and fp4, on H100, H200, B200 and B300 at
-tensor parallel sizes 1 to 8. Points with a queue are left out. Every model counts as the square root of its points.
+tensor parallel sizes 1 to 8. Points with a queue are left out. Times per token and to the first one are fitted
+together, with the data type of the KV cache and the lengths of each run. Every model counts as the square root of its
+points.
 `make bench-plan` prints the errors, and those of fits without one model or one accelerator. A profile or measured
 points replace the prior.
 """
@@ -24,55 +26,58 @@ __all__ = ["Coefficients", "FirstToken", "FirstTokens", "StepPrior", "prior"]
 class Coefficients:
     """Constants of the prior: factors on the ideal time of each part, and seconds."""
 
-    weight_read: float = 1.17
-    fp4_read: float = 1.3
+    weight_read: float = 1.16
+    fp4_read: float = 1.33
     """Further factor on dense weights in fp4: activations are quantised on the way."""
     expert_read: float = 1.0
     int4_read: float = 1.56
     """Factor on experts in int4 beside `weight_read`; Marlin kernels widen what they read."""
-    mxfp4_read: float = 0.414
+    mxfp4_read: float = 0.438
     """The same for mxfp4. Where it is below 1 the time is in `widening`."""
-    kv_read: float = 1.08
-    kv_blackwell: float = 0.622
+    kv_read: float = 1.29
+    kv_blackwell: float = 0.888
     """Further factor on the KV cache on Blackwell."""
-    kv_latent: float = 0.807
+    kv_latent: float = 0.824
     """Further factor on latent vectors."""
     kv_multi_head: float = 1.4
     """Further factor where every head has its own keys and values. Runs of Llama-2-7B read 1.4 to 2.3 times the ideal;
     they are not among the points of the fit."""
-    compute: float = 1.43
-    compute_blackwell: float = 2.11
-    experts_fp8: float = 5.42
+    compute: float = 1.46
+    compute_blackwell: float = 1.9
+    experts_fp8: float = 4.0
     """Factor on the arithmetic of routed experts before the correction for narrow ones: Hopper, fp8 and bf16."""
-    experts_mxfp4: float = 3.45
-    experts_int4: float = 2.61
-    experts_fp8_blackwell: float = 5.37
-    experts_fp4_blackwell: float = 1.88
-    experts_mxfp4_blackwell: float = 1.5
-    narrow: float = 221
+    experts_mxfp4: float = 3.23
+    experts_int4: float = 1.98
+    experts_fp8_blackwell: float = 4.47
+    experts_fp4_blackwell: float = 2.04
+    experts_mxfp4_blackwell: float = 2.33
+    narrow: float = 130
     """Width of an expert on one rank at which grouped multiplications take twice as long per operation."""
-    rows: float = 16.7
+    rows: float = 17.0
     """Rows that an expert computes at least."""
-    widening: float = 53.9
+    widening: float = 53.6
     """The same where weights are widened before they are multiplied."""
     widening_blackwell: float = 1.9
     """Further factor on widened weights and their arithmetic on Blackwell. Ordinary units widen them, which grew by a
     fifth since Hopper; the matrix units, whose new instructions Marlin does not use, by 2.3. No point of the fit has
     such an engine.
     """
-    gathering: float = 0.958
-    layer_s: float = 5.19e-5
-    layer_blackwell: float = 0.944
-    moe_layer_s: float = 2.82e-5
-    latent_layer_s: float = 1.19e-5
-    split_layer_s: float = 1.75e-5
+    gathering: float = 0.942
+    layer_s: float = 5.92e-5
+    layer_blackwell: float = 0.92
+    moe_layer_s: float = 2.53e-5
+    latent_layer_s: float = 1.42e-5
+    split_layer_s: float = 1.23e-5
     """Seconds per layer where it is split over several GPUs, for two reductions."""
-    all_reduce: float = 1.88
-    attention: float = 1.35
+    all_reduce: float = 1.76
+    routing: float = 5.5
+    """Passes over the rows of a token's experts in memory: they are gathered, written between the two multiplications
+    and added up."""
+    attention: float = 1.44
     """Factor on the attention of prompts at the peak of bf16."""
-    request_s: float = 2.93e-5
+    request_s: float = 3.02e-5
     """Seconds per sequence in the batch."""
-    sharpness: float = 4.55
+    sharpness: float = 3.46
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,10 @@ class FirstTokens:
     Those of dense models on Hopper are chosen so that engines of two versions err alike; the others are fitted.
     """
 
-    dense: FirstToken = field(default_factory=lambda: FirstToken(0.02, 1.6, 1.15))
-    moe: FirstToken = field(default_factory=lambda: FirstToken(0.0054, 4.8, 1.11))
-    dense_blackwell: FirstToken = field(default_factory=lambda: FirstToken(0.055, 1.0, 1.13))
-    moe_blackwell: FirstToken = field(default_factory=lambda: FirstToken(0.0108, 4.7, 1.52))
+    dense: FirstToken = field(default_factory=lambda: FirstToken(0.025, 1.6, 1.15))
+    moe: FirstToken = field(default_factory=lambda: FirstToken(0.0089, 3.9, 1.34))
+    dense_blackwell: FirstToken = field(default_factory=lambda: FirstToken(0.049, 1.5, 1.39))
+    moe_blackwell: FirstToken = field(default_factory=lambda: FirstToken(0.013, 3.6, 1.59))
 
     def of(self, shape: ModelShape, gpu: Gpu) -> FirstToken:
         """Return those of a model on an accelerator."""
@@ -132,6 +137,9 @@ def prior(
         targets = min(shape.experts.active, groups)
         sent = 3 * shape.hidden * targets * shape.experts.layers / tensor_parallel
         reduce_s += c.all_reduce * sent / gpu.reduce_bandwidth(tensor_parallel * groups)
+    if shape.experts is not None:
+        row = 2 * (shape.hidden + shape.experts.width / tensor_parallel)
+        reduce_s += c.routing * shape.experts.active * shape.experts.layers * row / gpu.bandwidth
     state_s = shape.recurrent.state_bytes * 2 / tensor_parallel / gpu.bandwidth if shape.recurrent else 0.0
     return StepPrior(
         StepModel(floor, reduce_s, kv_s),

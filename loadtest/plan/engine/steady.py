@@ -42,9 +42,9 @@ def itl_of(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> f
     if not prompt:
         return decode
     chunks, each, attended = _chunks(shape, batch, step_tokens)
-    # Where prompts fill more than every step, their work goes on in all steps.
-    part = batch * chunks / max(1.0, shape.output_tokens)
-    mixed = engine.step(batch, batch + each, context, attended)
+    # Where prompts fill more than every step, their work goes on in all steps. Groups wait for each other's prompts.
+    part = engine.groups * batch * chunks / max(1.0, shape.output_tokens)
+    mixed = engine.step(batch, batch + each, context, attended, alone=each)
     return decode + part * (mixed - decode)
 
 
@@ -59,7 +59,7 @@ def _chunks(shape: Shape, batch: float, step_tokens: int) -> tuple[int, float, f
 def prefill_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
     """Return the seconds of the steps that compute one prompt beside a batch that decodes."""
     chunks, each, attended = _chunks(shape, batch, step_tokens)
-    return chunks * engine.step(batch + 1, batch + each, batch * shape.mix.kv_tokens, attended)
+    return chunks * engine.step(batch + 1, batch + each, batch * shape.mix.kv_tokens, attended, alone=each)
 
 
 def first_token_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:

@@ -45,9 +45,14 @@ class Roofline:
     groups: int = 1
     """Groups of requests whose tokens meet the same experts in a step."""
 
-    def seconds(self, tokens: float) -> float:
-        """Return the seconds that a step with so many tokens takes for them."""
-        return self.dense_s(tokens) + self.experts_s(tokens)
+    def seconds(self, tokens: float, alone: float = 0.0) -> float:
+        """Return the seconds that a step with so many tokens takes for them.
+
+        Args:
+            tokens: of a group.
+            alone: of these, tokens of a prompt that the other groups have none of. All share the work of its experts.
+        """
+        return self.dense_s(tokens) + self.experts_s(tokens - alone * (1 - 1 / self.groups))
 
     def dense_s(self, tokens: float) -> float:
         """Return the part of all weights but the experts'."""
@@ -93,7 +98,14 @@ class StepPrior:
     """Seconds per computed token of a prompt and token of the context before it."""
     first: FirstToken = field(default_factory=FirstToken)
 
-    def step(self, sequences: float, tokens: float, kv_tokens: float, attended: float = 0.0) -> float:
+    @property
+    def groups(self) -> int:
+        """Groups of requests that step together and share the experts."""
+        return self.roofline.groups if self.roofline else 1
+
+    def step(
+        self, sequences: float, tokens: float, kv_tokens: float, attended: float = 0.0, alone: float = 0.0
+    ) -> float:
         """Return the seconds that a step takes.
 
         Args:
@@ -101,9 +113,10 @@ class StepPrior:
             tokens: computed, of decodes and prompts.
             kv_tokens: context tokens read.
             attended: sum over the computed tokens of prompts of the context before each.
+            alone: tokens of a prompt that other groups have none of.
         """
         seconds = self.steps.predict(tokens, kv_tokens) + self.request_s * sequences + self.attention_s * attended
-        return seconds + self.roofline.seconds(tokens) if self.roofline else seconds
+        return seconds + self.roofline.seconds(tokens, alone) if self.roofline else seconds
 
     def prompt_work_s(self, tokens: float) -> float:
         """Return the seconds of arithmetic on a prompt alone: what grows with it, without the reads of weights."""

@@ -64,7 +64,7 @@ def read_own(path: Path) -> list[OwnPoint]:
                 ),
             )
             for each in read_points(path)
-            if not each.layout
+            if not each.layout and each.config.groups == 1
         ]  # fmt: skip
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -74,6 +74,7 @@ def read_own(path: Path) -> list[OwnPoint]:
         raise SettingsError(f"points: {path} must hold one JSON object")
     for tool, is_it, read in _TOOLS:
         if is_it(data):
+            _check_schema(path, tool, data)
             return [read(_Fields(path, tool, part)) for part in _parts(tool, data)]
     tools = ", ".join(tool for tool, _, _ in _TOOLS)
     raise SettingsError(f"points: {path} is of no known tool; known are {tools}, and a CSV of points")
@@ -84,6 +85,19 @@ def _parts(tool: str, data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     if tool == "guidellm":
         return [each for each in data["benchmarks"] if isinstance(each, Mapping)]
     return [data]
+
+
+def _check_schema(path: Path, tool: str, data: Mapping[str, Any]) -> None:
+    """Refuse a format of a version that nothing is known of.
+
+    Raises:
+        SettingsError: it is one.
+    """
+    metadata = data.get("metadata")
+    version = metadata.get("version") if isinstance(metadata, Mapping) else None
+    if tool == "guidellm" and version is not None and version not in _GUIDELLM_SCHEMAS:
+        known = " or ".join(str(each) for each in _GUIDELLM_SCHEMAS)
+        raise SettingsError(f"points: {path}: metadata.version must be {known}, got {version!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,15 @@ class _Fields:
         value = self.get(*place)
         return value if isinstance(value, str) else ""
 
+    def refuse(self, reason: str, *place: str) -> None:
+        """Refuse a file in which a place has a value.
+
+        Raises:
+            SettingsError: it has one.
+        """
+        if self.get(*place) is not None:
+            raise SettingsError(f"points: {self.path}: {'.'.join(place)} is {self.get(*place)!r}: {reason}")
+
     def point(self, shape: Shape, clients: float, tpot_s: float, ttft_s: float, engine: OwnEngine) -> OwnPoint:
         """Return the point, with its clients by Little's law where there is no number of them.
 
@@ -145,20 +168,30 @@ def under_way(rate: float, shape: Shape, tpot_s: float, ttft_s: float) -> float:
     return rate * (ttft_s + tpot_s * max(0.0, shape.output_tokens - 1))
 
 
+_DRAFTS = "points of speculative decoding say nothing of steps"
+
+
 def _vllm(fields: _Fields) -> OwnPoint:
+    fields.refuse(_DRAFTS, "spec_decode_acceptance_length")
     done = fields.number("completed")
     shape = Shape(fields.number("total_input_tokens") / done, fields.number("total_output_tokens") / done)
     tpot, ttft = fields.perhaps("mean_tpot_ms") / 1e3, fields.perhaps("mean_ttft_ms") / 1e3
     clients = fields.perhaps("max_concurrency")
-    if math.isnan(clients):
-        clients = under_way(done / fields.number("duration"), shape, tpot, ttft)
-    tensor = fields.perhaps("tensor_parallel_size")
+    # At a rate the concurrency is a cap on what comes.
+    if math.isnan(clients) or not math.isnan(fields.perhaps("request_rate")):
+        came = under_way(done / fields.number("duration"), shape, tpot, ttft)
+        clients = came if math.isnan(clients) else min(clients, came)
+    # What `--metadata` adds are texts.
+    tensor = str(fields.get("tensor_parallel_size") or "")
     engine = OwnEngine(
         fields.text("model_id"),
-        tensor_parallel=0 if math.isnan(tensor) else int(tensor),
+        tensor_parallel=int(tensor) if tensor.isdecimal() else 0,
         version=fields.text("vllm_version"),
     )
     return fields.point(shape, min(clients, done), tpot, ttft, engine)
+
+
+_GUIDELLM_SCHEMAS = (1, 2)
 
 
 def _guidellm(fields: _Fields) -> OwnPoint:
@@ -190,29 +223,65 @@ def _aiperf(fields: _Fields) -> OwnPoint:
             raise SettingsError(f"points: {fields.path}: {name}.unit must be one of {known}, got {unit!r}")
         return part.perhaps(name, "avg") * _UNITS[unit]
 
+    version = fields.get("schema_version")
+    if version is not None and str(version).partition(".")[0] != "1":
+        raise SettingsError(f"points: {fields.path}: schema_version must be 1 and a minor one, got {version!r}")
     shape = Shape(part.number("input_sequence_length", "avg"), part.number("output_sequence_length", "avg"))
-    tpot, ttft = seconds("inter_token_latency"), seconds("time_to_first_token")
-    config = fields.get("input_config")
-    where = _Fields(fields.path, fields.tool, config) if isinstance(config, Mapping) else fields
-    clients = where.perhaps("loadgen", "concurrency")
+    # Its first version called the tag of a first token "ttft".
+    first = "time_to_first_token" if part.get("time_to_first_token") is not None else "ttft"
+    tpot, ttft = seconds("inter_token_latency"), seconds(first)
+    clients, model = _aiperf_config(fields)
+    rate = part.perhaps("request_throughput", "avg")
     if math.isnan(clients):
         clients = under_way(part.number("request_throughput", "avg"), shape, tpot, ttft)
-    names = where.get("endpoint", "model_names")
-    model = str(names[0]) if isinstance(names, list) and names else ""
+    elif not math.isnan(rate):
+        # A rate beside it makes the concurrency a cap.
+        clients = min(clients, max(1.0, under_way(rate, shape, tpot, ttft)) * _SLACK)
     return fields.point(shape, clients, tpot, ttft, OwnEngine(model))
+
+
+_SLACK = 1.1
+"""Requests under way by the rate may be this factor too few, because a run's last ones leave the engine empty."""
+
+
+def _aiperf_config(fields: _Fields) -> tuple[float, str]:
+    """Return concurrency and model in `input_config`: of versions up to 0.8 by flags, later by phases."""
+    config = fields.get("input_config")
+    where = _Fields(fields.path, fields.tool, config if isinstance(config, Mapping) else fields.data)
+    phases = [each for each in where.get("phases") or () if isinstance(each, Mapping)]
+    measured = [each for each in phases if not each.get("exclude_from_results") and each.get("name") != "warmup"]
+    if phases:
+        concurrency = _Fields(fields.path, fields.tool, measured[-1] if measured else {}).perhaps("concurrency")
+    else:
+        concurrency = where.perhaps("loadgen", "concurrency")
+    names = where.get("endpoint", "model_names") or where.get("models", "items") or where.get("models")
+    first = names[0] if isinstance(names, list) and names else names
+    model = first.get("name") if isinstance(first, Mapping) else first
+    return concurrency, model if isinstance(model, str) else ""
 
 
 def _inference_perf(fields: _Fields) -> OwnPoint:
     good = "successes"
-    shape = Shape(fields.number(good, "prompt_len", "mean"), fields.number(good, "output_len", "mean"))
-    tpot = fields.perhaps(good, "latency", "time_per_output_token", "mean")
-    if math.isnan(tpot):
-        tpot = fields.perhaps(good, "latency", "inter_token_latency", "mean")
+    # Newer versions count a prompt's tokens in "prompt_tokens", with those from the server's cache.
+    prompts = (good, "prompt_len") if fields.get(good, "prompt_len") is not None else (good, "prompt_tokens")
+    prompt, output = fields.number(*prompts, "mean"), fields.number(good, "output_len", "mean")
+    total = fields.perhaps(*prompts, "total")
+    cached = fields.perhaps(*prompts, "cached")
+    part = cached / total if cached > 0 and total > 0 else 0.0
+    shape = Shape(prompt, output, part * prompt)
     ttft = fields.perhaps(good, "latency", "time_to_first_token", "mean")
-    rate = fields.perhaps(good, "throughput", "requests_per_sec")
-    if math.isnan(rate):
-        rate = fields.number("load_summary", "achieved_rate")
-    return fields.point(shape, under_way(rate, shape, tpot, ttft), tpot, ttft, OwnEngine())
+    whole = fields.perhaps(good, "latency", "request_latency", "mean")
+    # Its time per token is that between messages, of which a server may send two per token or one for several.
+    tpot = (whole - ttft) / (output - 1) if output > 1 else math.nan
+    if not tpot > 0:
+        tpot = fields.perhaps(good, "latency", "time_per_output_token", "mean")
+    clients = fields.perhaps("load_summary", "concurrency")
+    if math.isnan(clients):
+        rate = fields.perhaps(good, "throughput", "requests_per_sec")
+        if math.isnan(rate):
+            rate = fields.number("load_summary", "achieved_rate")
+        clients = under_way(rate, shape, tpot, ttft)
+    return fields.point(shape, clients, tpot, ttft, OwnEngine())
 
 
 def _penstock(fields: _Fields) -> OwnPoint:

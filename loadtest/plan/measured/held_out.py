@@ -11,11 +11,11 @@ from statistics import NormalDist
 from typing import Any
 
 from loadtest.plan.engine.gauss_newton import Guess, fit
-from loadtest.plan.engine.memory import size
-from loadtest.plan.engine.points import DEVIATION, Config, Known, Point, errors_of, known
-from loadtest.plan.engine.prior import Coefficients, FirstToken, FirstTokens, StepPrior, prior
-from loadtest.plan.engine.steady import itl_of, steady
+from loadtest.plan.engine.points import DEVIATION, Config, Known, Point, engine_of, errors_of, known, room_of
+from loadtest.plan.engine.prior import Coefficients, FirstToken, FirstTokens, StepPrior
+from loadtest.plan.engine.steady import Steady, itl_of, steady
 from loadtest.plan.measured.correction import Room, correct
+from loadtest.plan.option import CONFIDENCE, KV_FILL
 
 LONGEST_TTFT_S, MOST_CLIENTS = 3.0, 256
 """Points beyond these bounds measure a queue, not steps."""
@@ -23,6 +23,11 @@ TRUST = 1.0
 """Weight of the prior in a fit of one engine."""
 ALONE = 1e-6
 """Weight with which the points decide alone."""
+_FIRST_WEIGHT = 0.3
+"""Weight of a time to a first token, of that of a time per token: it scatters more."""
+_ROBUST = 0.25
+"""Logarithm of an error from which on it counts as an outlier. The same engine's times to a first token differ by as
+much from run to run."""
 _SPARSE = 0.3
 """Weight of a point. Its neighbours err as it does, so many points are less than as many proofs."""
 
@@ -52,6 +57,7 @@ GUESSES: dict[str, Guess] = {
     "latent_layer_s": Guess(40e-6, 0.6),
     "split_layer_s": Guess(8e-6, 0.8),
     "all_reduce": Guess(1.6, 0.4),
+    "routing": Guess(4.0, 0.6),
     "attention": Guess(1.6, 0.3),
     "request_s": Guess(20e-6, 0.6),
     "sharpness": Guess(5.0, 0.5),
@@ -85,6 +91,7 @@ def usable(points: Sequence[Point]) -> list[Point]:
         if point.ttft_s < LONGEST_TTFT_S
         and point.clients <= MOST_CLIENTS
         and not point.layout
+        and point.config.groups == 1
         and not isinstance(known(point.config), str)
         and not point.odd
     ]
@@ -103,7 +110,7 @@ def leave_one_shape_out(points: Sequence[Point], trust: float = TRUST) -> list[H
         shapes = sorted({point.shape for point in group}, key=str)
         if isinstance(found, str) or len(shapes) < 2:
             continue
-        start = prior(found.shape, found.gpu, config.tensor_parallel, found.precision)
+        start = engine_of(config, found)
         errors = []
         for shape in shapes:
             engine = _corrected(start, found, [point for point in group if point.shape != shape], trust)
@@ -128,72 +135,62 @@ def _mean(errors: Sequence[float]) -> float:
     return statistics.fmean(abs(each) for each in errors)
 
 
-def hold_out(points: Sequence[Point], of: Callable[[Point], str], *, ttft: bool = False) -> list[HeldOut]:
+def hold_out(points: Sequence[Point], of: Callable[[Point], str]) -> tuple[list[HeldOut], list[HeldOut]]:
     """Fit the prior's constants without one group of points at a time, and predict that group.
 
     Args:
         points: measured ones.
         of: names a point's group.
-        ttft: whether to look at the time to the first token, with steps as they are.
+
+    Returns:
+        The errors per token, and those to the first token.
     """
     use = usable(points)
-    results = []
+    results: tuple[list[HeldOut], list[HeldOut]] = [], []
     for name in sorted({of(point) for point in use}):
         train = [point for point in use if of(point) != name]
         test = [point for point in use if of(point) == name]
         if not train:
             continue
-        if ttft:
-            first = fit_first_tokens(train)
-            inside, outside = (_ttft_errors(part, first) for part in (train, test))
-        else:
-            fitted = fit_coefficients(train)
-            inside, outside = (_tpot_errors(part, fitted) for part in (train, test))
+        engines = _Engines(*fit_constants(train))
         dense = all(isinstance(each := known(point.config), Known) and each.shape.experts is None for point in test)
-        results.append(HeldOut(name, dense, len(test), _mean(inside), _mean(outside), statistics.median(outside)))
+        for found, errors in zip(results, (engines.tpot_errors, engines.ttft_errors), strict=True):
+            outside = errors(test)
+            held = _mean(errors(train)), _mean(outside), statistics.median(outside)
+            found.append(HeldOut(name, dense, len(test), *held))
     return results
 
 
-def hold_out_models(points: Sequence[Point]) -> list[HeldOut]:
+def hold_out_models(points: Sequence[Point]) -> tuple[list[HeldOut], list[HeldOut]]:
     """Leave one model out at a time."""
     return hold_out(points, lambda point: point.config.model)
 
 
-def hold_out_gpus(points: Sequence[Point]) -> list[HeldOut]:
+def hold_out_gpus(points: Sequence[Point]) -> tuple[list[HeldOut], list[HeldOut]]:
     """Leave one accelerator out at a time."""
     return hold_out(points, lambda point: point.config.system)
 
 
-def fit_coefficients(points: Sequence[Point]) -> Coefficients:
-    """Fit the prior's coefficients."""
+def fit_constants(points: Sequence[Point]) -> tuple[Coefficients, FirstTokens]:
+    """Fit the prior's constants to times per token and to first tokens together: only first tokens of long prompts say
+    how long arithmetic takes where the batch decodes for most of the time.
+    """
     use = usable(points)
+    own = len(GUESSES)
 
     def errors(values: Sequence[float]) -> list[float]:
-        made = _coefficients(values)
-        engines = _Engines(
-            lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, coefficients=made)
-        )
-        return [math.log(engines.tpot_s(point) / point.tpot_s) for point in use]
+        engines = _Engines(_coefficients(values[:own]), _first_tokens(values[own:]))
+        per_token = [math.log(engines.tpot_s(point) / point.tpot_s) for point in use]
+        return per_token + [math.log(engines.ttft_s(point) / point.ttft_s) for point in use]
 
-    return _coefficients(fit(errors, list(GUESSES.values()), _weights(use)))
+    weights = _weights(use)
+    guesses = [*GUESSES.values(), *_FIRST * len(_CLASSES)]
+    values = fit(errors, guesses, weights + [_FIRST_WEIGHT * each for each in weights], robust=_ROBUST)
+    return _coefficients(values[:own]), _first_tokens(values[own:])
 
 
 def _coefficients(values: Sequence[float]) -> Coefficients:
     return Coefficients(**dict(zip(GUESSES, values, strict=True)))
-
-
-def fit_first_tokens(points: Sequence[Point]) -> FirstTokens:
-    """Fit the constants of the time to a first token, with the coefficients as they are."""
-    use = usable(points)
-
-    def errors(values: Sequence[float]) -> list[float]:
-        made = _first_tokens(values)
-        engines = _Engines(
-            lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, first_tokens=made)
-        )
-        return [math.log(engines.ttft_s(point) / point.ttft_s) for point in use]
-
-    return _first_tokens(fit(errors, list(_FIRST) * len(_CLASSES), _weights(use), robust=0.25))
 
 
 def _first_tokens(values: Sequence[float]) -> FirstTokens:
@@ -205,30 +202,36 @@ def _first_tokens(values: Sequence[float]) -> FirstTokens:
 class _Engines:
     """Predictions of one set of constants, with one prior per config."""
 
-    def __init__(self, made: Callable[[Known, int], StepPrior]) -> None:
-        self._made = made
+    def __init__(self, coefficients: Coefficients, first: FirstTokens) -> None:
+        self._constants = coefficients, first
         self._known: dict[Config, tuple[StepPrior, Known]] = {}
 
-    def _of(self, point: Point) -> tuple[StepPrior, Known]:
-        config = point.config
+    def of(self, config: Config) -> tuple[StepPrior, Known]:
+        """Return the engine of a config, and what is known of it."""
         if config not in self._known:
             found = known(config)
             if isinstance(found, str):
                 raise ValueError(found)
-            self._known[config] = self._made(found, config.tensor_parallel), found
+            self._known[config] = engine_of(config, found, *self._constants), found
         return self._known[config]
 
     def tpot_s(self, point: Point) -> float:
-        engine, found = self._of(point)
+        engine, found = self.of(point.config)
         return itl_of(engine, point.clients, point.shape, found.gpu.step_limits[0])
 
     def ttft_s(self, point: Point) -> float:
-        engine, found = self._of(point)
+        engine, found = self.of(point.config)
         tokens, sequences = found.gpu.step_limits
         room = 1_000_000_000
         return steady(
             engine, point.clients, point.shape, kv_tokens=room, step_tokens=tokens, max_sequences=sequences
         ).ttft_s
+
+    def tpot_errors(self, points: Sequence[Point]) -> list[float]:
+        return [self.tpot_s(point) / point.tpot_s - 1 for point in points]
+
+    def ttft_errors(self, points: Sequence[Point]) -> list[float]:
+        return [self.ttft_s(point) / point.ttft_s - 1 for point in points]
 
 
 def _weights(points: Sequence[Point]) -> list[float]:
@@ -238,27 +241,13 @@ def _weights(points: Sequence[Point]) -> list[float]:
     return [_SPARSE * len(weights) * each / sum(weights) for each in weights]
 
 
-def _tpot_errors(points: Sequence[Point], coefficients: Coefficients) -> list[float]:
-    engines = _Engines(
-        lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, coefficients=coefficients)
-    )
-    return [engines.tpot_s(point) / point.tpot_s - 1 for point in points]
-
-
-def _ttft_errors(points: Sequence[Point], first: FirstTokens) -> list[float]:
-    engines = _Engines(
-        lambda found, parallel: prior(found.shape, found.gpu, parallel, found.precision, first_tokens=first)
-    )
-    return [engines.ttft_s(point) / point.ttft_s - 1 for point in points]
-
-
 def three_points(points: Sequence[Point]) -> list[HeldOut]:
     """Leave each model out of the prior's fit, correct its engines by three points of one pair of lengths (the fewest,
     the middle and the most clients), and predict the other lengths. `in_sample` is the error before the correction.
     """
     use, results = usable(points), []
     for model in sorted({point.config.model for point in use}):
-        fitted = fit_coefficients([point for point in use if point.config.model != model])
+        fitted = _Engines(*fit_constants([point for point in use if point.config.model != model]))
         before, after, dense = [], [], True
         for config in sorted({point.config for point in use if point.config.model == model}, key=str):
             group = [point for point in use if point.config == config]
@@ -269,7 +258,7 @@ def three_points(points: Sequence[Point]) -> list[HeldOut]:
             if len(own) < 3 or not rest or isinstance(found, str):
                 continue
             dense = found.shape.experts is None
-            start = prior(found.shape, found.gpu, config.tensor_parallel, found.precision, coefficients=fitted)
+            start, _ = fitted.of(config)
             engine = _corrected(start, found, [own[0], own[len(own) // 2], own[-1]], TRUST)
             before += [_error(start, found, point) for point in rest]
             after += [_error(engine, found, point) for point in rest]
@@ -288,41 +277,53 @@ class Verdicts:
     wrong_yes: int
     """Points that were said to keep it and missed it."""
     wrong_no: int
+    odd: int
+    """Further points, which contradict others."""
+    odd_yes: int
+    """Of these, those that were said to keep it and missed it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the data that the benchmark writes."""
         return asdict(self)
 
 
-def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: float = 0.9) -> Verdicts:
+def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: float = CONFIDENCE) -> Verdicts:
     """Say of every point that can be scored whether it keeps an SLO, as a plan would: for an engine as slow as the
-    confidence allows. Queues count, so points with one are among them.
+    confidence allows, and with a batch for whose longest requests the KV cache has room. Queues count.
     """
-    z, count, yes, no = NormalDist().inv_cdf(confidence) * DEVIATION, 0, 0, 0
+    counts: Counter[tuple[bool, str]] = Counter()
     for point in dict.fromkeys(points):
         found = known(point.config)
         if isinstance(found, str) or point.layout:
             continue
-        parallel = point.config.tensor_parallel
-        room = size(found.shape, found.gpu, parallel, found.precision, length=point.shape.peak_tokens)
-        if not room.fits:
+        said = _said(point, found, confidence)
+        if said is None:
             continue
-        errors = errors_of(found, parallel)
-        slow, first = math.exp(z * errors.steps), math.exp(z * errors.ttft)
-        engine = prior(found.shape, found.gpu, parallel, found.precision).times(slow, slow, slow, first / slow)
-        tokens, sequences = found.gpu.step_limits
-        told = steady(
-            engine,
-            point.clients,
-            point.shape,
-            kv_tokens=room.kv_tokens,
-            step_tokens=tokens,
-            max_sequences=sequences,
-        )
-        said = told.ttft_s <= ttft_s and told.itl_s <= tpot_s
+        yes = said.ttft_s <= ttft_s and said.itl_s <= tpot_s
         kept = point.ttft_s <= ttft_s and point.tpot_s <= tpot_s
-        count, yes, no = count + 1, yes + (said and not kept), no + (kept and not said)
-    return Verdicts(ttft_s, tpot_s, count, yes, no)
+        counts[point.odd, "all"] += 1
+        counts[point.odd, "yes"] += yes and not kept
+        counts[point.odd, "no"] += kept and not yes
+    own = (counts[False, each] for each in ("all", "yes", "no"))
+    return Verdicts(ttft_s, tpot_s, *own, counts[True, "all"], counts[True, "yes"])
+
+
+def _said(point: Point, found: Known, confidence: float) -> Steady | None:
+    room = room_of(point, found)
+    if not room.fits:
+        return None
+    z = NormalDist().inv_cdf(confidence) * DEVIATION
+    errors = errors_of(found, point.config.tensor_parallel, point.config.groups)
+    slow, first = math.exp(z * errors.steps), math.exp(z * errors.ttft)
+    tokens, sequences = found.gpu.step_limits
+    return steady(
+        engine_of(point.config, found).times(slow, slow, slow, first / slow),
+        point.clients,
+        point.shape,
+        kv_tokens=room.kv_tokens,
+        step_tokens=tokens,
+        max_sequences=min(sequences, max(1, int(KV_FILL * room.kv_tokens / point.shape.peak_tokens))),
+    )
 
 
 def as_json(results: Sequence[HeldOut]) -> list[dict[str, Any]]:

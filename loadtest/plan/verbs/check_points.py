@@ -15,6 +15,7 @@ from cluster.plural import counted
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.plan.engine.points import Scores, read_points, score
+from loadtest.plan.measured.recipes import as_run
 
 
 def check_points(path: Path, *, as_json: bool) -> int:
@@ -23,7 +24,7 @@ def check_points(path: Path, *, as_json: bool) -> int:
     Raises:
         TraceError: the file cannot be read.
     """
-    scores = score(read_points(path))
+    scores = score(as_run(read_points(path)))
     if as_json:
         sys.stdout.write(json.dumps(scores.as_json(), indent=2) + "\n")
     else:
@@ -42,7 +43,7 @@ def show_scores(scores: Scores, console: Console) -> None:
             Text(each.config.model),
             Text(each.config.system),
             Text(each.config.precision),
-            str(each.config.tensor_parallel),
+            each.config.split,
             str(each.points),
             f"{data['median_tpot_error']:.1%}",
             f"{data['tpot_bias']:+.1%}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
 from loadtest.plan.engine.steps import Roofline
 from loadtest.plan.measured.held_out import hold_out_models, leave_one_shape_out, verdicts
+from loadtest.plan.measured.recipes import as_run
 
 H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
 MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
@@ -156,8 +158,9 @@ def test_a_fit_to_other_lengths_finds_what_the_prior_got_wrong() -> None:
 def test_a_model_is_predicted_from_another_one() -> None:
     off = Coefficients(weight_read=1.5, layer_s=90e-6)
     points = made(H100, off) + made(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 2), off)
-    assert all(each.held_out < 0.08 for each in hold_out_models(points))
-    assert 2 == len(hold_out_models(points))
+    per_token, first = hold_out_models(points)
+    assert all(each.held_out < 0.08 for each in per_token)
+    assert (2, 2) == (len(per_token), len(first))
 
 
 def test_verdicts_count_what_was_promised_and_not_kept() -> None:
@@ -171,6 +174,61 @@ def test_verdicts_count_what_was_promised_and_not_kept() -> None:
     assert rash.wrong_yes >= 3
 
 
+def test_a_point_that_contradicts_others_is_counted_apart() -> None:
+    crowd = Point(MOE, Shape(1024, 1024), 512, 20.0, 0.005)
+    assert (0, 1) == ((found := verdicts([crowd], 2.0, 0.1)).points, found.odd)
+
+
+def test_a_cache_without_room_for_the_longest_requests_promises_nothing() -> None:
+    """64 requests of 4,608 tokens in the mean and 9,216 at their end: 70B has room for the mean on one H200."""
+    one = Config("meta-llama/Llama-3.1-70B", "h200_sxm", "fp8", 1, kv_element_bytes=1.0)
+    found = known(one)
+    assert not isinstance(found, str)
+    point = Point(one, Shape(1024, 8192), 64, 5.0, 0.046)
+    told = predict(point, found)
+    assert told is not None
+    assert 0.0 == told.queue_s
+    assert 0 == verdicts([point], 2.0, 0.1).wrong_yes
+
+
+MINIMAX = Config("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "fp8", 2)
+
+
+def test_points_of_public_runs_get_the_settings_that_their_files_leave_out() -> None:
+    """Lengths are drawn from 0.8 to 1 of their name, the cache is of 8 bits, and a group has one accelerator."""
+    (run,) = as_run([Point(MINIMAX, Shape(8192, 1024), 8, 0.3, 0.015, version="0.19.0")])
+    assert (pytest.approx(7372.8), pytest.approx(921.6)) == (run.shape.prompt_tokens, run.shape.output_tokens)
+    assert 1.0 == run.config.kv_element_bytes
+    (split,) = as_run([Point(replace(MINIMAX, groups=2), Shape(1024, 1024), 8, 0.3, 0.015, version="0.19.0")])
+    assert (1, 2) == (split.config.tensor_parallel, split.config.groups)
+
+
+def test_points_of_other_lengths_models_and_told_caches_stay_as_they_are() -> None:
+    other = [
+        Point(MINIMAX, Shape(4096, 512), 8, 0.3, 0.015),
+        Point(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 2), Shape(1024, 1024), 8, 0.1, 0.01),
+    ]
+    assert other == as_run(other)
+    (told,) = as_run([Point(MINIMAX, Shape(1024, 1024), 8, 0.3, 0.015, cache_told=True)])
+    (first,) = as_run([Point(MINIMAX, Shape(1024, 1024), 8, 0.3, 0.015, version="0.17.0")])
+    assert 2.0 == told.config.kv_element_bytes == first.config.kv_element_bytes
+
+
+def test_a_prompt_of_one_group_keeps_the_others_waiting() -> None:
+    """Groups share the work of its experts, and wait for what its own group does alone."""
+    shape, gpu = load_shape("minimax-m2.5"), load_gpu("h100")
+    split = prior(shape, gpu, 1, "fp8", groups=4)
+    all_of_them, one = split.step(4, 4004, 4000), split.step(4, 4004, 4000, alone=4000)
+    decode = split.step(4, 4, 4000)
+    assert decode < one < all_of_them
+    assert split.roofline is not None
+    dense = split.roofline.dense_s(4004) - split.roofline.dense_s(4)
+    assert one - decode > dense
+    # A prompt of each group keeps every group waiting, so four times as many steps have one.
+    few, many = (itl_of(split, batch, Shape(1000, 1000), 8192) for batch in (1, 16))
+    assert few < many
+
+
 def write(path: Path, **values: str) -> Path:
     row = dict(zip(COLUMNS, ("m", "h100_sxm", "fp8", "1024", "1024", "4", "4", "80.5", "11.8"), strict=True)) | values
     path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
@@ -178,9 +236,18 @@ def write(path: Path, **values: str) -> Path:
 
 
 def test_points_are_read_in_seconds(tmp_path: Path) -> None:
-    (point,) = read_points(write(tmp_path / "p.csv", attention_dp_size="8", pp_size="1"))
+    (point,) = read_points(write(tmp_path / "p.csv", pp_size="2"))
     assert (0.0805, pytest.approx(0.0118), 4) == (point.ttft_s, point.tpot_s, point.clients)
-    assert "attention data parallel 8" == point.layout
+    assert "pipeline 2" == point.layout
+
+
+def test_groups_and_the_cache_are_read_where_a_file_tells_them(tmp_path: Path) -> None:
+    split = write(tmp_path / "p.csv", attention_dp_size="8", pp_size="1", kv_cache_dtype="fp8_e4m3")
+    (point,) = read_points(split)
+    assert (4, 8, 1.0) == (point.config.tensor_parallel, point.config.groups, point.config.kv_element_bytes)
+    assert ("4 DP 8, fp8 KV", "") == (point.config.split, point.layout)
+    with pytest.raises(TraceError, match="line 2: kv_cache_dtype: must be auto, bf16 or fp8, got 'int3'"):
+        read_points(write(tmp_path / "q.csv", kv_cache_dtype="int3"))
 
 
 @pytest.mark.parametrize("value", ["-1", "fast"])
