@@ -78,7 +78,7 @@ class Point:
 
     @property
     def odd(self) -> bool:
-        """Whether it contradicts other points by a factor. Such points are scored and not fitted:
+        """Whether it contradicts other points by a factor. Such points are scored and not fitted.
 
         - vLLM 0.12 on small models in fp8, on Qwen3-235B, and single points;
         - MiniMax on B200 with vLLM 0.17, whose recipe switched two kinds of fast kernels for experts off;

@@ -304,8 +304,15 @@ def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: 
         counts[point.odd, "all"] += 1
         counts[point.odd, "yes"] += yes and not kept
         counts[point.odd, "no"] += kept and not yes
-    own = (counts[False, each] for each in ("all", "yes", "no"))
-    return Verdicts(ttft_s, tpot_s, *own, counts[True, "all"], counts[True, "yes"])
+    return Verdicts(
+        ttft_s,
+        tpot_s,
+        points=counts[False, "all"],
+        wrong_yes=counts[False, "yes"],
+        wrong_no=counts[False, "no"],
+        odd=counts[True, "all"],
+        odd_yes=counts[True, "yes"],
+    )
 
 
 def _said(point: Point, found: Known, confidence: float) -> Steady | None:

@@ -2,8 +2,8 @@
 
 InferenceX publishes the scripts of its runs, `benchmarks/single_node` in SemiAnalysisAI/InferenceX, and when they
 changed, in `perf-changelog.yaml`. Prompts and answers have 0.8 to 1 of the length in a run's name. Where the KV cache
-is of 8 bits the script says so. Points with a queue agree: 70B on one H200 had 47 sequences under way, which is the room
-of 8 bits at these lengths, and on two H100 31, which is that of 16 bits.
+is of 8 bits the script says so. Points with a queue agree: 70B on one H200 had 47 sequences under way, which is the
+room of 8 bits at these lengths, and on two H100 some 30, which is that of 16 bits.
 """
 
 from __future__ import annotations
