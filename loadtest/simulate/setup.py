@@ -68,6 +68,8 @@ class Setup:
     give_up_s: float = 3600.0
     """Time without an arrival, a running request or a start after which the run ends. Requests that still wait count as
     unfinished."""
+    scripts: bool = False
+    """Whether the queue's scripts run also where its twin would choose as they do."""
     samples: int = 400
     """Approximate number of points of the timeline."""
 

@@ -220,6 +220,14 @@ class SimReplica:
             produced=tuple([self.output_tokens(item) for item in self.running.values()]) if progress else (),
         )
 
+    def report(self, now: float) -> tuple[list[str], int]:
+        """Return what a plain heartbeat needs: the requests whose first token came since the last report, and the KV
+        tokens in use.
+        """
+        self._begin_until(now)
+        prefilled, self._prefilled, self._unreported = self._prefilled, [], 0
+        return prefilled, int(self._core.kv_usage * self.windows.kv_tokens)
+
     def sync(self, now: float) -> BatchCore:
         """Return the scheduler as of a moment, with the step under way."""
         self._begin_until(now)

@@ -78,6 +78,8 @@ class SimulatedRun:
     """Virtual time from the first arrival to the last end."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    queue: str = ""
+    """What ran the queue, in words."""
 
 
 def completed(item: SimRequest, request_class: RequestClass, now: float, setup: Setup) -> Outcome:

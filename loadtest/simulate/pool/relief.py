@@ -37,18 +37,23 @@ class ReliefOrders:
 
     Args:
         policy: of the pool.
-        store: the queue's server.
+        store: the queue's server; None for a queue that has none.
         pool: its name there.
         period_s: seconds between two decisions.
     """
 
-    def __init__(self, policy: Relieving, store: InProcessRedis, pool: str, period_s: float) -> None:
+    def __init__(self, policy: Relieving, store: InProcessRedis | None, pool: str, period_s: float) -> None:
         self._policy = policy
-        self._store = RedisControlStore(store, pool)
+        self._store = None if store is None else RedisControlStore(store, pool)
         self._holds_s = RELIEF_TICKS * period_s
 
-    def publish(self, replicas: int, now_ms: int) -> None:
-        """Store the last decision's relief with its number of replicas. The time is the pool's."""
-        lead = now(self._store.lead(_LEADER, self._holds_s))
-        commit = Commit(b"", replicas, self._policy.relief, now_ms + round(self._holds_s * 1000), b"", keep=1)
-        now(self._store.commit(_LEADER, lead.fence, commit))
+    def publish(self, replicas: int, now_ms: int) -> tuple[Relief, int]:
+        """Store the last decision's relief with its number of replicas. Return it with the milliseconds until which it
+        holds. The time is the pool's.
+        """
+        until_ms = now_ms + round(self._holds_s * 1000)
+        if self._store is not None:
+            lead = now(self._store.lead(_LEADER, self._holds_s))
+            commit = Commit(b"", replicas, self._policy.relief, until_ms, b"", keep=1)
+            now(self._store.commit(_LEADER, lead.fence, commit))
+        return self._policy.relief, until_ms

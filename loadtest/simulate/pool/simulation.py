@@ -13,21 +13,22 @@ import time
 from collections.abc import Callable, Sequence
 
 from cluster.clock import ManualClock
-from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.redis.keys import bell_channel
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
-from loadtest.simulate.pool.loop import EventLoop, now
+from loadtest.simulate.pool.loop import EventLoop
 from loadtest.simulate.pool.outcome import SimulatedRun
+from loadtest.simulate.pool.plain_queue import PlainQueue
+from loadtest.simulate.pool.queues import ScriptQueue, SimQueue
 from loadtest.simulate.pool.relief import ReliefOrders, Relieving
 from loadtest.simulate.pool.traffic import Router, SimPool, Traffic
 from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
-from penstock.models import ReplicaState
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 from router.affinity import Affinity
@@ -39,6 +40,19 @@ _QUIET_BEATS = 30
 """Heartbeats without a request after which they pause until shortly before the next one. A trace of weeks has more
 heartbeats than requests. All members pause together, so none is taken for dead.
 """
+
+
+def only_class(trace: Sequence[TraceRequest], setup: Setup) -> RequestClass | None:
+    """Return the class of all requests where the queue's twin chooses as the scripts do; None where it would not:
+    several routers, classes or tenants, batch work, bounds on the wait, and replicas that die.
+    """
+    if setup.scripts or setup.routers > 1 or setup.queue_timeout_s or setup.deaths:
+        return None
+    classes = {setup.default_class if each.request_class is None else each.request_class for each in trace}
+    tenants = {each.tenant for each in trace}
+    if len(classes) != 1 or len(tenants) != 1 or RequestClass.BATCH in classes:
+        return None
+    return classes.pop()
 
 
 class Simulation:
@@ -71,15 +85,23 @@ class Simulation:
         self._progress = progress
         self._clock = ManualClock()
         self._loop = EventLoop(self._clock)
-        store = InProcessRedis(self._clock)
-        self._queue = RedisQueue(store, _POOL, setup.limits)
-        self._orders: ReliefOrders | None = None
-        point = OperatingPoint()
-        if setup.relief and isinstance(slow, Relieving):
-            self._orders, point = ReliefOrders(slow, store, _POOL, setup.slow_period_s), slow.point
         self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
-        for router in self._routers:
-            store.subscribe(bell_channel(router.name), router.ring)
+        self._queue: SimQueue
+        self._orders: ReliefOrders | None = None
+        point, relieving = OperatingPoint(), slow if setup.relief and isinstance(slow, Relieving) else None
+        if relieving is not None:
+            point = relieving.point
+        only = None if affinity else only_class(trace, setup)
+        if only is not None:
+            self._queue = PlainQueue(setup.limits, only, self._clock, self._routers[0].ring)
+            store = None
+        else:
+            store = InProcessRedis(self._clock)
+            self._queue = ScriptQueue(RedisQueue(store, _POOL, setup.limits), int(1000 * setup.queue_timeout_s))
+            for router in self._routers:
+                store.subscribe(bell_channel(router.name), router.ring)
+        if relieving is not None:
+            self._orders = ReliefOrders(relieving, store, _POOL, setup.slow_period_s)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
         self._watch = PoolWatch(setup, self._fleet)
@@ -119,6 +141,7 @@ class Simulation:
             self._loop.now,
             time.perf_counter() - wall,
             time.process_time() - cpu,
+            self._queue.name,
         )
 
     def _begin(self) -> None:
@@ -127,7 +150,7 @@ class Simulation:
             member.fast = self._fast() if self._fast else None
         for _ in range(_WARM_UP_BEATS):
             for member in self._fleet.members.values():
-                now(self._queue.heartbeat_replica(member.replica.beat(0.0)))
+                self._queue.beat_replica(member.replica, 0.0, progress=True)
             for router in self._routers:
                 self._beat_router(router)
             self._clock.advance(setup.heartbeat_s)
@@ -161,8 +184,7 @@ class Simulation:
             if limit != replica.windows.sequences:
                 replica.set_limit(limit, self._loop.now)
                 self._traffic.drive(member)
-        reply = now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self._traffic.yields)))
-        member.relief = Relief.of(reply.relief)
+        member.relief = self._queue.beat_replica(replica, self._loop.now, progress=self._traffic.yields)
         self._loop.at(self._next_beat(), self._beat, member)
 
     def _router_turn(self, router: Router) -> None:
@@ -180,9 +202,9 @@ class Simulation:
         return now_s + rest * beat_s
 
     def _beat_router(self, router: Router) -> None:
-        started, router.started = tuple(router.started), []
+        started, router.started = router.started, []
         linked = tuple(name for name, each in self._fleet.members.items() if each.state is not ReplicaState.STARTING)
-        reply = now(self._queue.heartbeat_router(RouterBeat(router.name, linked, started)))
+        reply = self._queue.beat_router(router.name, linked, started)
         router.estimate.beat(reply)
         router.relief = Relief.of(reply.relief)
         if router.affinity is not None:
@@ -193,7 +215,7 @@ class Simulation:
         setup = self._setup
         wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
         if self._orders is not None:
-            self._orders.publish(wanted, self._clock.wall_ms())
+            self._queue.relieve(*self._orders.publish(wanted, self._clock.wall_ms()))
         self._apply(self._fleet.want(wanted, self._loop.now))
         self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
 
@@ -202,7 +224,7 @@ class Simulation:
             self._traffic.busy_at = max(self._traffic.busy_at, member.ready_at)
             self._loop.at(member.ready_at, self._ready, member)
         for member in change.draining:
-            now(self._queue.heartbeat_replica(member.replica.beat(self._loop.now, progress=self._traffic.yields)))
+            self._queue.beat_replica(member.replica, self._loop.now, progress=self._traffic.yields)
             if not member.replica.running:
                 self._remove(member)
 
@@ -217,7 +239,7 @@ class Simulation:
 
     def _remove(self, member: Member) -> None:
         self._fleet.remove(member, self._loop.now)
-        now(self._queue.retire_replica(member.name))
+        self._queue.retire_replica(member.name)
 
     def _die(self, replicas: int) -> None:
         ready = [member for member in self._fleet.members.values() if member.state is ReplicaState.READY]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cluster.errors import RequestError
-from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
+from cluster.queue.entries import Grant, Mail
 from cluster.queue.heartbeats import ReplicaRecord
-from cluster.queue.redis.queue import RedisQueue
 from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet, Member
-from loadtest.simulate.pool.loop import EventLoop, now
+from loadtest.simulate.pool.loop import EventLoop
 from loadtest.simulate.pool.outcome import Outcome, RequestEnd, completed
+from loadtest.simulate.pool.queues import SimQueue, Submission
 from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
@@ -57,7 +55,7 @@ class SimPool:
     """Parts of a simulated pool that requests pass through."""
 
     loop: EventLoop
-    queue: RedisQueue
+    queue: SimQueue
     fleet: Fleet
     watch: PoolWatch
     routers: Sequence[Router]
@@ -118,7 +116,7 @@ class Traffic:
         for router in self.routers:
             if router.rung:
                 router.rung = False
-                self.read(router, now(self._queue.collect(router.name)))
+                self.read(router, self._queue.collect(router.name))
 
     def give_up(self) -> None:
         """Count all requests that have not ended as unfinished."""
@@ -147,31 +145,30 @@ class Traffic:
         self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
         expected = min(self._setup.expected_output_tokens, self._context - request.prompt_tokens)
         kv_tokens = request.prompt_tokens + expected
-        entry = QueueEntry(
-            item.request_id,
-            f"a{request.number}",
-            request.tenant or "tenant",
-            self._class(request),
-            request.prompt_tokens,
-            expected,
-            kv_tokens,
-            start_within_ms=int(1000 * self._setup.queue_timeout_s),
-            preferred_replicas=self._wish(router, item, kv_tokens),
-            late_after_ms=self._late_after_ms(router, self._class(request)),
+        request_class = self._class(request)
+        answer = self._queue.submit(
+            router.name,
+            Submission(
+                item,
+                request_class,
+                expected,
+                kv_tokens,
+                self._late_after_ms(router, request_class),
+                () if router.affinity is None else self._wish(router, router.affinity, item, kv_tokens),
+            ),
         )
-        try:
-            answer = now(self._queue.submit(router.name, entry))
-        except RequestError:
-            self._watch.turned_away(entry.request_class)
+        if answer is None:
+            self._watch.turned_away(request_class)
             router.wishes.pop(item.request_id, None)
             self._outcome(self._lost(item, RequestEnd.REJECTED))
             return
         self._items[item.request_id] = item
-        self._watch.waits(item, self._class(request))
-        if answer.grant is not None:
-            self._granted(router, answer.grant)
+        self._watch.waits(item, request_class)
+        grant, ahead = answer
+        if grant is not None:
+            self._granted(router, grant)
         else:
-            self._check_in_time(router, item, entry, answer.position)
+            self._check_in_time(router, item, request_class, ahead)
 
     def _late_after_ms(self, router: Router, request_class: RequestClass) -> int:
         if not self._setup.late_last or request_class is not self._setup.default_class:
@@ -179,9 +176,9 @@ class Traffic:
         after_s = late_after_s(ClassSlo(self._setup.slo.ttft_s), router.estimate.first_token_s)
         return 0 if after_s is None else max(1, int(1000 * after_s))
 
-    def _check_in_time(self, router: Router, item: SimRequest, entry: QueueEntry, ahead: int) -> None:
+    def _check_in_time(self, router: Router, item: SimRequest, request_class: RequestClass, ahead: int) -> None:
         """Refuse a request that would wait too long, as a router does once it is in line."""
-        request_class, timeout_s = entry.request_class, self._setup.queue_timeout_s
+        timeout_s = self._setup.queue_timeout_s
         bounds = TimeBounds(
             timeout_s or None,
             shed_after_s(self._point.of(request_class), router.relief),
@@ -192,14 +189,12 @@ class Traffic:
             return
         if error.bound == SHED:
             self._watch.turned_away(request_class)
-        now(self._queue.withdraw(router.name, entry.request_id, None))
+        self._queue.withdraw(router.name, item)
         self._end(item, self._lost(item, RequestEnd.REJECTED))
 
-    def _wish(self, router: Router, item: SimRequest, kv_tokens: int) -> tuple[str, ...]:
-        if router.affinity is None:
-            return ()
+    def _wish(self, router: Router, affinity: Affinity, item: SimRequest, kv_tokens: int) -> tuple[str, ...]:
         request = item.request
-        trail, preferred = router.affinity.look(request.token_ids(), b"", request.session, router.records)
+        trail, preferred = affinity.look(request.token_ids(), b"", request.session, router.records)
         router.wishes[item.request_id] = _Wish(trail, preferred, kv_tokens)
         return preferred
 
@@ -222,11 +217,12 @@ class Traffic:
                     member.replica.abort(item.request_id, self._loop.now)
                     self.drive(member)
             elif order.kind == "expired":
-                self._queue_answers(router, self._queue.release(router.name, item.request_id, "", Settlement(0)))
+                item.attempt = ""
+                self._take(router, self._queue.release(router.name, item, 0))
                 self._end(item, self._lost(item, RequestEnd.REJECTED))
 
-    def _queue_answers(self, router: Router, call: Coroutine[Any, Any, Mail]) -> None:
-        for grant in now(call).grants:
+    def _take(self, router: Router, grants: Sequence[Grant]) -> None:
+        for grant in grants:
             self._granted(router, grant)
 
     def _granted(self, router: Router, grant: Grant) -> None:
@@ -235,7 +231,7 @@ class Traffic:
             return
         member = self._fleet.members.get(grant.replica_id)
         if member is None:
-            self._queue_answers(router, self._queue.refuse(router.name, grant.request_id, grant.attempt))
+            self._take(router, self._queue.refuse(router.name, grant))
             return
         item.attempt = grant.attempt
         self.busy_at = self._loop.now
@@ -274,7 +270,7 @@ class Traffic:
         member.due_at = None
         end = replica.end()
         if end.report:
-            now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self.yields)))
+            self._queue.beat_replica(replica, self._loop.now, progress=self.yields)
         for item in end.aborted:
             self.again(item)
         for item in end.finished:
@@ -286,8 +282,7 @@ class Traffic:
 
     def _finish(self, item: SimRequest) -> None:
         router, request = self._by_name[item.router], item.request
-        settlement = Settlement(request.output_tokens)
-        self._queue_answers(router, self._queue.release(router.name, item.request_id, item.attempt, settlement))
+        self._take(router, self._queue.release(router.name, item, request.output_tokens))
         outcome = completed(item, self._class(request), self._loop.now, self._setup)
         self._watch.ended(self._loop.now, outcome)
         first_at = item.first_token_at
@@ -298,10 +293,9 @@ class Traffic:
 
     def again(self, item: SimRequest) -> None:
         """Put a request back in line, with its output so far."""
-        router, attempt = self._by_name[item.router], item.attempt
+        router = self._by_name[item.router]
         self._watch.waits(item, self._class(item.request))
-        call = self._queue.requeue(router.name, item.request_id, attempt, Settlement(item.prior_tokens))
-        self._queue_answers(router, call)
+        self._take(router, self._queue.requeue(router.name, item, item.prior_tokens))
 
     def _end(self, item: SimRequest, outcome: Outcome) -> None:
         del self._items[item.request_id]
