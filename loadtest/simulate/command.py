@@ -191,6 +191,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         default_class=RequestClass[options.request_class.upper()],
         cold_start_s=options.cold_start,
         prefix_cache=not options.no_prefix_cache,
+        scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,
         overhead_steps=options.overhead_steps,
         slo=Slo(options.slo_ttft, options.slo_itl),

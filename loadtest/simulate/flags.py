@@ -45,6 +45,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     pool.add_argument(
         "--affinity", action="store_true", help="prefer replicas that have the beginning of a prompt in their cache"
     )
+    pool.add_argument(
+        "--scripts", action="store_true", help="run the queue's Lua scripts also where their faster twin chooses alike"
+    )
     pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt from its beginning")
     pool.add_argument(
         "--queue-timeout",

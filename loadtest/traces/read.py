@@ -13,8 +13,8 @@ from typing import TextIO
 
 from cluster.errors import TraceError, plain_reason
 from cluster.plural import counted
+from loadtest.traces.columns import Trace
 from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, TraceLine, shown
-from loadtest.traces.request import TraceRequest
 
 __all__ = ["FORMATS", "json_object", "open_trace", "read_trace"]
 
@@ -43,7 +43,7 @@ def read_trace(
     *,
     tell: Callable[[str], None] = lambda _: None,
     file: TextIO | None = None,
-) -> list[TraceRequest]:
+) -> Trace:
     """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL.
 
     Plain files have arrival_s, prompt_tokens, output_tokens and, if known, class and tenant. Lines without prompt or
@@ -60,38 +60,35 @@ def read_trace(
     """
     try:
         with nullcontext(file) if file is not None else open_trace(path) as opened:
-            lines = list(_records(path, opened))
+            read, left_out = _columns(_records(path, opened))
     except (OSError, UnicodeDecodeError) as error:
         detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
-    records = [record for record in lines if record is not None]
-    of_all = f"{len(lines) - len(records):,} of {counted(len(lines), 'line has', 'lines have')}"
-    left_out = f"{of_all} no prompt or no output tokens"
-    if not records:
-        raise TraceError(str(path), 0, "", f"has no requests: {left_out}" if lines else "has no requests")
-    if len(records) < len(lines):
-        tell(f"{path}: {left_out} and are left out")
-    records.sort(key=lambda record: record.time_s)
-    records = records[:limit]
-    first, last = records[0].time_s, records[-1].time_s
+    lines = len(read) + left_out
+    of_all = f"{left_out:,} of {counted(lines, 'line has', 'lines have')} no prompt or no output tokens"
+    if not len(read):
+        raise TraceError(str(path), 0, "", f"has no requests: {of_all}" if lines else "has no requests")
+    if left_out:
+        tell(f"{path}: {of_all} and are left out")
+    trace = read.sorted(limit)
+    first, last = trace.ends
     if last - first > MOST_S:
         raise TraceError(
             str(path), 0, "", f"must last {MOST_S:.0f} s (10 years) at most, got arrivals from {first:g} to {last:g} s"
         )
-    return [
-        TraceRequest(
-            number,
-            record.time_s - first,
-            record.prompt_tokens,
-            record.output_tokens,
-            record.request_class,
-            record.tenant,
-            record.session,
-            record.block_ids,
-            record.block_tokens,
-        )
-        for number, record in enumerate(records)
-    ]
+    return trace.at_times(lambda time_s: time_s - first)
+
+
+def _columns(lines: Iterator[TraceLine | None]) -> tuple[Trace, int]:
+    """Return what lines have, at the times of the file, and the number of those that are no requests."""
+    trace, left_out = Trace(), 0
+    for line in lines:
+        if line is None:
+            left_out += 1
+        else:
+            rest = (line.request_class, line.tenant, line.session, line.block_ids, line.block_tokens)
+            trace.add(line.time_s, line.prompt_tokens, line.output_tokens, rest)
+    return trace, left_out
 
 
 def _records(path: Path, file: TextIO) -> Iterator[TraceLine | None]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.errors import SettingsError
+from loadtest.traces.columns import Trace
 from loadtest.traces.read import MOST_S
 from loadtest.traces.request import TraceRequest
 from penstock.models import RequestClass
 
 
-def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:
+def scale_rate(trace: Sequence[TraceRequest], factor: float) -> Sequence[TraceRequest]:
     """Let the same requests come `factor` times as fast. `factor` is above 0.
 
     Raises:
@@ -23,6 +24,8 @@ def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceReques
             f"scale-rate must leave the trace {MOST_S:.0f} s (10 years) at most, got {factor:g}, with which it lasts "
             f"{lasts_s:g} s"
         )
+    if isinstance(trace, Trace):
+        return trace.at_times(lambda arrival_s: arrival_s / factor)
     return [replace(request, arrival_s=request.arrival_s / factor) for request in trace]
 
 

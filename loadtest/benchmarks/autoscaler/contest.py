@@ -19,7 +19,7 @@ from loadtest.simulate.autoscalers.penstock import (
     model_of,
     penstock_slow,
 )
-from loadtest.simulate.pool.outcome import RequestEnd
+from loadtest.simulate.pool.outcome import Outcomes, RequestEnd
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from penstock.models import RequestClass
@@ -175,7 +175,7 @@ def contend(case: Case, policy: Policy, dial: float) -> ContestResult:
     run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
     span = case.span
     counted = [each for each in run.outcomes if span.counts(each.arrival_s)]
-    promised = replace(run, outcomes=[each for each in counted if each.request_class is not RequestClass.BATCH])
+    promised = replace(run, outcomes=Outcomes(each for each in counted if each.request_class is not RequestClass.BATCH))
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))
     return ContestResult(
         case.scenario.name,

@@ -143,7 +143,8 @@ class SimReplica:
             decodes = item.decodes_from >= 0
             item.prior_tokens = self.output_tokens(item) - (under_way and (decodes or item.request_id in prefilled))
             if decodes:
-                item.gaps.extend(self.log.seconds[item.decodes_from + 1 : len(self.log) - under_way])
+                gaps = self.log.since(item.decodes_from + 1)
+                item.gaps.extend(gaps[: len(gaps) - under_way])
                 item.last_token_at = step_began
             item.decodes_from = item.ends_at_turn = -1
         self.ends_at = None
@@ -228,6 +229,12 @@ class SimReplica:
         prefilled, self._prefilled, self._unreported = self._prefilled, [], 0
         return prefilled, int(self._core.kv_usage * self.windows.kv_tokens)
 
+    @property
+    def needed_from(self) -> int:
+        """The first step whose time a running request still needs."""
+        decoding = [item.decodes_from for item in self.running.values() if item.decodes_from >= 0]
+        return min(decoding, default=len(self.log) - 1)
+
     def sync(self, now: float) -> BatchCore:
         """Return the scheduler as of a moment, with the step under way."""
         self._begin_until(now)
@@ -309,12 +316,12 @@ class SimReplica:
     def _interrupt(self, item: SimRequest, now: float) -> None:
         """Note the tokens of a request that gets none for a while."""
         if item.decodes_from >= 0:
-            item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
+            item.gaps.extend(self.log.since(item.decodes_from + 1))
             item.last_token_at = now
         item.decodes_from = item.ends_at_turn = -1
 
     def _leave(self, item: SimRequest, now: float) -> None:
-        item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
+        item.gaps.extend(self.log.since(item.decodes_from + 1))
         item.last_token_at = now
         # A request that was stopped and begun again within a turn is planned to end in that turn twice.
         item.ends_at_turn = -1

@@ -78,9 +78,24 @@ class StepLog:
     sequences: array[int] = field(default_factory=lambda: array("l"))
     tokens: array[int] = field(default_factory=lambda: array("l"))
     kv_tokens: array[int] = field(default_factory=lambda: array("l"))
+    dropped: int = 0
+    """Steps before the first one that is kept."""
 
     def __len__(self) -> int:
-        return len(self.seconds)
+        return self.dropped + len(self.seconds)
+
+    def since(self, step: int) -> array[float]:
+        """Return the seconds of the steps from one on, counted from the first step ever."""
+        return self.seconds[step - self.dropped :]
+
+    def drop(self, before: int) -> tuple[array[float], array[int]]:
+        """Drop the steps before one. Return their seconds, and the gaps between tokens that each stands for."""
+        count = max(0, before - self.dropped)
+        gone = self.seconds[:count], self.decoded[:count]
+        for column in (self.seconds, self.decoded, self.sequences, self.tokens, self.kv_tokens):
+            del column[:count]
+        self.dropped += count
+        return gone
 
     def add(self, seconds: float, decoded: int, sequences: int, tokens: int, kv_tokens: int) -> None:
         self.seconds.append(seconds)

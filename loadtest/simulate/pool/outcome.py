@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, TypeAlias, overload
+
+import numpy as np
 
 from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet
+from loadtest.simulate.pool.gaps import GapTally
 from loadtest.simulate.setup import Setup, Slo
 from penstock.models import RequestClass
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class RequestEnd(StrEnum):
@@ -66,13 +73,100 @@ class Sample:
     """Mean of the ready replicas, 0 to 1."""
 
 
+_TIMES = ("arrival_s", "queue_s", "ttft_s", "e2e_s", "itl_mean_s", "itl_p95_s")
+_COUNTS = ("number", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+_ENDS, _CLASSES = tuple(RequestEnd), tuple(RequestClass)
+_END_CODES, _CLASS_CODES = ({each: code for code, each in enumerate(every)} for every in (_ENDS, _CLASSES))
+
+
+class Outcomes(Sequence[Outcome]):
+    """Outcomes as columns: some hundred bytes each, where an object takes four hundred. One is made when asked for."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
+        self._times = {name: array("d") for name in _TIMES}
+        self._counts = {name: array("l") for name in _COUNTS}
+        self._ends, self._classes = array("b"), array("b")
+        for each in outcomes:
+            self.append(each)
+
+    def append(self, outcome: Outcome) -> None:
+        """Add an outcome at the end."""
+        times, counts = self._times, self._counts
+        times["arrival_s"].append(outcome.arrival_s)
+        times["queue_s"].append(outcome.queue_s)
+        times["ttft_s"].append(outcome.ttft_s)
+        times["e2e_s"].append(outcome.e2e_s)
+        times["itl_mean_s"].append(outcome.itl_mean_s)
+        times["itl_p95_s"].append(outcome.itl_p95_s)
+        counts["number"].append(outcome.number)
+        counts["prompt_tokens"].append(outcome.prompt_tokens)
+        counts["output_tokens"].append(outcome.output_tokens)
+        counts["cached_tokens"].append(outcome.cached_tokens)
+        counts["preemptions"].append(outcome.preemptions)
+        self._ends.append(_END_CODES[outcome.end])
+        self._classes.append(_CLASS_CODES[outcome.request_class])
+
+    def column(self, name: str) -> Array:
+        """Return a time or a count of all outcomes."""
+        return np.array(self._times[name] if name in self._times else self._counts[name])
+
+    def ended(self, end: RequestEnd) -> Array:
+        """Return which outcomes ended so."""
+        found: Array = np.array(self._ends) == _END_CODES[end]
+        return found
+
+    def of_class(self, request_class: RequestClass) -> Array:
+        """Return which outcomes are of a class."""
+        found: Array = np.array(self._classes) == _CLASS_CODES[request_class]
+        return found
+
+    def attain(self, slo: Slo) -> Array:
+        """Return which outcomes attain an SLO."""
+        in_time = (self.column("ttft_s") <= slo.ttft_s) & (self.column("itl_p95_s") <= slo.itl_s)
+        return in_time & self.ended(RequestEnd.COMPLETED)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Outcome: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Outcome]: ...
+
+    def __getitem__(self, place: int | slice) -> Outcome | list[Outcome]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        times, counts = self._times, self._counts
+        return Outcome(
+            counts["number"][place],
+            _ENDS[self._ends[place]],
+            _CLASSES[self._classes[place]],
+            times["arrival_s"][place],
+            counts["prompt_tokens"][place],
+            counts["output_tokens"][place],
+            counts["cached_tokens"][place],
+            times["queue_s"][place],
+            times["ttft_s"][place],
+            times["e2e_s"][place],
+            times["itl_mean_s"][place],
+            times["itl_p95_s"][place],
+            counts["preemptions"][place],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
 @dataclass(slots=True)
 class SimulatedRun:
     """Results of a simulation."""
 
     fleet: Fleet
     replicas_at_first: int
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     samples: list[Sample] = field(default_factory=list)
     seconds: float = 0.0
     """Virtual time from the first arrival to the last end."""
@@ -80,6 +174,8 @@ class SimulatedRun:
     cpu_s: float = 0.0
     queue: str = ""
     """What ran the queue, in words."""
+    tally: GapTally = field(default_factory=GapTally)
+    """Gaps between tokens of steps that the replicas' logs have dropped."""
 
 
 def completed(item: SimRequest, request_class: RequestClass, now: float, setup: Setup) -> Outcome:

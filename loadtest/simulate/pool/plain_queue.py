@@ -207,7 +207,8 @@ class PlainQueue:
         )
         load.ready = replica.state is ReplicaState.READY
         if not load.ready and load.reserved is not None:
-            load.reserved.reserved = load.reserved = None
+            load.reserved.reserved = None
+            load.reserved = None
         for request_id in prefilled:
             entry = self._entries.get(request_id)
             if entry is not None and entry.on is load and not entry.prefilled:

@@ -19,6 +19,7 @@ from cluster.redis.in_process.server import InProcessRedis
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
+from loadtest.simulate.pool.gaps import GapTally
 from loadtest.simulate.pool.loop import EventLoop
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.plain_queue import PlainQueue
@@ -104,7 +105,8 @@ class Simulation:
             self._orders = ReliefOrders(relieving, store, _POOL, setup.slow_period_s)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
-        self._watch = PoolWatch(setup, self._fleet)
+        self._tally = GapTally()
+        self._watch = PoolWatch(setup, self._fleet, told=slow is not None)
         self._random = random.Random(setup.seed)
         block = blocks or setup.engine.block_size
         self._traffic = Traffic(
@@ -142,6 +144,7 @@ class Simulation:
             time.perf_counter() - wall,
             time.process_time() - cpu,
             self._queue.name,
+            self._tally,
         )
 
     def _begin(self) -> None:
@@ -252,4 +255,5 @@ class Simulation:
 
     def _sample(self, _: None) -> None:
         self._watch.sample(self._loop.now)
+        self._tally.take(self._fleet)
         self._loop.at(self._loop.now + self._sample_s, self._sample, None)

@@ -11,7 +11,7 @@ from cluster.queue.heartbeats import ReplicaRecord
 from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet, Member
 from loadtest.simulate.pool.loop import EventLoop
-from loadtest.simulate.pool.outcome import Outcome, RequestEnd, completed
+from loadtest.simulate.pool.outcome import Outcome, Outcomes, RequestEnd, completed
 from loadtest.simulate.pool.queues import SimQueue, Submission
 from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
@@ -100,7 +100,7 @@ class Traffic:
         self._items: dict[str, SimRequest] = {}
         """Requests that came and have not ended."""
         self.coming: TraceRequest | None = None
-        self.outcomes: list[Outcome] = []
+        self.outcomes = Outcomes()
         self.yields = any(self._class(request) is RequestClass.BATCH for request in trace)
         """Whether the trace has batch work, which can be preempted."""
         self.busy_at = 0.0

@@ -15,8 +15,10 @@ from penstock.models import ReplicaState, RequestClass
 class PoolWatch:
     """What the leader would hear from routers between two looks."""
 
-    def __init__(self, setup: Setup, fleet: Fleet) -> None:
+    def __init__(self, setup: Setup, fleet: Fleet, *, told: bool) -> None:
+        """`told`: whether anybody looks at the pool. What arrives and ends is kept for the next look only."""
         self._setup = setup
+        self._told = told
         self._fleet = fleet
         self._waiting: dict[str, tuple[RequestClass, float]] = {}
         self._arrived: list[Arrival] = []
@@ -25,11 +27,13 @@ class PoolWatch:
         self.samples: list[Sample] = []
 
     def arrived(self, now: float, request_class: RequestClass, prompt_tokens: int) -> None:
-        self._arrived.append(Arrival(now, request_class, prompt_tokens))
+        if self._told:
+            self._arrived.append(Arrival(now, request_class, prompt_tokens))
 
     def turned_away(self, request_class: RequestClass) -> None:
         """Note a request that was refused because there was no room."""
-        self._turned_away.append(request_class)
+        if self._told:
+            self._turned_away.append(request_class)
 
     def waits(self, item: SimRequest, request_class: RequestClass) -> None:
         self._waiting[item.request_id] = (request_class, item.arrived_at)
@@ -40,6 +44,8 @@ class PoolWatch:
 
     def ended(self, now: float, outcome: Outcome) -> None:
         """Note a request that was completed."""
+        if not self._told:
+            return
         self._ended.append(
             Ended(
                 now,
@@ -61,7 +67,7 @@ class PoolWatch:
         if steps:
             started, member.started = member.started, []
             by_class.update(self._class(item) for item in replica.running.values())
-            log, since = replica.log, member.steps_seen
+            log, since = replica.log, member.steps_seen - replica.log.dropped
             columns = StepColumns(
                 log.seconds[since:],
                 log.sequences[since:],

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from loadtest.report.charts import Curve
-from loadtest.simulate.pool.outcome import Outcome, RequestEnd, SimulatedRun
+from loadtest.simulate.pool.outcome import Outcomes, RequestEnd, SimulatedRun
 from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
@@ -65,6 +65,8 @@ class Figures:
     """Requests, completed and rejected ones, attainment, TTFT and output tokens per class. Empty with one class."""
     distributions: Mapping[str, Curve]
     """Distributions of TTFT and of all gaps between tokens: seconds, and the part of all values up to each."""
+    queue: str = ""
+    """What ran the queue, in words."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the data of `--json`."""
@@ -73,38 +75,50 @@ class Figures:
 
 def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
     """Return the figures of a run. `slos` must have every class that occurs."""
-    done = [each for each in run.outcomes if each.end is RequestEnd.COMPLETED]
+    outcomes = run.outcomes
+    done = outcomes.ended(RequestEnd.COMPLETED)
     members = [*run.fleet.gone, *run.fleet.members.values()]
-    classes = sorted({each.request_class for each in run.outcomes})
-    ttft, gaps = np.sort([each.ttft_s for each in done]), _gaps(run)
+    classes = [each for each in sorted(RequestClass) if outcomes.of_class(each).any()]
+    met = _met(outcomes, slos)
+    ttft, gaps = outcomes.column("ttft_s")[done], _gaps(run)
     return Figures(
-        requests=len(run.outcomes),
-        completed=len(done),
-        rejected=sum(each.end is RequestEnd.REJECTED for each in run.outcomes),
-        unfinished=sum(each.end is RequestEnd.UNFINISHED for each in run.outcomes),
-        ttft_s=spread([each.ttft_s for each in done]),
+        requests=len(outcomes),
+        completed=int(done.sum()),
+        rejected=int(outcomes.ended(RequestEnd.REJECTED).sum()),
+        unfinished=int(outcomes.ended(RequestEnd.UNFINISHED).sum()),
+        ttft_s=spread(ttft),
         itl_s=_spread_of(*gaps),
-        e2e_s=spread([each.e2e_s for each in done]),
-        queue_s=spread([each.queue_s for each in done]),
-        attainment=_attainment(run.outcomes, slos),
-        worst_5min_attainment=_worst(run.outcomes, slos),
+        e2e_s=spread(outcomes.column("e2e_s")[done]),
+        queue_s=spread(outcomes.column("queue_s")[done]),
+        attainment=_part(met),
+        worst_5min_attainment=_worst(outcomes.column("arrival_s"), met),
         replica_hours=run.fleet.hours(run.seconds),
         preemptions=sum(member.replica.preemptions for member in members),
         scale_events=len(run.fleet.changes),
         reversals=run.fleet.reversals(run.replicas_at_first),
-        output_tokens=sum(each.output_tokens for each in done),
-        cached_tokens=sum(each.cached_tokens for each in done),
+        output_tokens=int(outcomes.column("output_tokens")[done].sum()),
+        cached_tokens=int(outcomes.column("cached_tokens")[done].sum()),
         virtual_s=run.seconds,
         wall_s=run.wall_s,
         cpu_s=run.cpu_s,
-        classes={each.name.lower(): _of_class(run.outcomes, each, slos) for each in classes if len(classes) > 1},
-        distributions={"ttft_s": _curve(ttft, np.arange(1, len(ttft) + 1)), "itl_s": _curve(*gaps)},
+        classes={each.name.lower(): _of_class(outcomes, each, met, done) for each in classes if len(classes) > 1},
+        distributions={"ttft_s": _curve(np.sort(ttft), np.arange(1, len(ttft) + 1)), "itl_s": _curve(*gaps)},
+        queue=run.queue,
     )
 
 
-def spread(values: Sequence[float]) -> Spread:
+def _met(outcomes: Outcomes, slos: Slos) -> Array:
+    """Return which requests were completed within the SLO of their class."""
+    met = np.zeros(len(outcomes), dtype=bool)
+    for request_class, slo in slos.items():
+        ours = outcomes.of_class(request_class)
+        met[ours] = outcomes.attain(slo)[ours]
+    return met
+
+
+def spread(values: Sequence[float] | Array) -> Spread:
     """Return mean and percentiles, the latter by interpolation."""
-    if not values:
+    if not len(values):
         return Spread()
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return Spread(float(np.mean(values)), float(p50), float(p95), float(p99))
@@ -115,9 +129,10 @@ def _gaps(run: SimulatedRun) -> tuple[Array, Array]:
     members = [*run.fleet.gone, *run.fleet.members.values()]
     logs = [member.replica.log for member in members]
     pauses = [np.asarray(member.replica.pauses) for member in members]
-    seconds = np.concatenate([*(np.asarray(log.seconds) for log in logs), *pauses] or [np.zeros(0)])
+    binned, counts = run.tally.gaps
+    seconds = np.concatenate([*(np.asarray(log.seconds) for log in logs), *pauses, binned])
     ones = [np.ones(len(each)) for each in pauses]
-    weights = np.concatenate([*(np.asarray(log.decoded, dtype=float) for log in logs), *ones] or [np.zeros(0)])
+    weights = np.concatenate([*(np.asarray(log.decoded, dtype=float) for log in logs), *ones, counts])
     seconds, weights = seconds[weights > 0], weights[weights > 0]
     order = np.argsort(seconds)
     return seconds[order], np.cumsum(weights[order])
@@ -139,31 +154,29 @@ def _curve(seconds: Array, counted: Array) -> Curve:
     return [(float(seconds[each]), float(counted[each] / counted[-1])) for each in at]
 
 
-def _attainment(outcomes: Sequence[Outcome], slos: Slos) -> float:
-    return sum(each.attains(slos[each.request_class]) for each in outcomes) / len(outcomes) if outcomes else 1.0
+def _part(met: Array) -> float:
+    return int(met.sum()) / len(met) if len(met) else 1.0
 
 
-def _worst(outcomes: Sequence[Outcome], slos: Slos) -> float:
-    if not outcomes:
+def _worst(arrivals: Array, met: Array) -> float:
+    if not len(met):
         return 1.0
-    minutes = np.array([each.arrival_s for each in outcomes]) // 60
-    met = np.array([each.attains(slos[each.request_class]) for each in outcomes])
+    minutes = arrivals // 60
     came = np.bincount(minutes.astype(int))
     good = np.bincount(minutes.astype(int), weights=met)
     width = min(int(_WORST_S // 60), len(came))
     windows, within = (np.convolve(each, np.ones(width), "valid") for each in (came, good))
-    enough = windows >= min(20, len(outcomes))
-    return float(np.min(within[enough] / windows[enough])) if enough.any() else _attainment(outcomes, slos)
+    enough = windows >= min(20, len(met))
+    return float(np.min(within[enough] / windows[enough])) if enough.any() else _part(met)
 
 
-def _of_class(outcomes: Sequence[Outcome], request_class: RequestClass, slos: Slos) -> dict[str, Any]:
-    ours = [each for each in outcomes if each.request_class is request_class]
-    done = [each for each in ours if each.end is RequestEnd.COMPLETED]
+def _of_class(outcomes: Outcomes, request_class: RequestClass, met: Array, done: Array) -> dict[str, Any]:
+    ours = outcomes.of_class(request_class)
     return {
-        "requests": len(ours),
-        "completed": len(done),
-        "rejected": sum(each.end is RequestEnd.REJECTED for each in ours),
-        "attainment": _attainment(ours, slos),
-        "ttft_s": asdict(spread([each.ttft_s for each in done])),
-        "output_tokens": sum(each.output_tokens for each in done),
+        "requests": int(ours.sum()),
+        "completed": int((ours & done).sum()),
+        "rejected": int((ours & outcomes.ended(RequestEnd.REJECTED)).sum()),
+        "attainment": _part(met[ours]),
+        "ttft_s": asdict(spread(outcomes.column("ttft_s")[ours & done])),
+        "output_tokens": int(outcomes.column("output_tokens")[ours & done].sum()),
     }

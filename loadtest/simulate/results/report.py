@@ -28,6 +28,7 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
         "replicas": f"{figures.replica_hours:.2f} hours, {counted(figures.scale_events, 'change')}, "
         f"{counted(figures.reversals, 'reversal')}",
         "preemptions": f"{figures.preemptions:,}",
+        "queue": figures.queue,
         "took": f"{figures.wall_s:.1f} s ({figures.cpu_s:.1f} s of CPU) for {figures.virtual_s:,.0f} s",
         **{
             name: f"{counted(each['requests'], 'request')}, attainment {each['attainment']:.2%}, "

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.queue.entries import QueueLimits
 from cluster.settings import AffinitySettings, SimSettings
-from loadtest.simulate.autoscalers.contract import ReplicaSnapshot
+from loadtest.simulate.autoscalers.contract import FastFactory, ReplicaSnapshot
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.pool import plain_queue
 from loadtest.simulate.pool.outcome import SimulatedRun
@@ -68,7 +68,10 @@ def both(trace: list[TraceRequest], setup: Setup, policy: str) -> tuple[Simulate
 
     def run(scripts: bool) -> SimulatedRun:
         now, point = replace(setup, scripts=scripts), point_of({setup.default_class: setup.slo})
-        fast = {"wandering": lambda: Wandering(setup.seed), "penstock": lambda: PenstockFast(point, model_of(setup))}
+        fast: dict[str, FastFactory] = {
+            "wandering": lambda: Wandering(setup.seed),
+            "penstock": lambda: PenstockFast(point, model_of(setup)),
+        }
         slow = penstock_slow(now, point) if policy == "penstock" else None
         return Simulation(trace, now, fast=fast.get(policy), slow=slow).run()
 
