@@ -24,10 +24,12 @@ _TEXTS = {
     Way.NEVER: "needs a restart of the cluster",
     None: "is no setting of a pool",
 }
-_ELSEWHERE = {
-    "image": "is what a replica's machine runs, and no setting of a pool: change it in the chart's values, or install "
-    "the other release and restart the cluster"
-}
+SUCCESSOR = (
+    "Add a pool of another name that has it, lead an alias from this pool to that one, and take this one away; on "
+    "Kubernetes as the manual says there, under Change an image. Or restart the cluster with the new settings"
+)
+"""Way to what replicas of one pool can't differ in."""
+_ELSEWHERE = {"image": f"is what a replica's machine runs, and no setting of a pool. {SUCCESSOR}"}
 _PARSERS = ("tool_call_parser", "reasoning_parser")
 """Settings of vLLM that the demo model brings along."""
 

@@ -12,7 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 from cluster.errors import InvalidRequestError, RolloutStateError, SettingsError
 from cluster.registry.contract import Sighting
 from cluster.registry.pools import launcher_of
-from cluster.rollout.changes import applies, base_of, changed, merged, rules_of
+from cluster.rollout.changes import SUCCESSOR, applies, base_of, changed, merged, rules_of
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.record import Revision, Rollout, RolloutRules, RolloutState
 from cluster.settings import EngineKind, PoolSettings
@@ -26,10 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 MOST_SURGE = 64
 MOST_JUDGE_S = 86_400.0
-_RESERVED = (
-    "can't change while the pool runs: Ray reserves the same GPUs for each replica of a pool. Restart the cluster with "
-    "the new settings, or add a pool of another name and remove this one"
-)
+_RESERVED = f"can't change while the pool runs: Ray reserves the same GPUs for each replica of a pool. {SUCCESSOR}"
 _STATES = {
     RolloutState.ROLLING: api.ROLLOUT_STATE_ROLLING,
     RolloutState.HELD: api.ROLLOUT_STATE_HELD,

@@ -268,6 +268,36 @@ def test_a_digest_is_of_one_repository_and_tag() -> None:
     assert f"{ours}@{own}" == _image({**released, "images.router.digest": own})
 
 
+def _of_worker(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return image and policy of the containers of a worker."""
+    pod = _of(render_values("defaults", values), "ray-worker")
+    return [
+        (each["image"], each["imagePullPolicy"])
+        for each in (*pod.spec.get("initContainers", []), *pod.spec["containers"])
+    ]
+
+
+def test_a_pool_may_have_an_image_of_its_own() -> None:
+    ours, digests = "ghcr.io/penstock/penstock-replica-cpu", [f"sha256:{number * 64}" for number in "78"]
+    own = {"networkPolicy.enabled": False, "images.replica.digest": digests[0]}
+    own["pools.demo.settings.model"], own["pools.demo.weights.download"] = "org/name", {"enabled": True}
+    assert {(f"{ours}@{digests[0]}", "IfNotPresent")} == set(_of_worker(own))
+    # The digest of images.replica is that of another image.
+    for image, wanted in (
+        ({"tag": "x"}, f"{ours}:x"),
+        ({"repository": "corp/r"}, "corp/r:0.2.0"),
+        ({"repository": "corp/r", "tag": "x", "digest": digests[1]}, f"corp/r@{digests[1]}"),
+        ({"digest": digests[1]}, f"{ours}@{digests[1]}"),
+    ):
+        assert [(wanted, "Always")] * 2 == _of_worker({**own, "pools.demo.image": {**image, "pullPolicy": "Always"}})
+    of_head = _of(render_values("defaults", {**own, "pools.demo.image": {"tag": "x"}}), "ray-head")
+    assert f"{ours}@{digests[0]}" == of_head.spec["containers"][0]["image"]
+    known = {**own, "images.digests": {f"{ours}:x": digests[1]}, "pools.demo.image": {"tag": "x"}}
+    assert {f"{ours}@{digests[1]}"} == {image for image, _ in _of_worker(known)}
+    mirrored = {**own, "global": {"imageRegistry": "mirror.example"}, "pools.demo.image": {"tag": "x"}}
+    assert {"mirror.example/penstock/penstock-replica-cpu:x"} == {image for image, _ in _of_worker(mirrored)}
+
+
 def test_pull_secrets_are_names_or_objects() -> None:
     for pod in pods(render("bent")):
         assert [{"name": "shared"}, {"name": "regcred"}, {"name": "other"}] == pod.spec["imagePullSecrets"]

@@ -23,6 +23,7 @@ from tests.k8s.view import pods, serve_config, settings_toml
 pytestmark = pytest.mark.slow
 
 GATEWAY = {"gateway.enabled": True, "gateway.parentRefs": [{"name": "g"}]}
+ALIAS = {"settings.aliases": {"fast": {"targets": [{"model": "demo"}]}}}
 POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}
 
 
@@ -195,6 +196,27 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
         ({"pools": {"a_b": POOL, "a-b": POOL}}, "pools.a-b and pools.a_b would both have"),
         ({"gateway.enabled": True}, "parentRefs must name a Gateway"),
+        ({"pools.demo.retired": True}, "pools must have one that is not retired"),
+        (
+            {"pools.demo.retired": True, "pools.other": POOL},
+            "pools.demo.workers.min must be 0 before the pool is retired, got 1",
+        ),
+        (
+            {"pools.demo": {"retired": True, "workers": {"min": 0}}, "pools.other": POOL, **ALIAS},
+            "settings.aliases.fast names demo, which must be a pool that is served: one of other",
+        ),
+        ({"settings.aliases": {"fast": {"targets": [{"model": "demo"}], "fallback": "x"}}}, "aliases.fast names x,"),
+        ({"settings.aliases": {"fast": {"targets": [{"model": "demo"}], "shadow": {"model": "y"}}}}, "names y,"),
+        (
+            {
+                "images.requireDigest": True,
+                "images.router.digest": "sha256:" + "1" * 64,
+                "images.replica.digest": "sha256:" + "2" * 64,
+                "pools.demo.image.tag": "other",
+            },
+            "image.digest of the pool must be set, because images.requireDigest is on",
+        ),
+        ({"pools.demo.image.digest": "latest"}, "/image/digest"),
         # Drains would never end.
         ({"router.pdb.maxUnavailable": 0}, "/router/pdb/maxUnavailable"),
         ({"router.pdb.maxUnavailable": "0%"}, "/router/pdb/maxUnavailable"),

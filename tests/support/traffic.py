@@ -21,7 +21,9 @@ class Traffic:
 
 
 @contextlib.asynccontextmanager
-async def traffic(stack: Stack, clients: int, *, tokens: int = 24, pause_s: float = 0.0) -> AsyncIterator[Traffic]:
+async def traffic(
+    stack: Stack, clients: int, *, tokens: int = 24, pause_s: float = 0.0, model: str = "demo"
+) -> AsyncIterator[Traffic]:
     """Let clients stream until the block ends; then each ends its last stream."""
     found, over = Traffic(), asyncio.Event()
 
@@ -29,7 +31,8 @@ async def traffic(stack: Stack, clients: int, *, tokens: int = 24, pause_s: floa
         turn = 0
         while not over.is_set():
             turn += 1
-            wanted = stream_request(f"client {number}, turn {turn}", max_tokens=tokens, ignore_eos=True)
+            text = f"client {number}, turn {turn}"
+            wanted = stream_request(text, model=model, max_tokens=tokens, ignore_eos=True)
             try:
                 events = await collect(stack.inference(number % len(stack.channels)).StreamGenerate(wanted))
                 got = sum(len(event.delta.token_ids) for event in events if event.HasField("delta"))

@@ -28,7 +28,7 @@ that is at least the settings' own default.
 */}}
 {{- define "penstock.roomForUnread" -}}
 {{- with dig "limits" "memory" "" (default dict .Values.router.resources) -}}
-{{- $each := max 1 (div (include "penstock.bytes" . | int64) (mul 2097152 (len $.Values.pools))) -}}
+{{- $each := max 1 (div (include "penstock.bytes" . | int64) (mul 2097152 (include "penstock.served" $ | fromJson | len))) -}}
 {{- if lt $each 512 -}}{{- $each -}}{{- end -}}
 {{- end -}}
 {{- end }}

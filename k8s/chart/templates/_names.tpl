@@ -44,22 +44,46 @@ app.kubernetes.io/part-of: penstock
 {{- end }}
 {{- end }}
 
-{{/* An image. Call with (list $ "router" own); own is true for the images that a release builds. */}}
+{{/*
+An image. Call with (list $ "router"), or (list $ "replica" own): what a pool says over it. The digest of another
+repository or tag is not its digest.
+*/}}
 {{- define "penstock.image" -}}
 {{- $ := index . 0 -}}
 {{- $name := index . 1 -}}
 {{- $image := index $.Values.images $name -}}
-{{- $repository := $image.repository -}}
+{{- $own := gt (len .) 2 | ternary (last .) dict | default dict -}}
+{{- $other := or $own.repository $own.tag $own.digest -}}
+{{- $repository := default $image.repository $own.repository -}}
 {{- with ($.Values.global).imageRegistry -}}
 {{- /* A first part with a dot, a port, or localhost is a registry. */ -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $repository "") -}}
 {{- end -}}
-{{- $tagged := printf "%s:%s" $repository (default $.Chart.AppVersion $image.tag) -}}
-{{- $digest := default (get $.Values.images.digests $tagged) $image.digest -}}
+{{- $tagged := printf "%s:%s" $repository (default (default $.Chart.AppVersion $image.tag) $own.tag) -}}
+{{- $digest := default (get $.Values.images.digests $tagged) (empty $other | ternary $image.digest $own.digest) -}}
 {{- if and $.Values.images.requireDigest (not $digest) -}}
-{{- fail (printf "images.%s.digest must be set, because images.requireDigest is on" $name) -}}
+{{- fail (printf "%s must be set, because images.requireDigest is on: %s has none" (empty $other | ternary (printf "images.%s.digest" $name) "image.digest of the pool") $tagged) -}}
 {{- end -}}
 {{- ternary (printf "%s@%s" $repository $digest) $tagged (ne (default "" $digest) "") | quote -}}
+{{- end }}
+
+{{/* Pools that are served: those that are not retired. As JSON. */}}
+{{- define "penstock.served" -}}
+{{- $found := dict -}}
+{{- range $pool, $spec := .Values.pools -}}{{- if not $spec.retired -}}{{- $_ := set $found $pool $spec -}}{{- end -}}{{- end -}}
+{{- if not $found -}}{{- fail "pools must have one that is not retired" -}}{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{/* Names of all pools in the order of their worker groups. As JSON. */}}
+{{- define "penstock.groups" -}}
+{{- $keys := list -}}
+{{- range $pool, $spec := .Values.pools -}}
+{{- $keys = append $keys (printf "%06d %s" (int $spec.workers.order) $pool) -}}
+{{- end -}}
+{{- $found := list -}}
+{{- range sortAlpha $keys -}}{{- $found = append $found (regexReplaceAll "^[0-9]+ " . "") -}}{{- end -}}
+{{- toJson $found -}}
 {{- end }}
 
 {{/* Pull secrets of the chart and of `global`, as names or as objects with a name. */}}

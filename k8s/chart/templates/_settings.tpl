@@ -25,7 +25,7 @@
 {{- $_ := set $replica "tls" (dict "certificate_file" "/etc/penstock/link-tls/tls.crt" "private_key_file" "/etc/penstock/link-tls/tls.key" "ca_file" "/etc/penstock/link-tls/ca.crt") -}}
 {{- end -}}
 {{- $pools := dict -}}
-{{- range $name, $pool := .Values.pools -}}
+{{- range $name, $pool := include "penstock.served" . | fromJson -}}
 {{- $_ := set $pools $name (include "penstock.poolSettings" $pool | fromYaml) -}}
 {{- end -}}
 {{- $cluster := dict "secret_file" "/etc/penstock/secret/cluster-secret" "state_dir" "/var/lib/penstock" "log_format" "json" -}}
@@ -75,7 +75,7 @@
 {{- define "penstock.serveConfig" -}}
 {{- $tree := include "penstock.sharedSettings" . | fromYaml -}}
 {{- $apps := list -}}
-{{- range $name, $pool := .Values.pools -}}
+{{- range $name, $pool := include "penstock.served" . | fromJson -}}
 {{- $settings := include "penstock.poolSettings" $pool | fromYaml -}}
 {{- $tp := int $settings.tensor_parallel_size -}}
 {{- $pp := int $settings.pipeline_parallel_size -}}

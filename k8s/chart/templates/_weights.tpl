@@ -194,15 +194,16 @@ section for penstock.pod. Call with the pool.
 {{- end }}
 {{- end }}
 
-{{/* Init containers of a worker: they wait for the weights, or fetch them. Call with (list $ weights). */}}
+{{/* Init containers of a worker: they wait for the weights, or fetch them. Call with (list $ weights pool). */}}
 {{- define "penstock.weightsInit" -}}
 {{- $ := index . 0 -}}
 {{- $weights := index . 1 -}}
+{{- $image := default dict (index . 2).image -}}
 {{- if $weights.download.enabled }}
 initContainers:
   - name: weights
-    image: {{ include "penstock.image" (list $ "replica") }}
-    imagePullPolicy: {{ $.Values.images.replica.pullPolicy }}
+    image: {{ include "penstock.image" (list $ "replica" $image) }}
+    imagePullPolicy: {{ default $.Values.images.replica.pullPolicy $image.pullPolicy }}
     command: [penstock, weights, {{ $weights.shared | ternary "wait" "fetch" }}]
     args:
       - --list=/etc/penstock/weights/models
@@ -245,7 +246,7 @@ initContainers:
 {{/* How long a cluster may take to come up: its weights come first. Go adds the parts of such a duration. */}}
 {{- define "penstock.initializingTimeout" -}}
 {{- $longest := 0 -}}
-{{- range .Values.pools -}}
+{{- range include "penstock.served" . | fromJson -}}
 {{- $download := (include "penstock.weights" (list $ .) | fromJson).download -}}
 {{- if $download.enabled -}}{{- $longest = max $longest (int64 $download.waitSeconds) -}}{{- end -}}
 {{- end -}}
@@ -255,7 +256,7 @@ initContainers:
 {{/* Lets the Jobs that fetch weights reach their sources. */}}
 {{- define "penstock.weightsPolicy" -}}
 {{- $jobs := false -}}
-{{- range .Values.pools -}}
+{{- range include "penstock.served" . | fromJson -}}
 {{- $weights := include "penstock.weights" (list $ .) | fromJson -}}
 {{- if and $weights.download.enabled $weights.shared -}}{{- $jobs = true -}}{{- end -}}
 {{- end -}}

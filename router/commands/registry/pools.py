@@ -15,6 +15,7 @@ from rich.text import Text
 
 from cluster.errors import SettingsError
 from cluster.plural import counted
+from cluster.rollout.changes import SUCCESSOR
 from cluster.settings import EngineKind, PoolSettings
 from cluster.terminal.console import messages, screen, standard_input
 from router.commands.registry.pool_difference import Means, PoolChange, RunningPool, pool_changes
@@ -61,10 +62,7 @@ def change_pools(
         told = "; ".join(
             f"pools.{name}.{each.field}: can't change while the pool runs: {each.why}" for name, each in stuck
         )
-        raise SettingsError(
-            f"{told}. Nothing was changed. Restart the cluster with the new settings, or add a pool of another name "
-            "and remove this one"
-        )
+        raise SettingsError(f"{told}. Nothing was changed. {SUCCESSOR}")
     if rolling := [change.name for change in changes if change.before is not None and change.before.rolls]:
         raise SettingsError(
             f"a roll-out of pool {rolling[0]} goes on. Nothing was changed. Wait for its end, or end it with `penstock "
