@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.vllm.startup.processes import end_all
 from tests.chaos.golden import Golden
 from tests.chaos.history import Failed
+from tests.chaos.masters import Masters
 from tests.chaos.node import HOST, Node, read_metrics
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
@@ -81,6 +83,10 @@ class ClusterPlan:
 
     redis: tuple[str, ...] = ()
     """Further arguments of redis-server."""
+    masters: int = 0
+    """Servers of a Redis Cluster, named redis-0 and so on, in place of one Redis. No proxy is before them."""
+    cells: int = 1
+    """Cells of the pool."""
     launcher: str = ""
     """Whether pools can come and go: "whole" has a launcher, "cleanup" and "registry" one without that protection."""
 
@@ -97,8 +103,11 @@ class ChaosCluster:
         self.proxies: dict[str, ChaosProxy] = {}
         """By link: "client>router-0", "http>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
         self.redis_port = free_port()
+        self.masters = Masters(plan.masters) if plan.masters else None
         self._journals: dict[Path, Node] = {}
         self._dangling: list[asyncio.StreamWriter] = []
+        self.victim = ""
+        """Process that a fault chose last."""
         self.notes: dict[str, float] = {}
         """Figures that faults leave behind as their proof."""
         self.killers: list[Failed] = []
@@ -161,9 +170,13 @@ class ChaosCluster:
         for name in self.replicas:
             await self._proxy(f"router>{name}", whose=self._router_at)
         others = (*self.routers, *self.replicas, *(("launcher",) if self.plan.launcher else ()))
-        for name in others:
-            await self._proxy(f"{name}>redis", f"{HOST}:{self.redis_port}")
-        await self.start_node("redis")
+        if self.masters is not None:
+            await asyncio.gather(*(self.start_node(name) for name in self.masters.names))
+            await self.masters.join()
+        else:
+            for name in others:
+                await self._proxy(f"{name}>redis", f"{HOST}:{self.redis_port}")
+            await self.start_node("redis")
         await asyncio.gather(*(self.start_node(name) for name in others))
         await self.linked()
 
@@ -192,6 +205,11 @@ class ChaosCluster:
             self.dead.append(old)
         if name == "redis":
             await self._start_redis()
+            return
+        if self.masters is not None and name in self.masters.names:
+            node = self.nodes[name] = Node(name, self._launch(name, self.masters.command(name, self.folder)))
+            await until(partial(self.masters.answers, name), 20)
+            node.process.check()
             return
         number = sum(node.name == name for node in self.dead)
         ready = self.folder / f"{name}.{number}.ready"
@@ -245,9 +263,19 @@ class ChaosCluster:
             # Another release may know no HTTP.
             flags["router"] |= {"http": {"port": 0}}
         flags["cluster"] |= {"state_dir": str(self.folder / "state" / name), "secret_file": str(self.secret_file)}
-        flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
+        if self.masters is not None:
+            flags["redis"]["url"] = self.masters.url
+        else:
+            flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
         engines = {"sim": {**SIM, **self.plan.sim}, "vllm": {**VLLM, **self.plan.vllm}}
-        pool = {"model": "demo", "engine": self.plan.engine.value, "tensor_parallel_size": self.plan.ranks}
+        pool: dict[str, Any] = {
+            "model": "demo",
+            "engine": self.plan.engine.value,
+            "tensor_parallel_size": self.plan.ranks,
+        }
+        if self.plan.cells > 1:
+            # Another release may know no cells.
+            pool |= {"cells": self.plan.cells, "replicas": self.plan.replicas}
         flags["pools"] = {POOL: {**pool, **engines}}
         path = self.folder / f"{name}.json"
         load_settings(flags=flags, environ={})
@@ -304,6 +332,8 @@ class ChaosCluster:
 
     async def sizes(self) -> dict[str, int]:
         """Count what each of the pool's keys holds, by its short name; what is empty is left out."""
+        if self.masters is not None:
+            return await self.masters.sizes(POOL, self.plan.cells)
         client = redis.asyncio.Redis(host=HOST, port=self.redis_port, protocol=2, socket_timeout=5.0)
         counts = {b"hash": "HLEN", b"zset": "ZCARD", b"string": "STRLEN"}
         try:

@@ -222,7 +222,7 @@ async def make_whole(cluster: ChaosCluster) -> None:
     for name, node in list(cluster.nodes.items()):
         if node.paused and node.paused[-1][1] == float("inf"):
             cluster.resume(name)
-    for name, node in sorted(cluster.nodes.items(), key=lambda item: item[0] != "redis"):
+    for name, node in sorted(cluster.nodes.items(), key=lambda item: not item[0].startswith("redis")):
         if not node.running:
             await cluster.start_node(name)
     await cluster.linked()

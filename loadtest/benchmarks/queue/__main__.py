@@ -18,11 +18,12 @@ from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
-from loadtest.benchmarks.queue import cells, end_to_end, idle_path
+from loadtest.benchmarks.queue import cells, end_to_end, idle_path, over_servers
 from loadtest.benchmarks.queue.cells import CallCost, Corners, Ground
 from loadtest.benchmarks.queue.end_to_end import EndToEnd
 from loadtest.benchmarks.queue.idle_path import RoundTrips
 from loadtest.benchmarks.queue.meter import Meter
+from loadtest.benchmarks.queue.over_servers import OverServers
 
 _COPY_TIMEOUT_S = 120.0
 FULL_SEQUENCES = 8
@@ -38,7 +39,8 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, nargs="+", default=[16, 256])
     parser.add_argument("--tenants", type=int, nargs="+", default=[10, 10_000])
     parser.add_argument("--seconds", type=float, default=end_to_end.SECONDS, help="per end-to-end load")
-    parser.add_argument("--only", choices=("cells", "end-to-end"), help="run one half")
+    parser.add_argument("--servers", type=int, default=4, help="servers of a Redis Cluster, with a cell on each")
+    parser.add_argument("--only", choices=("cells", "end-to-end", "servers"), help="run one part")
     parser.add_argument("--redis", default="", help="redis-server to run (default: as `penstock up` finds it)")
     options = parser.parse_args()
     console = screen()
@@ -68,17 +70,20 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
             measured: list[CallCost] = []
             corners: Corners | None = None
             late: Corners | None = None
-            if options.only != "end-to-end":
+            if options.only in (None, "cells"):
                 measured, corners = await _cells(options, server.url, client, meter, console)
                 late = await _late(options, server.url, client, meter, console)
-            ends = [] if options.only == "cells" else await _ends(options, server.url, meter, console)
+            ends = await _ends(options, server.url, meter, console) if options.only in (None, "end-to-end") else []
         finally:
             await client.aclose()
             await server.stop()
     _print_cells(measured, corners, late, console)
     _print_ends(ends, console)
+    several = await _servers(options, console) if options.only in (None, "servers") else []
+    over_servers.show(several, console)
     if options.json:
         fields = {"redis": version} | _fields(trips, measured, corners, late, ends)
+        fields["over_servers"] = [each.fields() for each in several]
         options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0
 
@@ -142,8 +147,16 @@ async def _ends(options: argparse.Namespace, url: str, meter: Meter, console: Co
     for sequences in (FULL_SEQUENCES, ROOMY_SEQUENCES):
         with console.status(f"{end_to_end.PROCESSES} router processes, {sequences} slots per replica"):
             await meter.settle()
-            ends.append(await end_to_end.run(url, meter, sequences, options.seconds))
+            ends.append(await end_to_end.run(url, [meter], sequences, options.seconds))
     return ends
+
+
+async def _servers(options: argparse.Namespace, console: Console) -> list[OverServers]:
+    several = []
+    for sequences in (FULL_SEQUENCES, ROOMY_SEQUENCES):
+        with console.status(f"one pool on {options.servers} servers, {sequences} slots per replica"):
+            several.append(await over_servers.measure(options.servers, sequences, options.seconds, options.redis))
+    return several
 
 
 def _fields(

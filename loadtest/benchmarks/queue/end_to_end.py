@@ -6,10 +6,13 @@ import asyncio
 import json
 import sys
 import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import Windows
+from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.meter import Meter
@@ -18,12 +21,13 @@ from penstock.models import ReplicaState
 
 PROCESSES = 2
 CLIENTS = 128
-"""Clients per router process."""
+"""Clients per router process, for each cell of the pool."""
 REPLICAS = 16
+"""Replicas of a cell."""
 TENANTS = 1_000
 SECONDS = 10.0
-_LEAD_S = 4.0
-"""Seconds for processes to start and warm up."""
+_LEAD_S = 3.0
+"""Seconds for processes to warm up."""
 _BEAT_S = 1.0
 
 
@@ -39,58 +43,79 @@ class EndToEnd:
     redis_us_per_request: float
     """CPU time of Redis' main thread per released request, including heartbeats, bells and mail."""
     redis_busy: float
-    """CPU time of Redis' main thread per second."""
+    """CPU time of the busiest server's main thread per second."""
+    busiest_us_per_request: float
+    """CPU time of the busiest server's main thread per released request, of all servers' requests."""
 
 
-async def run(url: str, meter: Meter, sequences: int, seconds: float) -> EndToEnd:
-    """Run two routers, with this many slots per replica."""
-    pool = f"ends-{sequences}"
+async def run(
+    url: str, meters: Sequence[Meter], sequences: int, seconds: float, *, pool: str = "", cells: int = 1
+) -> EndToEnd:
+    """Run two routers, with this many slots per replica. `meters`: of all servers. Each cell of the pool has as many
+    replicas and clients as a pool of one.
+    """
+    pool = pool or f"ends-{sequences}"
     windows = Windows(sequences=sequences, kv_tokens=10**9, prefill_tokens=10**9)
-    queue = RedisQueue(url, pool)
+    queues = [RedisQueue(url, cell_name(pool, cell)) for cell in range(cells)]
     with_beats = TaskOwner("replicas")
 
     async def beat() -> None:
         while True:
-            for i in range(REPLICAS):
-                await queue.heartbeat_replica(
+            for i in range(REPLICAS * cells):
+                await queues[i % cells].heartbeat_replica(
                     ReplicaBeat(f"replica-{i:03d}", b"record", ReplicaState.READY, windows, ())
                 )
             await asyncio.sleep(_BEAT_S)
 
     with_beats.spawn(beat(), "beats")
+    children = await asyncio.gather(
+        *(_start(url, pool, f"router-{i + 1}", seconds, cells=cells) for i in range(PROCESSES))
+    )
     starts_at = time.time() + _LEAD_S
-    routers = [asyncio.create_task(_router(url, pool, f"router-{i + 1}", starts_at, seconds)) for i in range(PROCESSES)]
+    routers = [asyncio.create_task(_counts(child, starts_at)) for child in children]
     await asyncio.sleep(starts_at - time.time())
-    before = await meter.cpu_seconds()
+    before = [await meter.cpu_seconds() for meter in meters]
     await asyncio.sleep(starts_at + seconds - time.time())
-    used = await meter.cpu_seconds() - before
+    used = [await meter.cpu_seconds() - began for meter, began in zip(meters, before, strict=True)]
     counts = await asyncio.gather(*routers)
     await with_beats.close()
-    await queue.close()
+    for queue in queues:
+        await queue.close()
     total = Counts(*(sum(getattr(each, field.name) for each in counts) for field in fields(Counts)))
     return EndToEnd(
-        slots=REPLICAS * sequences,
+        slots=REPLICAS * cells * sequences,
         submits_per_s=total.submits / seconds,
         grants_per_s=total.grants / seconds,
         at_once=total.at_once / total.submits,
-        redis_us_per_request=1e6 * used / total.releases,
-        redis_busy=used / seconds,
+        redis_us_per_request=1e6 * sum(used) / total.releases,
+        redis_busy=max(used) / seconds,
+        busiest_us_per_request=1e6 * max(used) / total.releases,
     )
 
 
-async def _router(url: str, pool: str, router_id: str, starts_at: float, seconds: float) -> Counts:
-    options = {"url": url, "pool": pool, "router-id": router_id, "replicas": REPLICAS, "tenants": TENANTS}
-    options |= {"clients": CLIENTS, "starts-at": starts_at, "seconds": seconds}
+async def _start(url: str, pool: str, router_id: str, seconds: float, *, cells: int) -> Process:
+    """Start a router process. At the return it works."""
+    options = {"url": url, "pool": pool, "router-id": router_id, "replicas": REPLICAS * cells, "tenants": TENANTS}
+    options |= {"clients": CLIENTS * cells, "seconds": seconds, "cells": cells}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "loadtest.benchmarks.queue.router_process", *words, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "loadtest.benchmarks.queue.router_process", *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
+    assert child.stdout is not None  # noqa: S101 - it is a pipe
+    await child.stdout.readline()
+    return child
+
+
+async def _counts(child: Process, starts_at: float) -> Counts:
+    """Tell a router process when to count, and return its counts."""
     try:
-        output, _ = await child.communicate()
+        output, _ = await child.communicate(f"{starts_at}\n".encode())
     except asyncio.CancelledError:
         child.kill()
         await child.wait()
         raise
     if child.returncode:
-        raise RuntimeError(f"{router_id} ended with status {child.returncode}")
+        raise RuntimeError(f"a router ended with status {child.returncode}")
     return Counts(**json.loads(output))

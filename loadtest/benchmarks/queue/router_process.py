@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.lifecycle import TaskOwner
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.queue import CellQueue
+from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Grant, Mail, Settlement
 from cluster.queue.heartbeats import POSITIONS, RouterBeat
 from cluster.queue.redis.bell import RedisBell
@@ -38,12 +41,13 @@ class Counts:
 class BareRouter:
     """Stand-in that uses the queue like a router, and does nothing else."""
 
-    def __init__(self, url: str, pool: str, router_id: str, replicas: int, tenants: int) -> None:
+    def __init__(self, url: str, pool: str, router_id: str, replicas: int, tenants: int, *, cells: int = 1) -> None:
         self.counts = Counts()
         self._router_id = router_id
         self._connected = tuple(f"replica-{i:03d}" for i in range(replicas))
         self._tenants = tenants
-        self._queue = RedisQueue(url, pool, timeout_s=_TIMEOUT_S)
+        seen = CellsSeen(Layout(cells))
+        self._queue = CellQueue(pool, lambda name: RedisQueue(url, name, timeout_s=_TIMEOUT_S), seen)
         self._bell = RedisBell(url, router_id)
         self._waiting: dict[str, asyncio.Future[Grant]] = {}
         self._started: list[tuple[str, str]] = []
@@ -51,14 +55,19 @@ class BareRouter:
         self._numbers = itertools.count(os.getpid() << 24)
         self._owner = TaskOwner("router")
 
-    async def run(self, clients: int, starts_at: float, seconds: float) -> Counts:
-        """Work with this many clients. Count all events in the `seconds` after `starts_at` (wall clock)."""
+    async def run(self, clients: int, seconds: float) -> Counts:
+        """Work with this many clients. Say that it does, read a time (wall clock), and count all events in the seconds
+        after it.
+        """
         await self._bell.start()
         await self._beat()
         for work, name in ((self._listen(), "bell"), (self._keep_lease(), "lease")):
             self._owner.spawn(work, name)
         for number in range(clients):
             self._owner.spawn(self._client(), f"client-{number}")
+        sys.stdout.write("works\n")
+        sys.stdout.flush()
+        starts_at = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(starts_at - time.time())
         self.counts = counts = Counts()
         await asyncio.sleep(starts_at + seconds - time.time())
@@ -121,16 +130,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     kinds: dict[str, Callable[[str], object]] = {
         **dict.fromkeys(("url", "pool", "router-id"), str),
-        **dict.fromkeys(("replicas", "tenants", "clients"), int),
-        **dict.fromkeys(("starts-at", "seconds"), float),
+        **dict.fromkeys(("replicas", "tenants", "clients", "cells"), int),
+        "seconds": float,
     }
     for name, kind in kinds.items():
         parser.add_argument(f"--{name}", type=kind, required=True)
     options = parser.parse_args()
 
     async def run() -> Counts:
-        router = BareRouter(options.url, options.pool, options.router_id, options.replicas, options.tenants)
-        return await router.run(options.clients, options.starts_at, options.seconds)
+        names = options.url, options.pool, options.router_id
+        router = BareRouter(*names, options.replicas, options.tenants, cells=options.cells)
+        return await router.run(options.clients, options.seconds)
 
     counts = uvloop.run(run())
     sys.stdout.write(json.dumps({name: getattr(counts, name) for name in Counts.__slots__}) + "\n")
