@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.control.settings import ControlMode
+from cluster.forecast.pool_forecast import BLEND
 from penstock.values.steps import Relief
 
 _PREFIX = "penstock_autoscaler_"
@@ -56,8 +57,9 @@ class AutoscalerMetrics(Collector):
         yield "replicas_starting", "Replicas that were asked for and take no work yet.", {}, made.starting
         yield "replicas_standby", "Replicas that are to stand by: loaded, and without work.", {}, made.standby
         for step in made.steps:
-            if step.name in ("demand", "growth", "backlog", "batch"):
+            if step.name in ("demand", "growth", "ahead", "backlog", "batch"):
                 yield "term_replicas", "What each term asks for, in replicas.", {"term": step.name}, step.value
+        yield from self._foreseen(scaler)
         for relief in Relief:
             yield "relief", "1 for what the pool gives up now.", {"relief": relief.value}, float(relief is made.relief)
         for demand in made.demands:
@@ -71,6 +73,25 @@ class AutoscalerMetrics(Collector):
         yield "cold_start_seconds", "A start takes so long, 90th percentile.", {}, made.cold_start_s
         yield "failed_starts", "Starts in a row that failed.", {}, made.failed_starts
         yield "attainment", "Part of the last ten minutes' requests within their SLO.", {}, made.attainment
+
+    @staticmethod
+    def _foreseen(scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
+        forecast = scaler.foresight.forecast
+        judged, outlook = forecast.judged, forecast.outlook
+        for expert, record in judged.items():
+            labels = {"expert": expert}
+            yield "forecast_error", "Mean error of an expert's forecasts of late, as a logarithm.", labels, record.loss
+        if outlook is None:
+            return
+        for expert, value in outlook.forecasts.items():
+            labels = {"expert": expert}
+            yield "forecast_load", "Load foreseen a cold start ahead, in reference requests per second.", labels, value
+            yield "forecast_weight", "Weight of an expert.", labels, outlook.weights.get(expert, 0.0)
+        yield "forecast_load", "", {"expert": BLEND}, outlook.load
+        yield "forecast_skill", "Part by which the forecast is better than the present load.", {}, outlook.skill
+        if (pattern := outlook.pattern) is not None:
+            yield "forecast_change", "Factor on the load that earlier days or weeks foretell.", {}, pattern.change
+            yield "forecast_trusted", "1 while that was right enough to decide by.", {}, float(pattern.trusted)
 
     def _counters(self, scalers: Mapping[str, PoolScaler]) -> Iterator[Metric]:
         changes = CounterMetricFamily(

@@ -20,6 +20,8 @@ class ScalerSettings:
 
     pool: PoolSettings
     mode: ControlMode
+    forecast: ControlMode
+    """Effect of the forecast on decisions."""
     bounds: GroupBounds
     facts: GroupFacts
     rules: SlowRules
@@ -34,6 +36,7 @@ class ScalerSettings:
         return cls(
             pool,
             ControlMode(own.mode),
+            ControlMode(own.forecast),
             GroupBounds(own.min_replicas, own.max_replicas or pool.replicas),
             GroupFacts(own.cold_start_s, pool.ranks),
             slow_rules(own),

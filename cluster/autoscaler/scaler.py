@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
+from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
 from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
@@ -21,7 +22,7 @@ from cluster.autoscaler.router_report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
 from cluster.control.replica_policy import SlowDecision, decide
-from cluster.control.replica_rules import GroupBounds, SlowState
+from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import StepModel
@@ -99,6 +100,7 @@ class PoolScaler:
         self._secret = secret
         self._point: bytes | None = None
         self._leader_state = PoolMemory()
+        self.foresight = Foresight(name, self._settings.forecast)
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread: dict[str, int] = {}
@@ -113,6 +115,7 @@ class PoolScaler:
         """Take over settings that have changed. The next decision rests on them."""
         if settings != self._settings.pool:
             self._settings = ScalerSettings.of(settings)
+            self.foresight.mode = self._settings.forecast
             _LOG.warning("autoscaler.changed", extra={"pool": self.name, "mode": self.mode.value})
 
     async def lead(self) -> bool:
@@ -142,6 +145,7 @@ class PoolScaler:
     async def _take_over(self, fence: int) -> None:
         self.tally.took_over += 1
         _LOG.warning("autoscaler.leads", extra={"pool": self.name, "fence": fence})
+        await self.foresight.take_over(self._store)
         stored = (await self._store.load()).state
         if stored is None:
             # No decision was ever stored, or the store lost all data. Then the state in this process is the best one.
@@ -204,10 +208,11 @@ class PoolScaler:
         )
         seen = with_standbys(seen, view, self._leader_state.standby)
         point = point_in_force(await self._point_of(view), own.point)
+        seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
         made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
         held = self._hold(own if acts and not rolling else None, point, seen, view, made)
         made = replace(made, alarms=(*made.alarms, *trouble), steps=(*made.steps, *held.made.steps))
-        slow = made.state if acts else _unmoved(made.state, seen.at)
+        slow = made.state if acts else made.state.unmoved(seen.at)
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
         starts = self._leader_state.starts if rolling or not acts else self._asked(view, made, held)
         stood = self._leader_state.standby.standby
@@ -227,13 +232,14 @@ class PoolScaler:
         except LeadershipLostError:
             self._lost()
             return None
+        await self.foresight.keep(self._store, self._holder, self._fence)
         if kinds(record.alarms) - kinds(self.record.alarms if self.record is not None else ()):
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
         if acts and not await self._act(own, self.record, before) and made.replicas < seen.coming:
             # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
-            self._leader_state = replace(self._leader_state, slow=_unmoved(made.state, seen.at))
+            self._leader_state = replace(self._leader_state, slow=made.state.unmoved(seen.at))
         return self.record
 
     async def _bounds_now(self, own: ScalerSettings) -> tuple[GroupBounds, bool]:
@@ -391,10 +397,3 @@ class PoolScaler:
             self.tally.changes_up += record.total > before
             self.tally.changes_down += record.total < before
         return True
-
-
-def _unmoved(state: SlowState, at: float) -> SlowState:
-    """Return the state without the change that was decided now. It was not carried out, so nothing must wait for its
-    effect.
-    """
-    return replace(state, moves=tuple(move for move in state.moves if move.at < at))

@@ -101,6 +101,14 @@ class ControlStore(Protocol):
         """Read the stored operating point; None if none was ever set."""
         ...
 
+    async def forecast(self) -> bytes | None:
+        """Read the record of the pool's load, as `PoolForecast.to_bytes` wrote it; None if there is none."""
+        ...
+
+    async def store_forecast(self, holder: str, fence: int, record: bytes) -> None:
+        """Keep the record of the pool's load. If another one leads nothing happens: it has a record of its own."""
+        ...
+
     async def fit(self, group: str) -> str | None:
         """Read a group's step model, as `FittedStep.to_json` wrote it; None if there is none."""
         ...

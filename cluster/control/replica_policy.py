@@ -25,7 +25,7 @@ from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 
-TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
+TERMS = ("check", "lengths", "burst", "growth", "ahead", "backlog", "batch", "running")
 """Terms that the policy decides again without."""
 
 
@@ -144,6 +144,9 @@ class _Tick:
     @property
     def _look_back_s(self) -> float:
         rules = self.rules
+        if self.sizing.falls:
+            # What is foretold need not show for so long.
+            return max(rules.load.steady_least_s, self.seen.cold_start_s)
         starts_s = max(rules.look_back_least_s, rules.look_back_starts * self.seen.cold_start_s)
         # No look-back can be longer than the history.
         return min(rules.history_s, self.state.patience * min(rules.look_back_s, starts_s))
@@ -167,7 +170,8 @@ class _Tick:
         needed = self.sizing.needed
         recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - seconds]
         usual = sorted([needed, *recent])
-        return max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
+        later = math.ceil(self.sizing.later - 1e-9)
+        return max(needed, later, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
 
     @property
     def _history_s(self) -> float:
@@ -175,7 +179,7 @@ class _Tick:
 
     def _within_band(self, have: int) -> bool:
         demand, rules = self.sizing.load.demand, self.rules
-        if demand is None or demand.backlog or demand.work * self.sizing.growth > rules.drain_fill * have:
+        if demand is None or demand.backlog or demand.work * max(1.0, self.sizing.growth) > rules.drain_fill * have:
             return False
         return self.sizing.total <= have + max(rules.up_band_least, rules.up_band * have)
 
@@ -199,7 +203,7 @@ class _Tick:
             return f"KV caches would be {seen.kv_usage * seen.ready / replicas:.0%} full"
         if demand is None or seen.model is None:
             return None
-        fullness = (demand.work * self.sizing.growth + demand.due_work) / replicas
+        fullness = (demand.work * max(1.0, self.sizing.growth) + demand.due_work) / replicas
         if fullness > rules.most_fill:
             return f"each would be {fullness:.0%} full"
         return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.control.load_forecast import Check, LoadRules, Need
 from cluster.control.rails import Move, RailRules
+from cluster.forecast.plan import AheadRules
 from penstock.values.steps import Relief
 
 
@@ -80,6 +81,7 @@ class SlowRules:
     """Seconds without a request after which a group may go to 0."""
     load: LoadRules = field(default_factory=LoadRules)
     rails: RailRules = field(default_factory=RailRules)
+    ahead: AheadRules = field(default_factory=AheadRules)
 
     @property
     def least_fill(self) -> float:
@@ -111,3 +113,9 @@ class SlowState:
     """Factor on the look-back, which grows as removals are undone."""
     regretted_at: float | None = None
     """Time at which a removal was last undone."""
+
+    def unmoved(self, at: float) -> SlowState:
+        """Return the state without the change that was decided at that time. It was not carried out, so nothing must
+        wait for its effect.
+        """
+        return replace(self, moves=tuple(move for move in self.moves if move.at < at))

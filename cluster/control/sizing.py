@@ -11,6 +11,7 @@ from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.replica_seconds import Demand, demand_of, mean_shape
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
+from cluster.forecast.plan import AheadPlan, plan_ahead
 from cluster.plural import counted
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Step
@@ -49,6 +50,10 @@ class Sizing:
     """Whether nothing came, waited or ran for a time after which a group may have no replica."""
     steps: tuple[Step, ...]
     """One for each term that counted."""
+    later: float = 0.0
+    """Replicas for the largest load that a pattern foretells until a removed one could be back; 0 without a pattern."""
+    falls: bool = False
+    """Whether a pattern foretells less load for as long."""
 
 
 def size_group(
@@ -113,13 +118,17 @@ class _Sizer:
         load = self.load()
         fill = _fill(load.demand.work if load.demand else 0.0, self.state, self.rules)
         idle = _idle(self.seen, self.state, self.rules)
+        later, falls = 0.0, False
         if load.demand is None:
             needed, total, grown = self._fallback(idle=idle), 0.0, 1.0
         else:
-            grown = self._growth(load.demand)
+            ahead = self._ahead()
+            grown = self._growing(load.demand, fill, ahead)
             total = self._total(load.demand, fill, grown)
             needed = self._whole(total, idle=idle)
-        return Sizing(needed, total, grown, load, fill, idle, tuple(self.steps))
+            if ahead is not None:
+                later, falls = load.demand.work * ahead.later / fill, ahead.later < 1.0
+        return Sizing(needed, total, grown, load, fill, idle, tuple(self.steps), later, falls)
 
     # --- the load -----------------------------------------------------------------------------------------------------
 
@@ -196,14 +205,17 @@ class _Sizer:
 
     # --- the replicas for it ------------------------------------------------------------------------------------------
 
+    def _ahead(self) -> AheadPlan | None:
+        """Return the plan for what earlier days and weeks foretell."""
+        return plan_ahead(self.seen.outlook, self.rules.ahead) if self.known and self.without != "ahead" else None
+
     def _growth(self, demand: Demand) -> float:
         if not self.known or self.without == "growth":
             return 1.0
         return growth(self.state.needs, demand.work, self.seen.at, self.seen.cold_start_s, self.rules.load)
 
     def _total(self, demand: Demand, fill: float, grown: float) -> float:
-        total = self._arriving(demand, fill) + self._growing(demand, fill, grown)
-        total = total + self._piled_up(demand, fill, grown) + self._batch(demand, fill, grown)
+        total = demand.work * grown / fill + self._piled_up(demand, fill, grown) + self._batch(demand, fill, grown)
         counts = self.without != "running" and not self.seen.filled
         return max(total, self._running(demand, fill, total) if counts else 0.0)
 
@@ -218,22 +230,34 @@ class _Sizer:
             self.note("idle", needed, f"nobody came for {self.rules.idle_s:.0f} s")
         return needed
 
-    def _arriving(self, demand: Demand, fill: float) -> float:
-        value = demand.work / fill
-        self.note(
-            "demand", value, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned to be "
-            f"{fill:.0%} full, in batches of {demand.batch:.4g}",
-        )  # fmt: skip
-        return value
-
-    def _growing(self, demand: Demand, fill: float, grown: float) -> float:
-        value = demand.work * (grown - 1.0) / fill
-        if value > 0:
+    def _growing(self, demand: Demand, fill: float, ahead: AheadPlan | None) -> float:
+        """Return the factor on the work within a cold start: the larger one of trend and pattern, or the fall that a
+        pattern foretells.
+        """
+        self._arriving(demand, fill)
+        trend = self._growth(demand)
+        outlook = self.seen.outlook
+        if ahead is not None and outlook is not None and outlook.pattern is not None:
+            known = outlook.pattern
+            if ahead.change > trend or ahead.change < 1.0 == trend:
+                self.note(
+                    "ahead", demand.work * (ahead.change - 1.0) / fill, f"x{ahead.change:.2f} within "
+                    f"{outlook.ahead_s:.0f} s, by the {known.name}: its forecasts were {known.skill:.0%} less wrong "
+                    "than the present load",
+                )  # fmt: skip
+                return ahead.change
+        if trend > 1.0:
             self.note(
-                "growth", value, f"x{grown:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
-                "if it goes on as lately",
+                "growth", demand.work * (trend - 1.0) / fill, f"x{trend:.2f} within a cold start of "
+                f"{self.seen.cold_start_s:.0f} s, as if it goes on as lately",
             )  # fmt: skip
-        return value
+        return trend
+
+    def _arriving(self, demand: Demand, fill: float) -> None:
+        self.note(
+            "demand", demand.work / fill, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned "
+            f"to be {fill:.0%} full, in batches of {demand.batch:.4g}",
+        )  # fmt: skip
 
     def _piled_up(self, demand: Demand, fill: float, grown: float) -> float:
         """Return the replicas for a backlog. It takes the free part of the others first, and more only for the rest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel, StepSample
+from cluster.forecast.pool_forecast import Outlook
 from penstock.models import RequestClass
 
 
@@ -96,6 +97,8 @@ class GroupSnapshot:
     attainment: float | None = None
     """Part of the last minutes' requests that were served within their SLO; None with too few."""
     gpus_per_replica: int = 1
+    outlook: Outlook | None = None
+    """What the record of the load foresees; None where there is no record, or nothing to foresee."""
 
     @property
     def filled(self) -> bool:

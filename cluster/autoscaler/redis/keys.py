@@ -5,12 +5,13 @@ from __future__ import annotations
 from cluster.redis.keys import pool_key
 
 
-def control_keys(pool: str) -> tuple[str, str]:
+def control_keys(pool: str) -> tuple[str, str, str]:
     """Return the keys that the scripts take, in order.
 
-    `control` (HASH, for ever) is also read by the queue's heartbeats; `decisions` (LIST) is bounded by number.
+    `control` (HASH, for ever) is also read by the queue's heartbeats; `decisions` (LIST) is bounded by number;
+    `forecast` (STRING, for ever) is the record of four weeks' load, 34 KB.
     """
-    return pool_key(pool, "control"), pool_key(pool, "decisions")
+    return pool_key(pool, "control"), pool_key(pool, "decisions"), pool_key(pool, "forecast")
 
 
 def fits_key(pool: str) -> str:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.redis.script import Script
 
-SCRIPTS = ("lead", "resign", "commit", "set_point", "note_failure")
+SCRIPTS = ("lead", "resign", "commit", "set_point", "note_failure", "store_forecast")
 
 
 @cache

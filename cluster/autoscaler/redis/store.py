@@ -75,6 +75,13 @@ class RedisControlStore:
         found: bytes | None = await self._command("HGET", self._keys[0], "point")
         return found
 
+    async def forecast(self) -> bytes | None:
+        found: bytes | None = await self._command("GET", self._keys[2])
+        return found
+
+    async def store_forecast(self, holder: str, fence: int, record: bytes) -> None:
+        await self._run("store_forecast", holder, fence, record)
+
     async def fit(self, group: str) -> str | None:
         found = await self._command("HGET", fits_key(self.pool), group)
         return None if found is None else found.decode()

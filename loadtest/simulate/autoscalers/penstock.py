@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.control import batch_policy as fast
 from cluster.control import replica_policy as slow
 from cluster.control.batch_policy import FastBounds, FastState
@@ -218,6 +219,10 @@ class PenstockSlow:
     """Source of the step model in place of `model`. The hosts of batch policies teach it."""
     fast: bool = False
     """Whether batch policies move the replicas' limits."""
+    foresight: Foresight | None = None
+    """Forecast with what came before the run; None where the present alone counts."""
+    began_at: float = 0.0
+    """Time of the forecast's clock at the run's beginning, seconds."""
     last: SlowDecision | None = None
     _state: SlowState = field(default_factory=SlowState)
     _at: float | None = None
@@ -239,10 +244,16 @@ class PenstockSlow:
         passed = max(1.0, snapshot.now_s - self._at)
         self._at = snapshot.now_s
         self._take(snapshot, passed)
-        seen = self._seen(snapshot)
+        seen = self._foreseen(self._seen(snapshot))
         self.last = slow.decide(self.point, self.bounds, seen, self._state, self.rules, explain=False)
         self._state = self.last.state
         return self.last.replicas
+
+    def _foreseen(self, seen: GroupSnapshot) -> GroupSnapshot:
+        if self.foresight is None:
+            return seen
+        last = [replace(need, at=self.began_at + need.at) for need in self._state.needs[-1:]]
+        return self.foresight.look(self.point, seen, last)
 
     @property
     def relief(self) -> Relief:

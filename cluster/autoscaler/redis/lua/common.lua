@@ -3,8 +3,9 @@
 -- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, standby
 --                        standby_until, point point_version, decision (number of the last), failed_starts failure; times in ms
 --       2 LIST decisions newest first, "number record"
+--       3 STRING forecast record of the pool's load
 -- ARGV: 1 time in ms, or "" for the server's; further ones are each script's own
-local CONTROL, DECISIONS = KEYS[1], KEYS[2]
+local CONTROL, DECISIONS, FORECAST = KEYS[1], KEYS[2], KEYS[3]
 local call = redis.call
 local NOW = tonumber(ARGV[1])
 if not NOW then

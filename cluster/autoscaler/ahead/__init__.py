@@ -1,0 +1,1 @@
+"""Foresight: the forecast of a pool at work, with its store."""

@@ -1,0 +1,79 @@
+"""Foresight of one pool: its forecast, in a unit that outlives engines, for its decisions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.autoscaler.store import ControlStore
+from cluster.control.load_forecast import Need
+from cluster.control.replica_seconds import best_batch
+from cluster.control.settings import ControlMode
+from cluster.control.snapshot import GroupSnapshot
+from cluster.control.step_model import Shape
+from cluster.forecast.pool_forecast import PoolForecast
+from penstock.values.slo import OperatingPoint
+
+_LOG = logging.getLogger(__name__)
+
+REFERENCE = Shape(prompt_tokens=512, output_tokens=256)
+"""Request that load is recorded in. A pool that gets another engine keeps its record: the same load is as many of these
+requests, though they take another time.
+"""
+
+
+@dataclass(slots=True)
+class Foresight:
+    """Forecast of one pool, and whether decisions use it."""
+
+    pool: str
+    mode: ControlMode
+    forecast: PoolForecast = field(default_factory=PoolForecast)
+    changed: bool = False
+    """Whether the record has changed since it was last stored."""
+
+    def look(self, point: OperatingPoint, seen: GroupSnapshot, needs: Sequence[Need]) -> GroupSnapshot:
+        """Take the load of the last tick, and return the group with what is foreseen now.
+
+        Args:
+            point: the operating point.
+            seen: the group now.
+            needs: findings of earlier ticks.
+        """
+        if self.mode is ControlMode.OFF or seen.model is None or not needs:
+            return seen
+        batch = best_batch(point, seen, REFERENCE)
+        unit = seen.model.gpu_seconds(REFERENCE, batch, seen.step_tokens)
+        self.changed |= self.forecast.feed(needs[-1].at, needs[-1].work / unit, seen.cold_start_s)
+        outlook = self.forecast.outlook
+        if outlook is None:
+            return seen
+        pattern = outlook.pattern
+        if pattern is not None and self.mode is not ControlMode.ACTIVE:
+            pattern = replace(pattern, trusted=False)
+        return replace(
+            seen,
+            outlook=replace(
+                outlook,
+                load=outlook.load * unit,
+                pattern=pattern,
+                forecasts={name: value * unit for name, value in outlook.forecasts.items()},
+            ),
+        )
+
+    async def take_over(self, store: ControlStore) -> None:
+        """Read what the last leader stored. Where nothing is stored the record of this process stays."""
+        stored = await store.forecast()
+        if stored is None:
+            return
+        try:
+            self.forecast = PoolForecast.from_bytes(stored, self.forecast.rules)
+        except ValueError as error:
+            _LOG.warning("autoscaler.forecast_unread", extra={"pool": self.pool, "error": str(error)})
+
+    async def keep(self, store: ControlStore, holder: str, fence: int) -> None:
+        """Store the record if it has changed: once in five minutes."""
+        if self.changed:
+            await store.store_forecast(holder, fence, self.forecast.to_bytes())
+            self.changed = False
