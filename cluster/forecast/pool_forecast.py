@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, field
 import msgpack
 
 from cluster.forecast.blend import BlendRules, Record, blended, weights_of
-from cluster.forecast.experts import EXPERTS, LEVEL, PRESENT, SHAPES, Past
+from cluster.forecast.experts import EXPERTS, LEVEL, LEVEL_MINUTES, PRESENT, SHAPES, Past
 from cluster.forecast.load_record import SLOT_S, LoadRecord
 
 MINUTE_S = 60.0
@@ -30,7 +30,7 @@ class ForecastRules:
     blend: BlendRules = field(default_factory=BlendRules)
     trusted_minutes: float = 1440.0
     """Judged minutes before the forecast counts."""
-    trusted_skill: float = 0.05
+    trusted_skill: float = 0.03
     """Part by which a shape's error must be below that of the level that it is scaled to. Decisions use the pattern
     alone: what the level is now, the policy measures better."""
     least_load: float = 1e-3
@@ -159,15 +159,16 @@ class PoolForecast:
         self._pending.append((minute + ahead + _JUDGED_OVER - 1, {**found, BLEND: expected}))
         soon = [_ask(past, ahead + more) for more in (start, 2 * start)]
         skill = self._skill(BLEND, PRESENT)
-        self.outlook = Outlook(expected, MINUTE_S * ahead, skill, self._pattern(found, soon), weights, found)
+        self.outlook = Outlook(
+            expected, MINUTE_S * ahead, skill, self._pattern(past.lately(LEVEL_MINUTES), found, soon), weights, found
+        )
 
     def _skill(self, name: str, other: str) -> float:
         """Return the part by which one error is below another."""
         usual = self.judged.get(other, Record()).loss
         return 1.0 - self.judged.get(name, Record()).loss / usual if usual > 0 else 0.0
 
-    def _pattern(self, found: Mapping[str, float], soon: Sequence[Mapping[str, float]]) -> Pattern | None:
-        level = found.get(LEVEL, 0.0)
+    def _pattern(self, level: float, found: Mapping[str, float], soon: Sequence[Mapping[str, float]]) -> Pattern | None:
         known = [name for name in SHAPES if name in found and name in self.judged]
         if not known or level <= 0:
             return None

@@ -39,10 +39,11 @@ class AutoscaleSettings(Section):
     three cold starts or three minutes, whichever is longer, but at most this value. It becomes up to six times as long
     after removals that had to be undone, within the two hours of history that are kept. Raise it where load soon
     returns; lower it to save replicas."""
-    forecast: Mode = "advisory"
+    forecast: Mode = "active"
     """Forecast of the load a cold start ahead, from the pool's own record of four weeks. "off" records nothing.
-    "advisory" records and forecasts, and exports how right it has been, but decisions do not use it. "active" uses it
-    where it has been better than the present load for a day."""
+    "advisory" records and forecasts, and exports how right it has been, but decides nothing. "active" also orders
+    replicas before a rise that comes at the same time of each day or week, and keeps them for one. It does so only
+    where such forecasts were better than the present load over at least a day."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
     """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)

@@ -154,6 +154,22 @@ async def test_a_point_is_given_back_only_where_it_is_missing(backend: Backend) 
     assert b"two" == await store.point()
 
 
+async def test_only_the_leader_stores_the_record_of_the_load(backend: Backend) -> None:
+    first, second = backend.store(), backend.store()
+    await first.lead("a", LEASE_S)
+    assert await first.forecast() is None
+    await first.store_forecast("a", 1, b"\x00one")
+    assert await second.forecast() == b"\x00one"
+    backend.clock.advance(LEASE_S)
+    await second.lead("b", LEASE_S)
+    await first.store_forecast("a", 1, b"late")
+    await second.store_forecast("b", 1, b"of an older fence")
+
+    assert await second.forecast() == b"\x00one"
+    await second.store_forecast("b", 2, b"two")
+    assert await first.forecast() == b"two"
+
+
 def test_all_keys_are_in_the_pools_slot() -> None:
     assert all(key.startswith("penstock:1:{demo}:") for key in (*control_keys("demo"), fits_key("demo")))
 
@@ -164,7 +180,7 @@ def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
 
     assert "-- Keys: " in text
     assert "-- Reply: " in text
-    assert re.findall(r"call\('[A-Z]+', (?!CONTROL|DECISIONS)", text) == []
+    assert re.findall(r"call\('[A-Z]+', (?!CONTROL|DECISIONS|FORECAST)", text) == []
 
 
 async def test_a_full_redis_lets_the_leader_lead(backend: Backend) -> None:
