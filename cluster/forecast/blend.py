@@ -26,7 +26,7 @@ class BlendRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ExpertRecord:
     """How right an expert has been."""
 
     loss: float = 0.0
@@ -38,14 +38,14 @@ class Record:
     judged: float = 0.0
     """Minutes that the means rest on."""
 
-    def next(self, forecast: float, outcome: float, rules: BlendRules) -> Record:
+    def next(self, forecast: float, outcome: float, rules: BlendRules) -> ExpertRecord:
         """Return the record with one more forecast judged."""
         error = math.log(max(outcome, 1e-6) / max(forecast, 1e-6))
         error = max(-2.0, min(2.0, error))
         cost = error * rules.too_little if error > 0 else -error
         judged = min(rules.memory_minutes, self.judged + 1.0)
         part = 1.0 / judged
-        return Record(
+        return ExpertRecord(
             self.loss + part * (cost - self.loss),
             self.bias + part * (error - self.bias),
             self.square + part * (error * error - self.square),
@@ -58,9 +58,9 @@ class Record:
         return math.sqrt(max(0.0, self.square - self.bias**2))
 
 
-def weights_of(records: Mapping[str, Record], rules: BlendRules) -> dict[str, float]:
+def weights_of(records: Mapping[str, ExpertRecord], rules: BlendRules) -> dict[str, float]:
     """Return the weights of experts, which add up to 1. Whoever was not judged for long counts like the present."""
-    usual = records.get(PRESENT, Record())
+    usual = records.get(PRESENT, ExpertRecord())
     if not usual.judged or not usual.loss:
         return {PRESENT: 1.0}
     raw = {}

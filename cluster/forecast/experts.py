@@ -18,7 +18,7 @@ USUAL_SCATTER = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class KnownLoad:
     """What experts know."""
 
     at: float
@@ -34,11 +34,11 @@ class Past:
         return statistics.fmean(self.minutes[-minutes:])
 
 
-Expert = Callable[[Past, int], float | None]
-"""Returns the load in so many minutes; None where it knows nothing."""
+Expert = Callable[[KnownLoad, int], float | None]
+"""Forecast of the load in so many minutes; None where it knows nothing."""
 
 
-def _present(past: Past, ahead: int) -> float | None:
+def _present(past: KnownLoad, ahead: int) -> float | None:
     """Expect what today's policy averages over: the last cold start."""
     return past.lately(past.start_minutes)
 
@@ -50,7 +50,7 @@ def _level(minutes: int) -> Expert:
 def _trend(minutes: int) -> Expert:
     """Continue the straight line through the last minutes."""
 
-    def expect(past: Past, ahead: int) -> float | None:
+    def expect(past: KnownLoad, ahead: int) -> float | None:
         values = past.minutes[-minutes:]
         if len(values) < minutes:
             return None
@@ -67,7 +67,7 @@ def _shape(period_s: float, periods: int) -> Expert:
     scatter between periods: where they do not agree there is no pattern, and the level stays.
     """
 
-    def expect(past: Past, ahead: int) -> float | None:
+    def expect(past: KnownLoad, ahead: int) -> float | None:
         # The level is that of its middle.
         then, level = past.at - 30.0 * LEVEL_MINUTES, past.lately(LEVEL_MINUTES)
         changes = []

@@ -9,8 +9,8 @@ from dataclasses import astuple, dataclass, field
 
 import msgpack
 
-from cluster.forecast.blend import BlendRules, Record, blended, weights_of
-from cluster.forecast.experts import EXPERTS, LEVEL, LEVEL_MINUTES, PRESENT, SHAPES, Past
+from cluster.forecast.blend import BlendRules, ExpertRecord, blended, weights_of
+from cluster.forecast.experts import EXPERTS, LEVEL, LEVEL_MINUTES, PRESENT, SHAPES, KnownLoad
 from cluster.forecast.load_record import SLOT_S, LoadRecord
 
 MINUTE_S = 60.0
@@ -77,7 +77,7 @@ class PoolForecast:
     def __init__(self, rules: ForecastRules | None = None) -> None:
         self.rules = rules or ForecastRules()
         self.record = LoadRecord()
-        self.judged: dict[str, Record] = {}
+        self.judged: dict[str, ExpertRecord] = {}
         """How right each expert and the blend have been."""
         self.outlook: Outlook | None = None
         self._minutes: deque[float] = deque(maxlen=RECENT_MINUTES)
@@ -142,16 +142,16 @@ class PoolForecast:
             if outcome < self.rules.least_load:
                 continue
             for name, forecast in forecasts.items():
-                before = self.judged.get(name, Record())
+                before = self.judged.get(name, ExpertRecord())
                 self.judged[name] = before.next(forecast, outcome, self.rules.blend)
 
     def _foresee(self, minute: int, cold_start_s: float) -> None:
         start = max(1, round(cold_start_s / MINUTE_S))
         # Rates are averages of the last minute, so a value is half of that late.
         ahead = start + 1
-        past = Past(minute * MINUTE_S, list(self._minutes), self.record, start)
+        past = KnownLoad(minute * MINUTE_S, list(self._minutes), self.record, start)
         found = _ask(past, ahead)
-        weights = weights_of({name: self.judged.get(name, Record()) for name in EXPERTS}, self.rules.blend)
+        weights = weights_of({name: self.judged.get(name, ExpertRecord()) for name in EXPERTS}, self.rules.blend)
         expected = blended(found, weights) if found.get(PRESENT, 0.0) >= self.rules.least_load else None
         if expected is None:
             self.outlook = None
@@ -165,8 +165,8 @@ class PoolForecast:
 
     def _skill(self, name: str, other: str) -> float:
         """Return the part by which one error is below another."""
-        usual = self.judged.get(other, Record()).loss
-        return 1.0 - self.judged.get(name, Record()).loss / usual if usual > 0 else 0.0
+        usual = self.judged.get(other, ExpertRecord()).loss
+        return 1.0 - self.judged.get(name, ExpertRecord()).loss / usual if usual > 0 else 0.0
 
     def _pattern(self, level: float, found: Mapping[str, float], soon: Sequence[Mapping[str, float]]) -> Pattern | None:
         known = [name for name in SHAPES if name in found and name in self.judged]
@@ -194,13 +194,13 @@ class PoolForecast:
         try:
             newest, values, judged = msgpack.unpackb(text)
             forecast.record = LoadRecord.from_bytes(newest, values)
-            forecast.judged = {str(name): Record(*fields) for name, fields in judged.items()}
+            forecast.judged = {str(name): ExpertRecord(*fields) for name, fields in judged.items()}
         except (TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
             raise ValueError(f"no record of a pool's load: {error}") from error
         return forecast
 
 
-def _ask(past: Past, ahead: int) -> dict[str, float]:
+def _ask(past: KnownLoad, ahead: int) -> dict[str, float]:
     """Return what each expert foresees, without those that know nothing."""
     found = {name: expert(past, ahead) for name, expert in EXPERTS.items()}
     return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.forecast.blend import BlendRules, Record, blended, weights_of
+from cluster.forecast.blend import BlendRules, ExpertRecord, blended, weights_of
 from cluster.forecast.experts import LEVEL, PRESENT, SHAPES
 from cluster.forecast.load_record import DAY_S
 from cluster.forecast.plan import AheadPlan, AheadRules, plan_ahead
@@ -83,7 +83,8 @@ def test_a_successor_knows_record_and_errors_and_gathers_the_present_anew(at_nin
 
     assert list(at_nine.record.known()) == list(read.record.known())
     assert at_nine.judged == read.judged
-    assert read.outlook is None
+    fresh = read.outlook
+    assert fresh is None
     start = 5 * DAY_S + 9 * 3600 - 180
     for minute in range(2):
         read.feed(start + 60.0 * minute, 1.0, COLD_S)
@@ -124,7 +125,11 @@ def test_nothing_is_foreseen_of_a_pool_without_load() -> None:
 
 
 def test_the_expert_that_was_right_gets_the_weight() -> None:
-    records = {PRESENT: Record(0.2, judged=2000), "a": Record(0.1, judged=2000), "b": Record(0.3, judged=2000)}
+    records = {
+        PRESENT: ExpertRecord(0.2, judged=2000),
+        "a": ExpertRecord(0.1, judged=2000),
+        "b": ExpertRecord(0.3, judged=2000),
+    }
     weights = weights_of(records, RULES)
 
     assert 0.99 < weights["a"]
@@ -132,13 +137,13 @@ def test_the_expert_that_was_right_gets_the_weight() -> None:
 
 
 def test_who_was_never_judged_has_no_weight() -> None:
-    assert {PRESENT: 1.0} == weights_of({PRESENT: Record(0.2, judged=2000), "new": Record()}, RULES)
+    assert {PRESENT: 1.0} == weights_of({PRESENT: ExpertRecord(0.2, judged=2000), "new": ExpertRecord()}, RULES)
     assert {PRESENT: 1.0} == weights_of({}, RULES)
 
 
 def test_too_little_is_the_worse_mistake() -> None:
-    assert pytest.approx(1.5 * math.log(2)) == Record().next(1.0, 2.0, RULES).loss
-    assert pytest.approx(math.log(2)) == Record().next(2.0, 1.0, RULES).loss
+    assert pytest.approx(1.5 * math.log(2)) == ExpertRecord().next(1.0, 2.0, RULES).loss
+    assert pytest.approx(math.log(2)) == ExpertRecord().next(2.0, 1.0, RULES).loss
 
 
 def test_a_blend_is_the_weighted_mean_of_logarithms() -> None:
