@@ -46,11 +46,6 @@ class OpenPooling:
     sizes: tuple[int, ...]
     """Number of inputs of each group."""
 
-    @property
-    def labels(self) -> Sequence[str]:
-        """Names of the classes of the model that has read it."""
-        return self.generation.info.pooling.labels if self.generation.info is not None else ()
-
     def vectors(self) -> list[bytes]:
         """Return the vector of each input, once the request has ended well.
 

@@ -58,7 +58,7 @@ class EmbeddingServicer:
         return api.ClassifyResponse(
             request_id=end.request_id,
             results=[api.Classification(values=numbers_of(vector)) for vector in opened.vectors()],
-            labels=opened.labels,
+            labels=opened.generation.labels,
             usage=end.usage,
             receipt=end.receipt,
         )

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
-from cluster.models import ModelInfo
 from cluster.telemetry.tracing.context import RequestTrace
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
@@ -70,8 +69,7 @@ class Generation:
         self._secret = secret
         self.router_id, self.arrived_at, self.admitted_at = router_id, arrived_at, admitted_at
         self.origin = call_origin()
-        self.info: ModelInfo | None = None
-        """Model that reads its prompt; None where only its output is read."""
+        self.task, self.labels = ModelTask.GENERATE, tuple[str, ...]()
         self.alias = self.adapter = ""
         """Alias by which its caller named the model, and LoRA adapter; empty for none."""
         self.trace = trace
@@ -98,11 +96,6 @@ class Generation:
         self._way: DirectWriter | None = None
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
-
-    @property
-    def task(self) -> ModelTask:
-        """Task of the model."""
-        return ModelTask.GENERATE if self.info is None else self.info.task
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,8 @@ class Builder:
             unenforced=admitted.unenforced,
             trace=trace,
         )
-        generation.info, generation.since_ms = admitted.info, since_ms
+        generation.task, generation.since_ms = admitted.info.task, since_ms
+        generation.labels = tuple(admitted.info.pooling.labels)
         if trace is not None and self._tracing is not None and self._tracing.text_characters and not admitted.groups:
             generation.prompt = admitted.checked.prompt
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
@@ -158,7 +159,7 @@ def _read_all(generation: Generation, choice: Choice, found: Admitted) -> None:
     digest = found.info.tokenizer_digest
     if any(not each.state.waits and each.start.tokenizer_digest != digest for each in generation.choices):
         raise ModelChangedError(choice.entry.request_id)
-    generation.info = found.info
+    generation.labels = tuple(found.info.pooling.labels)
     for each in generation.choices:
         if each is not choice and each.state.waits:
             each.start = _start(found, each.index, each.start.trace_parent)
