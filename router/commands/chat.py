@@ -6,7 +6,7 @@ import argparse
 import json
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,11 +75,10 @@ def run_chat(options: argparse.Namespace) -> int:
         if by_hand:
             errors.print(f"[dim]chat with {escape(model)}; /help lists commands, /quit ends[/]", highlight=False)
         chat = _Chat(client, model, options, errors, tools)
-        for text in _typed(errors, lambda: chat.prompt) if by_hand else _piped():
-            if not chat.take(text, by_hand=by_hand):
-                break
+        if by_hand:
+            _talk(chat, errors)
         else:
-            chat.end(by_hand=by_hand)
+            _read(chat)
         outcome.status = chat.status
     return outcome.status
 
@@ -136,9 +135,9 @@ class _Chat:
             print_problem(f"unknown command {word}{did_you_mean(word, _COMMANDS)}; /help lists them")
         return True
 
-    def end(self, *, by_hand: bool) -> None:
-        """Note the end of the input. A pipe must not end before results of calls; a person may leave at any time."""
-        if self._calls and not by_hand:
+    def end(self) -> None:
+        """Note the end of a pipe. It must not end before results of calls."""
+        if self._calls:
             self.status = 1
             print_problem(f"the input ended before the result of {call_text(self._calls[0])}")
 
@@ -237,27 +236,45 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _typed(errors: Console, prompt: Callable[[], str]) -> Iterator[str]:
-    """Yield what is typed, a message at a time. `prompt`: returns what to show before each."""
+def _talk(chat: _Chat, errors: Console) -> None:
+    """Take what a person types. Ctrl-C ends a line or an answer, and never the chat, whenever it comes."""
     # Gives input() a history and the keys of an editor.
     import readline  # noqa: F401
 
+    interrupted = False
+    while True:
+        try:
+            if interrupted:
+                interrupted = False
+                sys.stdout.write("\n")
+                errors.print("[dim]/quit or Ctrl-D ends the chat[/]", highlight=False)
+            text = _typed(chat)
+            if text is None or not chat.take(text, by_hand=True):
+                return
+        except KeyboardInterrupt:
+            interrupted = True
+
+
+def _typed(chat: _Chat) -> str | None:
+    """Return the next message that is typed; None at the end."""
     begun: list[str] = []
     while True:
         try:
-            line = input("... " if begun else prompt())
+            line = input("... " if begun else chat.prompt)
         except EOFError:
             sys.stdout.write("\n")
-            return
-        except KeyboardInterrupt:
-            begun = []
-            sys.stdout.write("\n")
-            errors.print("[dim]/quit or Ctrl-D ends the chat[/]", highlight=False)
-            continue
+            return None
         begun.append(line.removesuffix("\\"))
         if not line.endswith("\\"):
-            yield "\n".join(begun)
-            begun = []
+            return "\n".join(begun)
+
+
+def _read(chat: _Chat) -> None:
+    """Take the lines of a pipe."""
+    for text in _piped():
+        if not chat.take(text, by_hand=False):
+            return
+    chat.end()
 
 
 def _piped() -> Iterator[str]:

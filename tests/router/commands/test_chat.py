@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import io
 import re
 import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from rich.console import Console
 
+from router.commands import chat
 from tests.support.stack import Stack, running_stack
 from tests.support.terminal import PENSTOCK, Terminal
 from tests.support.waiting import until
@@ -93,3 +97,47 @@ async def test_a_model_that_nobody_serves_is_said_with_the_nearest_one(stack: St
     done = await talk(stack, "hi\n", "--model", "demoo")
     assert 1 == done.returncode
     assert "model 'demoo' is not served here; known models: demo; did you mean demo?" in done.stderr
+
+
+class Interrupted:
+    """Chat that Ctrl-C meets once in each of its steps."""
+
+    def __init__(self) -> None:
+        self.left = ["prompt", "take"]
+        self.taken: list[str] = []
+
+    @property
+    def prompt(self) -> str:
+        self._meet("prompt")
+        return "> "
+
+    def take(self, text: str, *, by_hand: bool) -> bool:
+        assert by_hand
+        self._meet("take")
+        self.taken.append(text)
+        return True
+
+    def _meet(self, step: str) -> None:
+        if step in self.left:
+            self.left.remove(step)
+            raise KeyboardInterrupt
+
+
+async def test_ctrl_c_between_two_prompts_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an answer, and while its message or the next prompt is made."""
+    lines: list[str | type[BaseException]] = ["lost", "half \\", KeyboardInterrupt, "whole"]
+
+    def typed(_prompt: str) -> str:
+        if not lines:
+            raise EOFError
+        line = lines.pop(0)
+        if not isinstance(line, str):
+            raise line
+        return line
+
+    monkeypatch.setattr(builtins, "input", typed)
+    met, errors = Interrupted(), Console(file=io.StringIO())
+    chat._talk(met, errors)  # type: ignore[arg-type]
+
+    assert (["whole"], []) == (met.taken, met.left)
+    assert 3 == errors.file.getvalue().count("/quit or Ctrl-D ends the chat")  # type: ignore[attr-defined]
