@@ -81,7 +81,9 @@ class ServeActuator:
 class PatientActuator:
     """Actuator of one pool whose answers are waited for only so long.
 
-    A number that is on its way can't be called back: it may take effect after its caller has given up.
+    What is on its way can't be called back. A number may take effect after its caller has given up. A look holds a
+    thread of the process until Ray answers or the client's own timeout, so the next one waits for the same answer:
+    otherwise the looks of one pool would take all threads in a while, and those of other pools would wait for one.
     """
 
     def __init__(self, pool: str, actuator: Actuator, patience_s: float) -> None:
@@ -90,6 +92,7 @@ class PatientActuator:
         self._patience_s = patience_s
         self._owner = TaskOwner(f"actuator {pool}")
         self._sent: asyncio.Task[ActuatorError | None] | None = None
+        self._looking: asyncio.Task[Actual | ActuatorError] | None = None
 
     async def look(self) -> Actual:
         """Read the state of the pool.
@@ -97,7 +100,19 @@ class PatientActuator:
         Raises:
             ActuatorError: it can't be read, or not in time.
         """
-        return await self._in_time(self._actuator.look(self._pool))
+        if self._looking is None or self._looking.done():
+            self._looking = self._owner.spawn(self._look(), "look")
+        found = await self._in_time(asyncio.shield(self._looking))
+        if isinstance(found, ActuatorError):
+            raise found
+        return found
+
+    async def _look(self) -> Actual | ActuatorError:
+        """Return the error instead of raising it, as in `_scale`."""
+        try:
+            return await self._actuator.look(self._pool)
+        except ActuatorError as error:
+            return error
 
     async def scale(self, replicas: int) -> None:
         """Set the number of replicas, after any number before it.
@@ -110,6 +125,8 @@ class PatientActuator:
 
     async def _send(self, replicas: int) -> ActuatorError | None:
         await self.settled()
+        # A look that has begun does not see this number.
+        self._looking = None
         self._sent = self._owner.spawn(self._scale(replicas), "scale")
         return await asyncio.shield(self._sent)
 

@@ -14,9 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.autoscaler.actuator import PatientActuator
+from cluster.autoscaler.actuator import Actual, PatientActuator
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from cluster.errors import SettingsError
+from cluster.errors import ActuatorError, SettingsError
 from cluster.settings import AutoscalerSettings, Settings
 from cluster.trust.secret import ClusterSecret
 from tests.cluster.queue.servers import Server
@@ -93,6 +93,47 @@ async def test_its_metrics_are_pushed_until_its_end() -> None:
     [push] = collector.pushes
     resource = {"service.name": "penstock-autoscaler", "service.instance.id": made.holder}
     assert resource.items() <= attributes(push.resource_metrics[0].resource).items()
+
+
+class Silent:
+    """Platform that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.answer: asyncio.Future[Actual] = asyncio.get_running_loop().create_future()
+
+    async def look(self, _pool: str) -> Actual:
+        self.looks += 1
+        return await asyncio.shield(self.answer)
+
+    async def scale(self, _pool: str, _replicas: int) -> None:
+        return None
+
+
+async def test_looks_at_a_platform_that_does_not_answer_do_not_pile_up() -> None:
+    """Each would hold a thread of the process, which other pools need."""
+    silent = Silent()
+    platform = PatientActuator("demo", silent, 0.01)
+    for _ in range(3):
+        with pytest.raises(ActuatorError, match="no answer within"):
+            await platform.look()
+    assert 1 == silent.looks
+    silent.answer.set_result(Actual(3, 2))
+    assert Actual(3, 2) == await platform.look()
+    assert Actual(3, 2) == await platform.look()
+    assert 2 == silent.looks
+    await platform.close()
+
+
+async def test_a_look_after_an_order_does_not_have_the_answer_of_one_before_it() -> None:
+    silent = Silent()
+    platform = PatientActuator("demo", silent, 0.01)
+    for _ in range(2):
+        with pytest.raises(ActuatorError, match="no answer within"):
+            await platform.look()
+        await platform.scale(4)
+    assert 2 == silent.looks
+    await platform.close()
 
 
 @pytest.mark.parametrize("turns", range(6))
