@@ -130,6 +130,8 @@ class QueueEntry:
     leaves defaults out. A client key matches if either matches."""
     trace: str = ""
     """Span of its request, ids of trace and span with a hyphen between them; empty for none."""
+    tokenizer: str = ""
+    """Digest of the tokenizer whose token ids the client named; empty where it named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,8 @@ class Adopted:
     age_ms: int = 0
     """Pool time since it was submitted; since it was submitted again, if the store had forgotten it."""
     trace: str = ""
-    """As in the entry."""
+    tokenizer: str = ""
+    """Both as in the entry."""
 
 
 class Where(enum.Enum):

@@ -128,6 +128,7 @@ class Builder:
             digest=checked.digest,
             trace="" if trace is None else trace.own.name,
             preferred_replicas=admitted.preferred,
+            tokenizer=admitted.info.tokenizer_digest if checked.names_ids and not admitted.groups else "",
         )
         start = _start(admitted, index, "" if trace is None else trace.own.trace_parent)
         prices = Prices.of(pool.settings)

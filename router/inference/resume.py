@@ -228,8 +228,11 @@ class Resume:
         async def take_over() -> bool:
             adopted = await admitted.pool.adoption.adopt(choice)
             if adopted is not None:
+                same = _read_as_before(admitted, generation, adopted)
                 have = received[0] if received else 0
                 await self._follow(admitted.pool, choice, adopted, have)
+                if not same and choice.state.waits:
+                    choice.give_up(ModelChangedError(request_id))
             return adopted is not None
 
         try:
@@ -265,7 +268,8 @@ class Resume:
             error = UnavailableError(f"the replica of {choice.entry.request_id} is not reached from this router")
             choice.leave(error)
             raise error
-        if place is None:
+        if place is None or "" != adopted.tokenizer != place.tokenizer_digest != "":
+            # Nothing can run on a replica that would read its ids as another text.
             pool.refuse(choice)
         elif adopted.started or received:
             # A choice with output has started, even if the queue has not heard of it yet.
@@ -273,6 +277,20 @@ class Resume:
         else:
             # Its router may have sent the start already. The replica takes a second one as an attach.
             choice.run_on(grant, place)
+
+
+def _read_as_before(admitted: Admitted, generation: Generation, adopted: Adopted) -> bool:
+    """Have an adopted choice read as its first call was: the client's ids are not those of another tokenizer, though
+    most replicas have that by now. Return False where its text was encoded for that one.
+    """
+    choice, digest = generation.choices[0], adopted.tokenizer
+    if digest in ("", choice.start.tokenizer_digest):
+        return True
+    if not isinstance(admitted.checked.prompt, TokenPrompt):
+        return False
+    choice.start.tokenizer_digest = digest
+    generation.ticket = replace(generation.ticket, tokenizer_digest=digest)
+    return True
 
 
 def _gone(pool: Pool, request_id: str, received: int) -> GenerationFailedError:

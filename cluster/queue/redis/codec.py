@@ -105,6 +105,7 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
         entry.late_after_ms,
         entry.choices,
         entry.trace,
+        entry.tokenizer,
     )
 
 
@@ -230,11 +231,11 @@ def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | N
 def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None:
     """Read the answer of `adopt`."""
     match reply:
-        case [1, age_ms, trace, attempt, replica, started]:
+        case [1, age_ms, trace, tokenizer, attempt, replica, started]:
             grant = Grant(request_id, attempt.decode(), replica.decode())
-            return Adopted(grant, 0, bool(started), age_ms, trace.decode())
-        case [_, age_ms, trace, position]:
-            return Adopted(None, position, age_ms=age_ms, trace=trace.decode())
+            return Adopted(grant, 0, bool(started), age_ms, trace.decode(), tokenizer.decode())
+        case [_, age_ms, trace, tokenizer, position]:
+            return Adopted(None, position, age_ms=age_ms, trace=trace.decode(), tokenizer=tokenizer.decode())
         case _:
             return None
 

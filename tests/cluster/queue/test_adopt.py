@@ -93,6 +93,15 @@ async def test_a_dead_routers_entry_is_found_again(scene: Scene) -> None:
     assert [g.request_id for g in (await scene.queue.release("B", "q1", grant.attempt, Settlement(1))).grants] == ["q2"]
 
 
+@pytest.mark.parametrize("trace", ["", "a-b"])
+async def test_who_adopts_is_told_whose_token_ids_it_has(scene: Scene, trace: str) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    await scene.queue.submit("A", entry("q1", tokenizer="digest", trace=trace))
+    await scene.queue.submit("A", entry("q2"))
+    found = [await scene.queue.adopt("B", "acme", name) for name in ("q1", "q2")]
+    assert [("digest", trace), ("", "")] == [(each.tokenizer, each.trace) for each in found if each is not None]
+
+
 async def test_nothing_to_adopt(scene: Scene) -> None:
     await scene.start({"r1": ONE}, ("A", "B"))
     await scene.queue.submit("A", entry("q1"))

@@ -349,6 +349,43 @@ async def test_ids_wait_for_a_busy_replica_that_reads_them_however_often_another
         assert () == new.prompts
 
 
+@pytest.mark.parametrize("second", [0, 1], ids=["same router", "another router"])
+@pytest.mark.parametrize("kind", ["ids", "names"])
+async def test_a_second_call_with_the_same_key_has_its_ids_read_as_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: int, kind: str
+) -> None:
+    """It has no token that says how. Most replicas have another tokenizer by now."""
+    monkeypatch.setattr(resume_state, "FIRST_PAUSE_S", 0.01)
+    asked = of_ids(1, 2, 3, max_tokens=4, ignore_eos=True)
+    if kind == "names":
+        asked = stream_request("What is Penstock?", max_tokens=4, ignore_eos=True, stop_token_ids=[5])
+    asked.generate.idempotency_key = "k"
+    sim = {"base_ms": 5.0, "max_num_seqs": 1}
+    async with running_stack(tmp_path, routers=2, replicas=0, sim=sim) as stack:
+        old = Spy(stack.settings.pools["demo"], MODEL_DIR)
+        await stack.add_replica("demo", old)
+        long = stack.inference(0).StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
+        await first_tokens(long, 2)
+        first = stack.inference(0).StreamGenerate(asked)
+        assert (await first.read()).HasField("queued")
+        before = old.prompts
+        new = [await other_model(stack, tmp_path / f"b{number}") for number in range(2)]
+        for router in stack.routers:
+            replicas = router.pools["demo"].replicas
+            await until(lambda replicas=replicas: replicas.any_announcement().replica_id != "demo-r0")
+        call = stack.inference(second).StreamGenerate(asked)
+        if kind == "names":
+            assert "model changed" in str((await failed(call)).details())
+            assert before == old.prompts
+        else:
+            long.cancel()
+            assert 4 == len(ids_of(await collect(call)))
+            assert (*before, (1, 2, 3)) == old.prompts
+        assert [()] * 2 == [engine.prompts for engine in new]
+        first.cancel()
+        long.cancel()
+
+
 async def test_a_client_gets_the_new_models_answer(tmp_path: Path) -> None:
     """It had a token for what waited, under which nobody knows the prompt as it is now."""
     async with running_stack(tmp_path) as stack, AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:

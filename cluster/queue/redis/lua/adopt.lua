@@ -2,9 +2,9 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id
--- Reply: {0, age, span, position} waiting; {1, age, span, attempt, replica, started (0 or 1)} granted; age: ms since
---        it was submitted; span: of the request that submitted it, or ""; nil if the tenant has no such entry, or an
---        order ends it
+-- Reply: {0, age, span, tokenizer, position} waiting; {1, age, span, tokenizer, attempt, replica, started (0 or 1)}
+--        granted; age: ms since it was submitted; span: of the request that submitted it, or ""; tokenizer: digest, as
+--        in the entry, or ""; nil if the tenant has no such entry, or an order ends it
 
 Q.pass_when_full()
 Q.open_pool()
@@ -40,8 +40,9 @@ for _, mine in ipairs(Q.caused) do
   if mine[1] ~= id then Q.ring(A[1]) end
 end
 Q.close_pool()
-local age, span = Q.now - e[SUBMITTED], e[TRACE] or ''
+local age, span, tokenizer = Q.now - e[SUBMITTED], e[TRACE] or '', e[TOKENIZER] or ''
 if e[STATE] == 'f' then
-  return {1, age, span, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
+  local started = call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0
+  return {1, age, span, tokenizer, e[ATTEMPT], e[REPLICA], started}
 end
-return {0, age, span, Q.position(id, e, {})}
+return {0, age, span, tokenizer, Q.position(id, e, {})}

@@ -96,7 +96,8 @@ TOKEN_RATE = 29 -- tokens per minute of that quota
 COUNTED_OPEN = 30 -- 1 when it counts against its tenant's concurrency
 LATE_AT = 31 -- ms, from when it lets others of its tenant pass; 0 or nil is never
 STRICT_TOKENS = 32 -- tokens it took of a strict quota, until it has a slot; 0 or nil is none
-TRACE = 33 -- span of its request; nil is none
+TRACE = 33 -- span of its request; nil or "" is none
+TOKENIZER = 34 -- digest of the tokenizer whose ids its client named; nil is none
 
 -- A load.
 W_SEQUENCES = 1

@@ -5,7 +5,7 @@
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting
 --    entries of its tenant (0: any), quota {tokens per minute, requests per minute, concurrency, strict, cost per day, cost
 --    per month}, digest of the request, late after (ms, 0: never), choices that it takes quota for,
---    span of its request ("" or nil: none)
+--    span of its request ("" or nil: none), digest of the tokenizer whose ids its client named ("" or nil: none)
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua; either with
 --        {which, ms until it renews, limit, used} of a budget, as in budget.lua, where the tenant has one;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
@@ -45,6 +45,7 @@ end
 local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
   A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0, 0}
 if A[20] and A[20] ~= '' then e[TRACE] = A[20] end
+if A[21] and A[21] ~= '' then e[TRACE], e[TOKENIZER] = e[TRACE] or '', A[21] end
 -- A resumed request is never refused: it is under way.
 if resume == 0 then
   local refused
