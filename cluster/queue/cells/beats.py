@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.cell import Cell, CellOrders
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Mail
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
@@ -33,6 +33,8 @@ class CellBeats:
         """Heartbeats without an answer yet, by cell."""
         self._untold: dict[int, tuple[tuple[str, str], ...]] = {}
         """Started grants of which a cell has not been told."""
+        self._brought: dict[int, CellOrders] = {}
+        """Orders that a cell was brought last; forgotten when it does not answer."""
         self._telling: dict[int, tuple[tuple[str, str], ...]] = {}
 
     async def send(self, beat: RouterBeat) -> RouterBeatReply:
@@ -76,7 +78,7 @@ class CellBeats:
         self._note_away(frozenset(away))
         if not mails:
             raise error or QueueUnavailableError("no cell of the pool has answered yet")
-        await self._repair()
+        await self._bring_orders()
         grants = tuple(grant for mail in mails.values() for grant in mail.grants)
         orders = tuple(order for mail in mails.values() for order in mail.orders)
         return self._seen.reply(Mail(grants, orders))
@@ -99,21 +101,36 @@ class CellBeats:
         return await self._cell(cell).heartbeat_router(own)
 
     def _note_away(self, away: frozenset[int]) -> None:
+        for cell in away:
+            self._brought.pop(cell, None)
         for cell in away - self._seen.away:
             _LOG.warning("cell.away", extra={"cell": cell})
         for cell in self._seen.away - away:
             _LOG.warning("cell.back", extra={"cell": cell})
         self._seen.lost(away)
 
-    async def _repair(self) -> None:
-        """Bring the autoscaler's orders, which are in cell 0, to cells that have others."""
-        differing = self._seen.without_orders()
-        if not differing:
+    async def _bring_orders(self) -> None:
+        """Bring the autoscaler's orders, which are in cell 0, to the other cells: those that end each time, others when
+        they have changed.
+        """
+        seen = self._seen
+        if 0 in seen.away:
             return
-        point, relief = self._seen.orders()
-        calls = (self._cell(cell).copy_orders(point, relief) for cell in differing)
-        for failure in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(failure, BaseException) and not isinstance(failure, QueueUnavailableError):
+        try:
+            orders = await self._cell(0).read_orders()
+        except QueueUnavailableError:
+            return
+        ending = orders.relief_ms or orders.standby_ms
+        cells = [
+            cell
+            for cell in range(1, seen.layout.span)
+            if cell not in seen.away and (ending or self._brought.get(cell) != orders.standing)
+        ]
+        calls = (self._cell(cell).copy_orders(orders) for cell in cells)
+        for cell, failure in zip(cells, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if failure is None:
+                self._brought[cell] = orders.standing
+            elif not isinstance(failure, QueueUnavailableError):
                 raise failure
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.moving import CellLoad, first_cell, load_of, next_cell
 from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
+from penstock.models import ReplicaState
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,8 +71,12 @@ class CellMember:
                 place.enter(0)
             return await self._beat(beat)
         if place.cell is None:
-            place.enter(first_cell(beat.replica_id, await self._loads(beat)))
+            place.enter(first_cell(beat.replica_id, await self._loads()))
         self._newest = beat
+        if beat.state is not ReplicaState.READY:
+            # One that sleeps or drains takes nothing anywhere.
+            self._target = None
+            return await self._beat(beat)
         if self._target is not None and await self._may_leave(beat):
             return await self._move(beat, self._target)
         self._look_sometimes()
@@ -155,12 +160,13 @@ class CellMember:
 
     async def _look(self) -> None:
         """Look at all cells, and decide whether to move."""
-        beat, own = self._newest, self._place.cell
-        if beat is None or own is None:
-            return
-        loads = await self._loads(beat)
+        own = self._place.cell
+        loads = await self._loads()
         replicas = sum(len(load.members) for load in loads if load is not None)
         self._beats_left = LOOK_HEARTBEATS + replicas // REPLICAS_A_LOOK
+        # Newer than the look: it may have begun to drain meanwhile.
+        if (beat := self._newest) is None or own is None or beat.state is not ReplicaState.READY:
+            return
         size = beat.windows.sequences
         here = loads[own]
         if here is not None and beat.replica_id not in here.members:
@@ -170,7 +176,7 @@ class CellMember:
             return
         self._target = next_cell(beat.replica_id, own, loads, size=size, idle=not beat.running)
 
-    async def _loads(self, beat: ReplicaBeat) -> list[CellLoad | None]:
+    async def _loads(self) -> list[CellLoad | None]:
         """Return the loads of all cells; None for those that do not answer."""
         most = max(self._layout.count, (self._place.cell or 0) + 1)
         return list(await asyncio.gather(*(self._load(cell) for cell in range(most))))

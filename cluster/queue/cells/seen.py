@@ -105,24 +105,6 @@ class CellsSeen:
         """
         return first + "".join(f"+{cell}={run_id}" for cell, run_id in sorted(self._renewed.items()) if cell)
 
-    def orders(self) -> tuple[bytes | None, str]:
-        """Return the autoscaler's orders: operating point and relief."""
-        first = self._replies.get(0)
-        return (None, "none") if first is None else (first.point, first.relief)
-
-    def without_orders(self) -> list[int]:
-        """Return the cells that have other orders than cell 0, or whose relief must be renewed."""
-        point, relief = self.orders()
-        if 0 in self.away or 0 not in self._replies:
-            return []
-        return [
-            cell
-            for cell, reply in self._replies.items()
-            if cell
-            and cell not in self.away
-            and (relief != "none" or reply.relief != relief or (point is not None and reply.point != point))
-        ]
-
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def views(self) -> list[CellView]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.clock import Clock
+from cluster.queue.cells.cell import CellOrders
 from cluster.queue.cells.layout import CellRecord
 from cluster.queue.cells.names import pool_of
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
@@ -184,8 +185,13 @@ class RedisQueue:
     async def cells(self, count: int) -> CellRecord:
         return CellRecord(*await self._call("cells", codec.pack("", count)))
 
-    async def copy_orders(self, point: bytes | None, relief: str) -> None:
-        await self._call("copy_orders", codec.pack("", point or b"", relief))
+    async def read_orders(self) -> CellOrders:
+        point, relief, relief_ms, standby, standby_ms = await self._call("read_orders", codec.pack(""))
+        return CellOrders(point, relief.decode(), relief_ms, standby or b"", standby_ms)
+
+    async def copy_orders(self, orders: CellOrders) -> None:
+        words = orders.point or b"", orders.relief, orders.relief_ms, orders.standby, orders.standby_ms
+        await self._call("copy_orders", codec.pack("", *words))
 
     async def close(self) -> None:
         await self._pipeline.close()

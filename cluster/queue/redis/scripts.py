@@ -44,6 +44,7 @@ SCRIPTS = (
     "account",
     "read_costs",
     "cells",
+    "read_orders",
     "copy_orders",
 )
 SHARED = ("line", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")

@@ -53,6 +53,8 @@ class Members:
         self.running: dict[str, tuple[tuple[str, str], ...]] = {}
         self.seconds = dict.fromkeys(names, 0.0)
         self.told: dict[str, ReplicaTimes] = {}
+        self.states: dict[str, ReplicaState] = {}
+        """Of those that are not ready."""
         self.routers_in: tuple[int, ...] = ()
         """Cells in which a router keeps its lease."""
         self.connected: tuple[str, ...] = ()
@@ -73,7 +75,9 @@ class Members:
                 await self.cells[cell].heartbeat_router(RouterBeat("R", self.connected))
             for name in names or tuple(self.queues):
                 self.seconds[name] += 1.0
-                beat = ReplicaBeat(name, b"", ReplicaState.READY, WINDOWS, self.running.get(name, ()))
+                beat = ReplicaBeat(
+                    name, b"", self.states.get(name, ReplicaState.READY), WINDOWS, self.running.get(name, ())
+                )
                 beat = replace(beat, times=self.times(name), told=self.told.get(name))
                 await self.queues[name].heartbeat_replica(beat)
                 self.told[name] = self.times(name)
@@ -209,3 +213,12 @@ async def test_time_counts_once_wherever_a_replica_was(four: Members) -> None:
     assert sum(four.seconds.values()) == pytest.approx(sum(line.total.gpu_seconds for line in lines))
     assert sum(four.seconds.values()) == pytest.approx(sum(line.idle.gpu_seconds for line in lines))
     assert all([await cell.costs(0, 10**7) for cell in four.cells])
+
+
+@pytest.mark.parametrize("state", [ReplicaState.DRAINING, ReplicaState.STANDBY])
+async def test_a_replica_that_takes_no_work_stays_where_it_is(four: Members, state: ReplicaState) -> None:
+    here = four.where()
+    await _line(four, 0, 50)
+    four.states = {name: state for name, cell in here.items() if cell == 1}
+    await four.beat(4 * LOOK_HEARTBEATS)
+    assert {1} == {four.where()[name] for name in four.states}

@@ -10,11 +10,12 @@ import pytest
 
 from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import Windows
+from cluster.queue.cells.cell import CellOrders
 from cluster.queue.cells.choice import home
 from cluster.queue.entries import Mark, QueueLimits, Quota, Settlement
-from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.redis.keys import pool_key
-from penstock.models import RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import POOL, entry
 from tests.cluster.queue.cells.scene import ROUTERS, CellScene
 from tests.cluster.queue.shop import Shop, service_s
@@ -275,18 +276,25 @@ async def test_the_autoscalers_orders_reach_all_cells_and_end_there(full: CellSc
         return [(reply.point, reply.relief) for reply in replies]
 
     until = full.clock.wall_ms() + 3_000
-    full.store.execute(
-        "HSET", pool_key(POOL, "control"), "point", "point", "relief", "preempt_batch", "relief_until", until
-    )
+    orders = ("point", "point", "relief", "preempt_batch", "relief_until", until, "standby", "\nr1\n")
+    full.store.execute("HSET", pool_key(POOL, "control"), *orders, "standby_until", until)
     await full.beat()
     assert [(b"point", "preempt_batch")] * 2 == await told()
+    assert [False, True] == [await stands_by(full, name) for name in ("r0", "r1")]
     full.clock.advance(3.5)
     await full.beat()
     assert [(b"point", "none")] * 2 == await told()
+    assert [None, None] == [await stands_by(full, name) for name in ("r0", "r1")]
+
+
+async def stands_by(scene: CellScene, name: str) -> bool | None:
+    """Return what a replica hears in its cell."""
+    beat = ReplicaBeat(name, b"record", ReplicaState.READY, TWO, ())
+    return (await scene.own[scene.cell_of[name]].heartbeat_replica(beat)).standby
 
 
 async def test_orders_end_by_themselves_where_nobody_brings_them_any_more(full: CellScene) -> None:
-    await full.own[1].copy_orders(b"point", "shed")
+    await full.own[1].copy_orders(CellOrders(b"point", "shed", 60_000, b"\nr1\n", 60_000))
     assert "shed" == (await full.own[1].heartbeat_router(RouterBeat("B", ()))).relief
     full.clock.advance(4.0)
     assert "none" == (await full.own[1].heartbeat_router(RouterBeat("B", ()))).relief
