@@ -9,6 +9,7 @@ from cluster.control.load_forecast import LoadRules
 from cluster.control.rails import RailRules
 from cluster.control.replica_rules import GroupBounds, SlowRules
 from cluster.control.settings import ControlMode, operating_point
+from cluster.forecast.schedule import ScheduledTime
 from cluster.settings import AutoscaleSettings, PoolSettings
 from cluster.standby.rule import StandbyLimits
 from penstock.values.slo import OperatingPoint
@@ -22,6 +23,8 @@ class ScalerSettings:
     mode: ControlMode
     forecast: ControlMode
     """Effect of the forecast on decisions."""
+    schedule: tuple[ScheduledTime, ...]
+    """Replicas that are wanted at given times."""
     bounds: GroupBounds
     facts: GroupFacts
     rules: SlowRules
@@ -37,6 +40,7 @@ class ScalerSettings:
             pool,
             ControlMode(own.mode),
             ControlMode(own.forecast),
+            tuple(each.value for each in own.schedule),
             GroupBounds(own.min_replicas, own.max_replicas or pool.replicas),
             GroupFacts(own.cold_start_s, pool.ranks),
             slow_rules(own),

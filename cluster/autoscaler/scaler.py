@@ -100,7 +100,7 @@ class PoolScaler:
         self._secret = secret
         self._point: bytes | None = None
         self._leader_state = PoolMemory()
-        self.foresight = Foresight(name, self._settings.forecast)
+        self.foresight = Foresight(name, self._settings.forecast, self._settings.schedule)
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread: dict[str, int] = {}
@@ -115,7 +115,7 @@ class PoolScaler:
         """Take over settings that have changed. The next decision rests on them."""
         if settings != self._settings.pool:
             self._settings = ScalerSettings.of(settings)
-            self.foresight.mode = self._settings.forecast
+            self.foresight.follow(self._settings.forecast, self._settings.schedule)
             _LOG.warning("autoscaler.changed", extra={"pool": self.name, "mode": self.mode.value})
 
     async def lead(self) -> bool:

@@ -212,6 +212,8 @@ class _Tick:
 
     def rails(self, wanted: int) -> int:
         seen, rules, moves, sure = self.seen, self.rules.rails, self.state.moves, self.sizing.load.longer
+        if (due := seen.scheduled) is not None:
+            wanted = self._rail(wanted, rails.at_least(wanted, due.replicas, "schedule", due.reason))
         wanted = self._rail(wanted, rails.not_down_when_stale(wanted, seen, rules))
         wanted = self._rail(wanted, rails.not_up_after_failures(wanted, seen, rules))
         wanted = self._rail(wanted, rails.not_up_too_fast(wanted, seen, moves, rules, sure=sure))

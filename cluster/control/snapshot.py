@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel, StepSample
 from cluster.forecast.pool_forecast import Outlook
+from cluster.forecast.schedule import Scheduled
 from penstock.models import RequestClass
 
 
@@ -97,6 +98,8 @@ class GroupSnapshot:
     attainment: float | None = None
     """Part of the last minutes' requests that were served within their SLO; None with too few."""
     gpus_per_replica: int = 1
+    scheduled: Scheduled | None = None
+    """Replicas that operators have scheduled for now or soon; None without any."""
     outlook: Outlook | None = None
     """What the record of the load foresees; None where there is no record, or nothing to foresee."""
 

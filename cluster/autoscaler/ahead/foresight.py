@@ -1,4 +1,4 @@
-"""Foresight of one pool: its forecast, in a unit that outlives engines, for its decisions."""
+"""Foresight of one pool: its schedule, and its forecast in a unit that outlives engines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape
 from cluster.forecast.pool_forecast import PoolForecast
+from cluster.forecast.schedule import ScheduledTime, scheduled
 from penstock.values.slo import OperatingPoint
 
 _LOG = logging.getLogger(__name__)
@@ -25,13 +26,18 @@ requests, though they take another time.
 
 @dataclass(slots=True)
 class Foresight:
-    """Forecast of one pool, and whether decisions use it."""
+    """Forecast of one pool, whether decisions use it, and what operators have scheduled."""
 
     pool: str
     mode: ControlMode
+    schedule: Sequence[ScheduledTime] = ()
     forecast: PoolForecast = field(default_factory=PoolForecast)
     changed: bool = False
     """Whether the record has changed since it was last stored."""
+
+    def follow(self, mode: ControlMode, schedule: Sequence[ScheduledTime]) -> None:
+        """Take over settings that have changed."""
+        self.mode, self.schedule = mode, schedule
 
     def look(self, point: OperatingPoint, seen: GroupSnapshot, needs: Sequence[Need]) -> GroupSnapshot:
         """Take the load of the last tick, and return the group with what is foreseen now.
@@ -41,6 +47,7 @@ class Foresight:
             seen: the group now.
             needs: findings of earlier ticks.
         """
+        seen = replace(seen, scheduled=scheduled(self.schedule, seen.at, seen.cold_start_s))
         if self.mode is ControlMode.OFF or seen.model is None or not needs:
             return seen
         batch = best_batch(point, seen, REFERENCE)

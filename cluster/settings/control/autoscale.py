@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from cluster.settings.control.mode import Mode
+from cluster.settings.control.schedule import ScheduleSettings
 from cluster.settings.section import Section
 
 
@@ -44,6 +45,8 @@ class AutoscaleSettings(Section):
     "advisory" records and forecasts, and exports how right it has been, but decides nothing. "active" also orders
     replicas before a rise that comes at the same time of each day or week, and keeps them for one. It does so only
     where such forecasts were better than the present load over at least a day."""
+    schedule: tuple[ScheduleSettings, ...] = Field(default=(), max_length=64)
+    """Times at which the pool has at least so many replicas, ordered a cold start sooner: office hours, or a launch."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
     """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)
@@ -75,6 +78,12 @@ class AutoscaleSettings(Section):
             raise ValueError(
                 f"max_replicas must be at least min_replicas = {self.min_replicas}, got {self.max_replicas}"
             )
+        for number, each in enumerate(self.schedule):
+            if self.max_replicas is not None and each.min_replicas > self.max_replicas:
+                raise ValueError(
+                    f"schedule.{number}.min_replicas must be at most max_replicas = {self.max_replicas}, "
+                    f"got {each.min_replicas}"
+                )
         if self.standby_least > self.standby:
             raise ValueError(f"standby_least must be at most standby = {self.standby}, got {self.standby_least}")
         return self

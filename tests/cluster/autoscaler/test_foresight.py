@@ -173,3 +173,17 @@ async def test_metrics_say_what_is_foreseen_and_how_wrong_each_expert_was(local:
         assert f'penstock_autoscaler_{name}{{expert="{PRESENT}",pool="demo"}}' in text
     assert 'penstock_autoscaler_forecast_skill{pool="demo"}' in text
     assert control_keys("demo")[2].endswith(":forecast")
+
+
+@both
+async def test_a_schedule_in_the_settings_orders_replicas_and_a_change_of_it_is_followed(backend: Backend) -> None:
+    always = {"start": "00:00", "end": "00:00", "min_replicas": 3}
+    site = Site(backend, schedule=[always])
+    scaler = site.scaler("a")
+    [record] = await site.run(scaler, 1)
+    site.settings = Site(backend, schedule=[{**always, "min_replicas": 4}]).settings
+    scaler.change(site.settings)
+    [after] = await site.run(scaler, 1)
+
+    assert (3, 4) == (record.replicas, after.replicas)
+    assert "scheduled from 00:00 to 00:00 UTC" in {step.reason for step in after.steps}
