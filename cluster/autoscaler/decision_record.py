@@ -75,6 +75,9 @@ class DecisionRecord:
     """Replicas that are to stand by beside `replicas`."""
     standing_by: int = 0
     """Replicas that stood by and could be woken."""
+    work: float | None = None
+    """Replica-seconds of work that arrived per second, averaged; None without a step model."""
+    gpus_per_replica: int = 1
     number: int = 0
     """Grows by one with each decision of the pool; 0 before it is stored."""
 
@@ -116,6 +119,8 @@ class DecisionRecord:
             demands=tuple(map(DemandRecord.of, seen.demands)),
             standby=standby,
             standing_by=seen.standby,
+            work=made.work,
+            gpus_per_replica=seen.gpus_per_replica,
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import ClassCounts
 from cluster.autoscaler.starts import Starts
+from cluster.control.bursts.hold import Hold
 from cluster.control.load_forecast import Check, Need
 from cluster.control.rails import Move
 from cluster.control.replica_rules import SlowRules, SlowState
@@ -39,7 +40,8 @@ class PoolMemory:
         """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
         slow, starts = self.slow, self.starts
         fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
-        known = (fill_at, slow.active_at, slow.regretted_at, starts.last_failure_at)
+        hold = slow.hold
+        known = (fill_at, slow.active_at, slow.regretted_at, hold.checked_at, hold.changed_at, starts.last_failure_at)
         ahead = [one for one in known if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         if max(times, default=at) <= at:
@@ -53,6 +55,7 @@ class PoolMemory:
                 fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
                 regretted_at=_clamped(slow.regretted_at, at),
+                hold=replace(hold, checked_at=_clamped(hold.checked_at, at), changed_at=_clamped(hold.changed_at, at)),
             ),
             starts=replace(
                 starts,
@@ -98,6 +101,7 @@ class PoolMemory:
         slow["needs"] = tuple(map(_need, slow["needs"]))
         slow["moves"] = tuple(Move(*move) for move in slow["moves"])
         slow["check"] = Check(**slow.get("check", {}))
+        slow["hold"] = Hold(**slow.get("hold", {}))
         slow["relief"] = Relief.of(slow.get("relief", ""))
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.autoscaler.assemble import GroupFacts
+from cluster.control.bursts.hold import HoldRules
 from cluster.control.load_forecast import LoadRules
 from cluster.control.rails import RailRules
 from cluster.control.replica_rules import GroupBounds, SlowRules
 from cluster.control.settings import ControlMode, operating_point
 from cluster.forecast.schedule import ScheduledTime
 from cluster.settings import AutoscaleSettings, PoolSettings
+from cluster.settings.control.headroom import Headroom
 from cluster.standby.rule import StandbyLimits
 from penstock.values.slo import OperatingPoint
 
@@ -49,11 +52,31 @@ class ScalerSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DialStep:
+    """What one step of the dial stands for."""
+
+    fill: float
+    """Part of a replica's time that is planned for."""
+    worth: float
+    """Part of its relative cost that another held replica must take off the misses."""
+
+
+DIAL: Mapping[Headroom, DialStep] = {
+    "less": DialStep(0.75, 0.2),
+    "balanced": DialStep(0.66, 0.1),
+    "more": DialStep(0.55, 0.05),
+}
+"""Steps of the dial `headroom`, from the cheapest on."""
+
+
 def slow_rules(settings: AutoscaleSettings) -> SlowRules:
     """Return the constants of the replica policy from the settings."""
+    step = DIAL[settings.headroom]
     return SlowRules(
         drain_s=settings.drain_s,
-        fill=settings.fill,
+        fill=step.fill if settings.fill is None else settings.fill,
+        hold=HoldRules(worth=step.worth),
         look_back_s=settings.look_back_s,
         hold_s=settings.hold_s,
         idle_s=settings.idle_s,

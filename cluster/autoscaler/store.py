@@ -87,8 +87,8 @@ class ControlStore(Protocol):
         """
         ...
 
-    async def decisions(self, limit: int) -> list[StoredRecord]:
-        """Read the newest `limit` decisions, newest first."""
+    async def decisions(self, limit: int, skip: int = 0) -> list[StoredRecord]:
+        """Read the newest `limit` decisions after the newest `skip`, newest first."""
         ...
 
     async def set_point(self, point: bytes, *, if_missing: bool = False) -> int:

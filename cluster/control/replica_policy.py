@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from cluster.control import rails
+from cluster.control.held_number import HeldNumber, after_look, held_number
 from cluster.control.load_forecast import Need
 from cluster.control.rails import Move
 from cluster.control.relief import ReplicaCounts, relief_of, relief_without_model
@@ -25,7 +26,7 @@ from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 
-TERMS = ("check", "lengths", "burst", "growth", "ahead", "backlog", "batch", "running")
+TERMS = ("check", "lengths", "burst", "growth", "ahead", "backlog", "batch", "running", "hold")
 """Terms that the policy decides again without."""
 
 
@@ -44,6 +45,8 @@ class SlowDecision:
     counterfactuals: tuple[Counterfactual, ...]
     """Terms without which the number would be another one."""
     state: SlowState
+    work: float | None = None
+    """Replica-seconds that arrive per second, averaged over about a minute; None without a step model."""
 
     @property
     def reason(self) -> str:
@@ -73,6 +76,7 @@ def decide(
         explain: whether to decide again without each term, which takes most of the time.
     """
     rules = rules or SlowRules()
+    state = replace(state, hold=after_look(point, seen, state, rules))
     made = _decide(point, bounds, seen, state, rules, without="")
     others = []
     for term in TERMS if explain and seen.model is not None else ():
@@ -86,17 +90,19 @@ def _decide(
     point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules, *, without: str
 ) -> SlowDecision:
     sizing = size_group(point, seen, state, rules, without)
-    tick = _Tick(point, bounds, seen, state, rules, sizing)
+    held = held_number(point, seen, state, rules) if without != "hold" else None
+    tick = _Tick(point, bounds, seen, state, rules, sizing, held)
     wanted = tick.rails(tick.change())
     relief = tick.relief(wanted)
     return SlowDecision(
         replicas=wanted,
-        needed=sizing.needed,
+        needed=sizing.needed if held is None or held.outlasted else held.replicas,
         relief=relief,
         alarms=tick.alarms(),
         steps=(*sizing.steps, *tick.steps),
         counterfactuals=(),
         state=tick.next_state(wanted, relief),
+        work=sizing.load.fresh.work if sizing.load.fresh else None,
     )
 
 
@@ -110,6 +116,8 @@ class _Tick:
     state: SlowState
     rules: SlowRules
     sizing: Sizing
+    held: HeldNumber | None
+    """Number that is held through bursts; None where the group follows its load."""
     steps: list[Step] = field(default_factory=list)
 
     def note(self, name: str, value: float, reason: str) -> None:
@@ -118,6 +126,19 @@ class _Tick:
     # --- whether to change --------------------------------------------------------------------------------------------
 
     def change(self) -> int:
+        if self.held is None:
+            return self._followed()
+        have, replicas = self.seen.coming, self.held.replicas
+        if self.held.outlasted:
+            self.note("hold", replicas, "at least, for the bursts that come and go; this one outlasts them")
+            return max(self._followed(), replicas)
+        if replicas < have and (why := self._not_now()) is not None:
+            self.note("keep", have, why)
+            return have
+        self.note("hold", replicas, "for bursts that end before a replica is ready")
+        return replicas
+
+    def _followed(self) -> int:
         needed, have = self.sizing.needed, self.seen.coming
         if needed > have and have and self._within_band(have):
             self.note("keep", have, f"{self.sizing.total:.2f} replicas are too little more to add one")
@@ -280,7 +301,10 @@ class _Tick:
         active_at = self._active_at(work)
         fill, fill_at = self._adapted()
         patience, regretted_at = self._patience(wanted)
-        return SlowState(needs, moves, fill, fill_at, active_at, load.check, relief, patience, regretted_at)
+        return replace(
+            state, needs=needs, moves=moves, fill=fill, fill_at=fill_at, active_at=active_at, check=load.check,
+            relief=relief, patience=patience, regretted_at=regretted_at,
+        )  # fmt: skip
 
     def _patience(self, wanted: int) -> tuple[float, float | None]:
         """Return the factor on the look-back, and the time of the last removal that was undone. The factor grows with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from cluster.control.bursts.hold import Hold, HoldRules
 from cluster.control.load_forecast import Check, LoadRules, Need
 from cluster.control.rails import Move, RailRules
 from cluster.forecast.plan import AheadRules
@@ -82,6 +83,7 @@ class SlowRules:
     load: LoadRules = field(default_factory=LoadRules)
     rails: RailRules = field(default_factory=RailRules)
     ahead: AheadRules = field(default_factory=AheadRules)
+    hold: HoldRules = field(default_factory=HoldRules)
 
     @property
     def least_fill(self) -> float:
@@ -113,6 +115,8 @@ class SlowState:
     """Factor on the look-back, which grows as removals are undone."""
     regretted_at: float | None = None
     """Time at which a removal was last undone."""
+    hold: Hold = field(default_factory=Hold)
+    """Number that is held through bursts that no start could serve."""
 
     def unmoved(self, at: float) -> SlowState:
         """Return the state without the change that was decided at that time. It was not carried out, so nothing must

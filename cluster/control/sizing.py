@@ -81,7 +81,7 @@ def drain_time_s(seen: GroupSnapshot, rules: SlowRules) -> float:
     return max(rules.drain_s, seen.cold_start_s)
 
 
-def _fill(work: float, state: SlowState, rules: SlowRules) -> float:
+def planned_fill(work: float, state: SlowState, rules: SlowRules) -> float:
     """Return the part of a replica's time to plan for with this work. The free part grows with the root of the load, as
     the scatter of the load does (square-root staffing; Halfin and Whitt, Operations Research 29, 1981).
     """
@@ -116,7 +116,7 @@ class _Sizer:
 
     def size(self) -> Sizing:
         load = self.load()
-        fill = _fill(load.demand.work if load.demand else 0.0, self.state, self.rules)
+        fill = planned_fill(load.demand.work if load.demand else 0.0, self.state, self.rules)
         idle = _idle(self.seen, self.state, self.rules)
         later, falls = 0.0, False
         if load.demand is None:

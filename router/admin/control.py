@@ -107,7 +107,7 @@ class ControlApi:
             raise InvalidRequestError.of("limit", f"must be at most {MOST_DECISIONS}, got {request.limit}")
         store = self._store(name)
         default = operating_point(self._pools[name])
-        found = await store.decisions(request.limit or DEFAULT_LIMIT)
+        found = await store.decisions(request.limit or DEFAULT_LIMIT, request.skip)
         point = point_in_force(stored := await store.point(), default)
         return api.ListDecisionsResponse(
             decisions=[decision for record in found if (decision := _decision(record)) is not None],
@@ -259,7 +259,10 @@ def _snapshot(made: DecisionRecord) -> api.DecisionSnapshot:
         failed_starts=made.failed_starts,
         demands=map(_demand, made.demands),
         standby=made.standing_by,
+        gpus_per_replica=made.gpus_per_replica,
     )
+    if made.work is not None:
+        seen.work = made.work
     if made.attainment is not None:
         seen.attainment = made.attainment
     return seen

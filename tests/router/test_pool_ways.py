@@ -55,6 +55,7 @@ ENTRY: dict[str, Any] = {
         "max_replicas": 5,
         "cold_start_s": 10.0,
         "start_timeout_s": 100.0,
+        "headroom": "more",
         "fill": 0.5,
         "rate_window_s": 30.0,
         "drain_s": 30.0,

@@ -61,9 +61,9 @@ class RedisControlStore:
             raise LeadershipLostError(self.pool, fence)
         return number
 
-    async def decisions(self, limit: int) -> list[StoredRecord]:
-        # A limit of 0 would end the range at -1, which is the last record for Redis.
-        found = await self._command("LRANGE", self._keys[1], 0, limit - 1) if limit else []
+    async def decisions(self, limit: int, skip: int = 0) -> list[StoredRecord]:
+        # A limit of 0 could end the range at -1, which is the last record for Redis.
+        found = await self._command("LRANGE", self._keys[1], skip, skip + limit - 1) if limit else []
         pairs = (line.split(b" ", 1) for line in found)
         return [StoredRecord(int(number), record) for number, record in pairs]
 

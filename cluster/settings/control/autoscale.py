@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from cluster.settings.control.headroom import Headroom
 from cluster.settings.control.mode import Mode
 from cluster.settings.control.schedule import ScheduleSettings
 from cluster.settings.section import Section
@@ -24,11 +25,15 @@ class AutoscaleSettings(Section):
     """Assumed duration of a replica's start in seconds, until starts were measured."""
     start_timeout_s: float = Field(default=900.0, gt=0, le=14_400)
     """Seconds after which a replica that was asked for and takes no work yet counts as a failed start."""
-    fill: float = Field(default=0.66, ge=0.1, le=1)
-    """Part of a replica's time that is planned to be busy, at first, in a pool with the work of four replicas; the
-    autoscaler then adapts it to the measured attainment. A larger pool needs a smaller free part, because its load
-    varies less: with the work of 16 replicas half as large a part, relative to the work, as with that of four. Lower it
-    for more headroom; raise it for fewer replicas."""
+    headroom: Headroom = "balanced"
+    """How much room replicas keep for what can't be foreseen: "less" spends less and misses the SLO more often, "more"
+    the other way round."""
+    fill: float | None = Field(default=None, ge=0.1, le=1)
+    """For experts, in place of what `headroom` stands for: part of a replica's time that is planned to be busy, at
+    first, in a pool with the work of four replicas; the autoscaler then adapts it to the measured attainment. A larger
+    pool needs a smaller free part, because its load varies less: with the work of 16 replicas half as large a part,
+    relative to the work, as with that of four. Default: 0.75 with headroom "less", 0.66 with "balanced", 0.55 with
+    "more"."""
     rate_window_s: float = Field(default=60.0, ge=1, le=3600)
     """Seconds over which the rate of arrivals is averaged. A shorter time reacts sooner, but also to random peaks."""
     drain_s: float = Field(default=60.0, ge=1, le=3600)

@@ -57,7 +57,7 @@ def compete(job: Job) -> list[ContestResult]:
     """
     scenario = next(each for each in SCENARIOS if each.name == job.scenarios[0])
     policy = POLICIES[job.policy]
-    loads = [case(scenario, seed, Span(job.seconds), job.data) for seed in job.seeds]
+    loads = [case(scenario, seed, Span(job.seconds, scenario.lead_s), job.data) for seed in job.seeds]
     if policy.name == ORACLE:
         # It knows each load, so the cheapest plan for each load counts.
         found = [cheapest([_tuned(family, [load], ENOUGH)[0] for family in ORACLES]) for load in loads]

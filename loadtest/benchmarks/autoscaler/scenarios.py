@@ -7,6 +7,7 @@ with themselves at random shifts. A seed draws both.
 
 from __future__ import annotations
 
+import bisect
 import csv
 import random
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ HEARTBEAT_S = 20.0
 LIMITS = QueueLimits(lease_ms=int(4e3 * HEARTBEAT_S), preempt_after_ms=2_000, preempt_quantum_ms=int(2e3 * HEARTBEAT_S))
 _SAMPLES = 10
 """Points of a timeline that is not used."""
+BURSTY_LEAD_S = 3600.0
 LEAD_S = 600.0
 """Load before the counted time. An empty pool fills for minutes, and the policies' measurements begin at 0."""
 
@@ -92,6 +94,8 @@ class ContestScenario:
     """Relative error of the step model that policies get."""
     batch_part: float = 0.0
     """Part of the requests of class BATCH, which has no SLO."""
+    lead_s: float = LEAD_S
+    """Load before the counted time. Whether a load is bursty shows after half an hour of it at the earliest."""
 
     @property
     def load(self) -> str:
@@ -246,6 +250,44 @@ def _own_pace(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
     return _series(rnd, span, data, faster=1.0)
 
 
+def _bursts(variation: float) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
+    """Draw arrivals whose gaps have this coefficient of variation, by a gamma distribution."""
+
+    def make(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+        whole = _recorded(data / "azure_llm_2023_conv.csv")
+        shape, at = variation**-2, 0.0
+        found: list[TraceRequest] = []
+        while at < span.whole_s:
+            at += rnd.gammavariate(shape, 1.0 / shape / _BURST_RATE)
+            each = rnd.choice(whole)
+            found.append(TraceRequest(len(found), at, each.prompt_tokens, each.output_tokens))
+        return found
+
+    return make
+
+
+_BURST_RATE = 2.0
+"""Requests per second of bursty loads before they are scaled. Thinning makes a load less bursty."""
+
+
+def _on_off(on_s: float, off_s: float) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
+    """Draw times of much and little load in turn, of these lengths on average."""
+
+    def make(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+        turns, at = [0.0], 0.0
+        while at < span.whole_s:
+            # Uneven, so that no look-back fits by chance.
+            at += (off_s if len(turns) % 2 else on_s) * rnd.uniform(0.5, 1.5)
+            turns.append(at)
+
+        def rate(place: float) -> float:
+            return (0.15, 1.0)[bisect.bisect(turns, span.lead_s + place * span.seconds) % 2]
+
+        return _drawn(rate, rnd, span, data)
+
+    return make
+
+
 @cache
 def _rates(path: Path) -> list[float]:
     with path.open(encoding="utf-8", newline="") as file:
@@ -268,5 +310,9 @@ SCENARIOS = (
     ContestScenario("length x4/wide batches", _length, engine=WIDE_ENGINE, slo=WIDE_SLO),
     ContestScenario("death", _even, deaths=3),
     ContestScenario("classes 70/30", _series, batch_part=0.3),
+    ContestScenario("bursts CV 5", _bursts(5.0), lead_s=BURSTY_LEAD_S),
+    ContestScenario("bursts CV 10", _bursts(10.0), lead_s=BURSTY_LEAD_S),
+    ContestScenario("bursts CV 15", _bursts(15.0), lead_s=BURSTY_LEAD_S),
+    ContestScenario("on and off", _on_off(150.0, 300.0), lead_s=BURSTY_LEAD_S),
 )
 """All scenarios. Those whose names have the same beginning share their loads."""

@@ -447,19 +447,23 @@ class ListDecisionsRequest(_message.Message):
 
     POOL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    SKIP_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     """Name of the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
     limit: _builtins.int
     """Most decisions to return, 1 to 1000. 0: 20."""
+    skip: _builtins.int
+    """Number of the newest decisions to leave out."""
     def __init__(
         self,
         *,
         pool: _builtins.str = ...,
         limit: _builtins.int = ...,
+        skip: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "pool", b"pool", "skip", b"skip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -659,6 +663,8 @@ class DecisionSnapshot(_message.Message):
     ATTAINMENT_FIELD_NUMBER: _builtins.int
     DEMANDS_FIELD_NUMBER: _builtins.int
     STANDBY_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    GPUS_PER_REPLICA_FIELD_NUMBER: _builtins.int
     ready: _builtins.int
     """Number of replicas that take work."""
     starting: _builtins.int
@@ -677,6 +683,10 @@ class DecisionSnapshot(_message.Message):
     """Part of the last ten minutes' requests within their SLO, 0 to 1. Absent: too few requests."""
     standby: _builtins.int
     """Number of replicas that stand by and can be woken. Those that wake are among the starting ones."""
+    work: _builtins.float
+    """Replica-seconds of work that arrive per second, averaged. Absent: there is no step model to tell."""
+    gpus_per_replica: _builtins.int
+    """Number of accelerators of a replica."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Age of the oldest value."""
@@ -704,14 +714,21 @@ class DecisionSnapshot(_message.Message):
         attainment: _builtins.float | None = ...,
         demands: _abc.Iterable[Global___ClassDemand] | None = ...,
         standby: _builtins.int = ...,
+        work: _builtins.float | None = ...,
+        gpus_per_replica: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "_work", b"_work", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "demands", b"demands", "draining", b"draining", "failed_starts", b"failed_starts", "kv_usage", b"kv_usage", "ready", b"ready", "running", b"running", "standby", b"standby", "starting", b"starting", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "_work", b"_work", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "demands", b"demands", "draining", b"draining", "failed_starts", b"failed_starts", "gpus_per_replica", b"gpus_per_replica", "kv_usage", b"kv_usage", "ready", b"ready", "running", b"running", "standby", b"standby", "starting", b"starting", "waiting", b"waiting", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attainment: _TypeAlias = _typing.Literal["attainment"]  # noqa: Y015
     _WhichOneofArgType__attainment: _TypeAlias = _typing.Literal["_attainment", b"_attainment"]  # noqa: Y015
+    _WhichOneofReturnType__work: _TypeAlias = _typing.Literal["work"]  # noqa: Y015
+    _WhichOneofArgType__work: _TypeAlias = _typing.Literal["_work", b"_work"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__attainment) -> _WhichOneofReturnType__attainment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__work) -> _WhichOneofReturnType__work | None: ...
 
 Global___DecisionSnapshot: _TypeAlias = DecisionSnapshot  # noqa: Y015
 

@@ -97,6 +97,9 @@ class Decision:
     """Replicas that are to stand by beside `replicas`: loaded, and without work."""
     standing_by: int = 0
     """Replicas that stood by and could be woken."""
+    work: float | None = None
+    """Replica-seconds of work that arrived per second, averaged; None without a step model to tell."""
+    gpus_per_replica: int = 1
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.Decision) -> Decision:
@@ -128,6 +131,8 @@ class Decision:
             demands=tuple(map(ClassDemand.from_proto, seen.demands)),
             standby=wire.standby,
             standing_by=seen.standby,
+            work=seen.work if seen.HasField("work") else None,
+            gpus_per_replica=max(1, seen.gpus_per_replica),
         )
 
 

@@ -13,14 +13,17 @@ from cluster.autoscaler.assemble import UNKNOWN_SHAPE, GroupFacts, assemble
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.operating_point import PointRecord, point_in_force
+from cluster.autoscaler.own_settings import slow_rules
 from cluster.autoscaler.router_report import ClassCounts, Counts, JobWork, empty_counts, pack_report, unpack_report
 from cluster.autoscaler.starts import Starts
+from cluster.control.bursts.hold import Hold
 from cluster.control.load_forecast import Need
 from cluster.control.rails import Move
-from cluster.control.replica_rules import SlowState
+from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import Windows
 from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterReport
+from cluster.settings import AutoscaleSettings
 from cluster.standby.rule import StandbyState
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
@@ -166,6 +169,25 @@ def test_what_started_before_the_first_look_is_no_short_start() -> None:
     stored = PoolMemory.from_bytes(PoolMemory(starts=starts).to_bytes()).starts
     starts = started(stored, 110, {"a": 105.0, "b": 100.0, "c": 40.0, "d": 5.0}, 4)
     assert ((30.0,), 30.0) == (starts.samples, starts.cold_start_s(50.0))
+
+
+def test_what_is_held_goes_to_the_next_leader() -> None:
+    hold = Hold(7, 7.5, 3, 100.0, 50.0, 1, 45.0)
+    stored = PoolMemory(slow=SlowState(hold=hold)).to_bytes()
+    assert hold == PoolMemory.from_bytes(stored).slow.hold
+    assert replace(hold, checked_at=60.0) == PoolMemory.from_bytes(stored).up_to(60.0).slow.hold
+
+    fields = json.loads(stored)
+    del fields["slow"]["hold"]
+    assert Hold() == PoolMemory.from_bytes(json.dumps(fields).encode()).slow.hold
+
+
+def test_each_step_of_the_dial_plans_for_more_room() -> None:
+    rules = [slow_rules(AutoscaleSettings(headroom=name)) for name in ("less", "balanced", "more")]
+    assert sorted((one.fill for one in rules), reverse=True) == [one.fill for one in rules]
+    assert sorted((one.hold.worth for one in rules), reverse=True) == [one.hold.worth for one in rules]
+    assert SlowRules() == slow_rules(AutoscaleSettings())
+    assert 0.3 == slow_rules(AutoscaleSettings(headroom="less", fill=0.3)).fill
 
 
 def test_one_that_falls_silent_and_returns_is_no_start() -> None:

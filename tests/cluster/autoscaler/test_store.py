@@ -63,6 +63,8 @@ async def test_a_deposed_leader_can_write_nothing(backend: Backend) -> None:
 
     assert (await second.load()).target == 5
     assert [2, 1] == [record.number for record in await second.decisions(10)]
+    assert [1] == [record.number for record in await second.decisions(10, skip=1)]
+    assert [] == await second.decisions(10, skip=2)
 
 
 async def test_a_lease_that_is_given_back_is_free_at_once(backend: Backend) -> None:

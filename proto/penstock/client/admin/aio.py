@@ -72,15 +72,18 @@ class AsyncAdminCaller(AsyncCaller):
         """
         return await self._run(calls.costs(pool, first_day, last_day), timeout)
 
-    async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
+    async def decisions(
+        self, pool: str = "", *, limit: int = 20, skip: int = 0, timeout: float | None = None
+    ) -> DecisionList:
         """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
         Args:
             pool: default: the only one.
             limit: 1 to 1000.
+            skip: newest decisions to leave out.
             timeout: seconds; default: the client's.
         """
-        return await self._run(calls.list_decisions(pool, limit), timeout)
+        return await self._run(calls.list_decisions(pool, limit, skip), timeout)
 
     async def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None

@@ -72,15 +72,18 @@ class AdminCaller(Caller):
         """
         return self._run(calls.costs(pool, first_day, last_day), timeout)
 
-    def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
+    def decisions(
+        self, pool: str = "", *, limit: int = 20, skip: int = 0, timeout: float | None = None
+    ) -> DecisionList:
         """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
         Args:
             pool: default: the only one.
             limit: 1 to 1000.
+            skip: newest decisions to leave out.
             timeout: seconds; default: the client's.
         """
-        return self._run(calls.list_decisions(pool, limit), timeout)
+        return self._run(calls.list_decisions(pool, limit, skip), timeout)
 
     def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
