@@ -57,15 +57,19 @@ class DialStep:
     """What one step of the dial stands for."""
 
     fill: float
-    """Part of a replica's time that is planned for."""
+    """Part of a replica's time that is planned for at first."""
+    ceiling: float
+    """The largest part that is ever planned for."""
+    slack: float
+    """Misses from which less is planned for, as a multiple of the promised ones."""
     worth: float
     """Part of its relative cost that another held replica must take off the misses."""
 
 
 DIAL: Mapping[Headroom, DialStep] = {
-    "less": DialStep(0.75, 0.2),
-    "balanced": DialStep(0.66, 0.1),
-    "more": DialStep(0.55, 0.05),
+    "less": DialStep(0.75, 0.95, 2.0, 0.2),
+    "balanced": DialStep(0.66, 0.95, 1.0, 0.1),
+    "more": DialStep(0.55, 0.78, 0.5, 0.05),
 }
 """Steps of the dial `headroom`, from the cheapest on."""
 
@@ -76,6 +80,8 @@ def slow_rules(settings: AutoscaleSettings) -> SlowRules:
     return SlowRules(
         drain_s=settings.drain_s,
         fill=step.fill if settings.fill is None else settings.fill,
+        fill_ceiling=step.ceiling if settings.fill is None else SlowRules().fill_ceiling,
+        slack=step.slack,
         hold=HoldRules(worth=step.worth),
         look_back_s=settings.look_back_s,
         hold_s=settings.hold_s,

@@ -57,7 +57,8 @@ def after_look(point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rul
     least = math.ceil(mean / planned_fill(mean, state, rules))
     # Where the attainment shows that replicas do less than the plan says, the planned fill has fallen.
     capacity = min(1.0, rules.hold.capacity * base_fill(state, rules) / rules.fill)
-    return next_hold(state.hold, state.needs, point.attainment, least, times, replace(rules.hold, capacity=capacity))
+    aim = 1.0 - rules.slack * (1.0 - point.attainment)
+    return next_hold(state.hold, state.needs, aim, least, times, replace(rules.hold, capacity=capacity))
 
 
 def held_number(point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rules: SlowRules) -> HeldNumber | None:

@@ -354,9 +354,9 @@ class _Tick:
             return state.fill, seen.at
         if seen.at - state.fill_at < rules.fill_period_s or seen.attainment is None or seen.starting:
             return state.fill, state.fill_at
-        aim = self.point.attainment
-        if seen.attainment < aim:
+        missed, allowed = 1.0 - seen.attainment, rules.slack * (1.0 - self.point.attainment)
+        if missed > allowed:
             return max(rules.least_fill, base_fill(state, rules) - rules.fill_down), seen.at
-        if seen.attainment > (1.0 + aim) / 2:
+        if missed < allowed / 2:
             return min(rules.most_fill, base_fill(state, rules) + rules.fill_up), seen.at
         return state.fill, seen.at

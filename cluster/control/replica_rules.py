@@ -37,6 +37,8 @@ class SlowRules:
     """Lower bound of the planned part, whatever attainment and group size ask for. A lower `fill` lowers it too."""
     fill_ceiling: float = 0.95
     """Upper bound of the planned part, in the same way."""
+    slack: float = 1.0
+    """Misses from which the planned part falls, as a multiple of the promised ones. It rises below half of them."""
     fill_up: float = 0.02
     fill_down: float = 0.05
     fill_period_s: float = 300.0

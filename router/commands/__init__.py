@@ -47,7 +47,12 @@ COMMANDS = (
         "router.commands.rollout",
         Purpose.LOOK_AFTER,
     ),
-    Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions", Purpose.LOOK_AFTER),
+    Command(
+        "decisions",
+        "show what the autoscaler decided, and why",
+        "router.commands.decisions.command",
+        Purpose.LOOK_AFTER,
+    ),
     Command(
         "operating-point",
         "show or change what a running pool promises, and what it may cost",

@@ -14,7 +14,7 @@ from cluster.errors import SettingsError
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.values import from_zero, time_from_zero, up_to
-from router.commands.decisions import point_text
+from router.commands.decisions.command import point_text
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:

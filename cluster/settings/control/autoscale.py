@@ -27,7 +27,8 @@ class AutoscaleSettings(Section):
     """Seconds after which a replica that was asked for and takes no work yet counts as a failed start."""
     headroom: Headroom = "balanced"
     """How much room replicas keep for what can't be foreseen: "less" spends less and misses the SLO more often, "more"
-    the other way round."""
+    the other way round. `penstock decisions --headroom` shows what each would cost and attain with the recorded
+    load."""
     fill: float | None = Field(default=None, ge=0.1, le=1)
     """For experts, in place of what `headroom` stands for: part of a replica's time that is planned to be busy, at
     first, in a pool with the work of four replicas; the autoscaler then adapts it to the measured attainment. A larger

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.cli.main import build_parser
 from penstock.values.slo import ClassSlo, OperatingPoint
-from router.commands.decisions import point_text
+from router.commands.decisions.command import point_text
 from router.commands.operating_point import with_flags
 
 POINT = OperatingPoint(

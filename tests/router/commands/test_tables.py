@@ -25,7 +25,7 @@ from penstock.values.results import AttemptReceipt, Receipt, Usage
 from penstock.values.status.pool import PoolStatus
 from penstock.values.status.replica import ReplicaStatus
 from router.commands import jobs, status, usage
-from router.commands.decisions import show_decisions
+from router.commands.decisions.command import show_decisions
 from tests.support.waiting import until_sync
 
 NASTY = "none of [bf16, fp8] in [/models/a] :fire: [red]"

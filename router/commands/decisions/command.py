@@ -18,7 +18,7 @@ from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
-from cluster.terminal.values import whole
+from cluster.terminal.values import above_zero, whole
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -41,15 +41,45 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="number of decisions, newest first, 1 to 1000 (default %(default)s)",
     )
     parser.add_argument("--all", action="store_true", help="also list decisions that changed nothing")
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument(
+        "--headroom",
+        action="store_true",
+        help="instead, show what each step of autoscale.headroom would cost and attain with the recorded load",
+    )
+    views.add_argument(
+        "--compare",
+        action="store_true",
+        help="instead, show what this autoscaler would have saved or cost beside what ran, such as an HPA",
+    )
+    parser.add_argument(
+        "--hours",
+        type=above_zero,
+        default=24.0,
+        metavar="H",
+        help="hours of load for these two, as far as decisions are kept (default %(default)g)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_target_flags(parser)
-    show_examples(parser, "penstock decisions", "penstock decisions --pool large --limit 100 --all")
+    show_examples(
+        parser,
+        "penstock decisions",
+        "penstock decisions --pool large --limit 100 --all",
+        "penstock decisions --headroom",
+        "penstock decisions --compare --hours 8",
+    )
     parser.set_defaults(run=run_decisions)
 
 
 def run_decisions(options: argparse.Namespace) -> int:
     """Show a pool's decisions, the newest one in full."""
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+        if options.headroom or options.compare:
+            # Most calls need no replay.
+            from router.commands.decisions.review import review
+
+            review(options, client)
+            return outcome.status
         found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")

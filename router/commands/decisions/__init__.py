@@ -1,0 +1,1 @@
+"""`penstock decisions`."""

@@ -1,0 +1,155 @@
+"""`penstock decisions --headroom` and `--compare`: the recorded load under other rules."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.autoscaler.own_settings import DIAL, ScalerSettings
+from cluster.errors import SettingsError
+from cluster.hindsight.history import History, history_of
+from cluster.hindsight.review import LEAST_S, Comparison, Expected, compare, expected
+from cluster.settings import PoolSettings
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
+
+if TYPE_CHECKING:
+    from penstock.client import Client, Decision, OperatingPoint
+
+_PAGE = 500
+_TIMEOUT_S = 30.0
+
+
+def review(options: argparse.Namespace, client: Client) -> None:
+    """Print what the steps of the dial, or what ran and the policy, would cost and attain.
+
+    Raises:
+        SettingsError: there is too little load on record, or the settings of the pool can't be read.
+    """
+    point, decisions = _read(client, options.pool, options.hours)
+    name, pool = _pool(client, options.pool)
+    own = ScalerSettings.of(pool)
+    history = history_of(decisions, point, own.rules.load.rate_window_s)
+    if history.seconds < LEAST_S:
+        raise SettingsError(
+            f"{history.seconds / 60:.0f} minutes of load are on record, and a review needs {LEAST_S / 60:.0f}. It "
+            'needs an autoscaler with mode "advisory" or "active", and a step model, which replicas measure under load'
+        )
+    if options.compare:
+        compared = compare(history, point, own.bounds, own.rules)
+        if options.json:
+            _print_json(_compared_fields(compared, point))
+        else:
+            show_comparison(compared, history, point, screen())
+        return
+    steps = {}
+    for step in DIAL:
+        scale = pool.autoscale.model_copy(update={"headroom": step, "fill": None})
+        rules = ScalerSettings.of(pool.model_copy(update={"autoscale": scale})).rules
+        steps[step] = expected(history, point, own.bounds, rules)
+    if options.json:
+        _print_json({step: dataclasses.asdict(each) for step, each in steps.items()})
+    else:
+        present = pool.autoscale.headroom if pool.autoscale.fill is None else ""
+        show_steps(steps, history, point, screen(), present=present)
+        if pool.autoscale.fill is not None:
+            screen().print(f"pools.{name}.autoscale.fill = {pool.autoscale.fill:g} stands in place of a step")
+
+
+def _read(client: Client, pool: str, hours: float) -> tuple[OperatingPoint, list[Decision]]:
+    """Return the operating point, and the decisions of the last hours, oldest first."""
+    found: dict[int, Decision] = {}
+    for page in itertools.count():
+        part = client.decisions(pool, limit=_PAGE, skip=page * _PAGE, timeout=_TIMEOUT_S)
+        found |= {each.number: each for each in part.decisions}
+        newest = max((each.at_ms for each in found.values()), default=0)
+        if len(part.decisions) < _PAGE or part.decisions[-1].at_ms < newest - hours * 3.6e6:
+            break
+    kept = [found[number] for number in sorted(found) if found[number].at_ms >= newest - hours * 3.6e6]
+    return part.operating_point, kept
+
+
+def _pool(client: Client, wanted: str) -> tuple[str, PoolSettings]:
+    entries = [
+        each for each in client.registry("pool", name=wanted, timeout=_TIMEOUT_S) if not each.value.get("removed")
+    ]
+    if len(entries) != 1:
+        raise SettingsError(f"--pool must name one of {', '.join(each.name for each in entries) or 'no pools'}")
+    return entries[0].name, PoolSettings.model_validate(entries[0].value["settings"])
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+_WORDS = {"less": "spend less", "balanced": "balanced", "more": "more headroom"}
+
+
+def show_steps(
+    steps: dict[str, Expected], history: History, point: OperatingPoint, console: Console, *, present: str
+) -> None:
+    """Print a table of the dial's steps."""
+    _print_source(history, console)
+    table = Table()
+    names = ("headroom", "means", "attainment", "90 % range", "replica-hours\na day", "reversals\na day", "cost a day")
+    add_columns(table, *names, left=("headroom", "means"))
+    for name, each in steps.items():
+        table.add_row(f"{name} *" if name == present else name, _WORDS[name], *_cells(each, history, point))
+    print_table(table, console)
+    console.print("* as set; change it with `penstock apply`" if present else "", highlight=False)
+
+
+def show_comparison(compared: Comparison, history: History, point: OperatingPoint, console: Console) -> None:
+    """Print what ran beside what the policy would have done."""
+    _print_source(history, console)
+    table = Table()
+    names = ("", "attainment", "90 % range", "replica-hours\na day", "reversals\na day", "cost a day")
+    add_columns(table, *names, left=("",))
+    table.add_row("what ran", *_cells(compared.ran, history, point))
+    table.add_row("this autoscaler", *_cells(compared.ours, history, point))
+    print_table(table, console)
+    saved = compared.hours_saved_a_day
+    text = f"{abs(saved):.1f} replica-hours a day {'less' if saved >= 0 else 'more'} than what ran"
+    if point.price_per_gpu_hour:
+        money = abs(compared.money_saved_a_day(point.price_per_gpu_hour))
+        text += f", {money:,.2f} a day at {point.price_per_gpu_hour:g} a GPU hour"
+    points = 100 * (compared.ours.attainment - compared.ran.attainment)
+    console.print(f"this autoscaler: {text}; {points:+.2f} points of attainment", highlight=False)
+    if compared.measured is not None:
+        console.print(
+            f"routers measured {compared.measured:.2%} with what ran; the model says {compared.ran.attainment:.2%}",
+            highlight=False,
+        )
+
+
+def _print_source(history: History, console: Console) -> None:
+    left_out = f", {history.left_out_s / 3600:.1f} h without figures left out" if history.left_out_s >= 360 else ""
+    console.print(
+        f"load of {history.seconds / 3600:.1f} h{left_out}; a start takes {history.cold_start_s:.0f} s. Replayed in a "
+        "model without single requests: compare lines, not with other figures",
+        highlight=False,
+    )
+
+
+def _cells(each: Expected, history: History, point: OperatingPoint) -> list[str]:
+    sure = "too short" if each.low is None or each.high is None else f"{each.low:.2%} to {each.high:.2%}"
+    price = point.price_per_gpu_hour * history.gpus_per_replica
+    cost = f"{each.hours_a_day * price:,.2f}" if price else ""
+    return [f"{each.attainment:.2%}", sure, f"{each.hours_a_day:.1f}", f"{each.reversals_a_day:.0f}", cost]
+
+
+def _compared_fields(compared: Comparison, point: OperatingPoint) -> dict[str, object]:
+    return {
+        **dataclasses.asdict(compared),
+        "hours_saved_a_day": compared.hours_saved_a_day,
+        "money_saved_a_day": compared.money_saved_a_day(point.price_per_gpu_hour),
+    }
+
+
+def _print_json(fields: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(fields, indent=2) + "\n")

@@ -1,0 +1,95 @@
+"""`penstock decisions --headroom` and `--compare`, from recorded decisions in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
+from cluster.autoscaler.store import Commit
+from cluster.cli.main import main
+from cluster.control.settings import ControlMode
+from penstock.models import RequestClass
+from penstock.values.steps import Relief
+from tests.cluster.hindsight.loads import TICK_S, changing
+from tests.support.stack import Stack, running_stack, sim_pool
+
+POOL: dict[str, Any] = {
+    **sim_pool(),
+    "slo": {"interactive": {"ttft_p99_s": 4.0}},
+    "price_per_gpu_hour": 2.0,
+    "autoscale": {"mode": "advisory", "max_replicas": 40, "headroom": "less"},
+}
+RAN = 16
+WINDOW_S = 60.0
+
+
+async def record(stack: Stack, hours: float) -> None:
+    """Store the decisions of hours in which a fixed number ran."""
+    store = stack.control("demo")
+    fence = (await store.lead("a", 1000.0)).fence
+    work = requests = 0.0
+    for tick in changing(lambda at: 1.5 + math.sin(2 * math.pi * at / 7200.0), hours * 3600.0, seed=5):
+        part = 1.0 - math.exp(-TICK_S / WINDOW_S)
+        work += part * (tick.work / TICK_S - work)
+        requests += part * (tick.requests / TICK_S - requests)
+        made = DecisionRecord(
+            at_ms=1_700_000_000_000 + round(tick.at * 1000), leader="a", fence=fence, mode=ControlMode.ADVISORY,
+            before=RAN, replicas=9, needed=9, relief=Relief.NONE, reason="", steps=(), counterfactuals=(), alarms=(),
+            ready=RAN, starting=0, draining=0, running=12.0 * requests, waiting=0.0, kv_usage=0.5, age_s=0.1,
+            cold_start_s=120.0, failed_starts=0, attainment=0.98,
+            demands=(DemandRecord(RequestClass.INTERACTIVE, requests, 100.0, 0.0, 100.0, 0, 0.0),),
+            work=work, gpus_per_replica=2,
+        )  # fmt: skip
+        await store.commit("a", fence, Commit(b"{}", 9, Relief.NONE, 0, made.to_bytes(), 10_000))
+
+
+async def run(stack: Stack, *flags: str) -> int:
+    target = f"127.0.0.1:{stack.routers[0].port}"
+    return await asyncio.to_thread(main, ["decisions", *flags, "--target", target])
+
+
+async def test_the_steps_of_the_dial_and_what_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_stack(tmp_path, replicas=0, pools={"demo": POOL}) as stack:
+        await record(stack, 3.0)
+
+        assert 0 == await run(stack, "--headroom", "--json")
+        steps = json.loads(capsys.readouterr().out)
+        assert ["less", "balanced", "more"] == list(steps)
+        hours = [each["hours_a_day"] for each in steps.values()]
+        assert sorted(set(hours)) == hours
+
+        assert 0 == await run(stack, "--compare", "--json")
+        compared = json.loads(capsys.readouterr().out)
+        assert pytest.approx(RAN * 24.0) == compared["ran"]["hours_a_day"]
+        # Ours is what the pool's own step does.
+        assert steps["less"] == compared["ours"]
+        saved = RAN * 24.0 - hours[0]
+        assert pytest.approx(saved) == compared["hours_saved_a_day"]
+        assert pytest.approx(2 * 2.0 * saved) == compared["money_saved_a_day"]
+        assert pytest.approx(0.98) == compared["measured"]
+
+        # Fewer hours of load than there are.
+        assert 0 == await run(stack, "--compare", "--json", "--hours", "2")
+        assert compared["hours"] > json.loads(capsys.readouterr().out)["hours"]
+
+        assert 0 == await run(stack, "--headroom")
+        text = capsys.readouterr().out
+        assert "less *" in text
+        assert f"{hours[0]:.1f}" in text
+        assert 0 == await run(stack, "--compare")
+        assert f"{saved:.1f} replica-hours a day less than what ran" in " ".join(capsys.readouterr().out.split())
+
+
+async def test_too_little_load_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_stack(tmp_path, replicas=0, pools={"demo": POOL}) as stack:
+        assert 2 == await run(stack, "--compare")
+        assert "0 minutes of load are on record, and a review needs 60" in " ".join(capsys.readouterr().err.split())
+        await record(stack, 0.5)
+        assert 2 == await run(stack, "--headroom")
+        assert "30 minutes" in capsys.readouterr().err
