@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.control.bursts.held import IN_BATCHES
+from cluster.control.held_number import IN_BATCHES
 from cluster.control.replica_seconds import SLO_WAIT_PART
 from cluster.hindsight.fluid import FluidRules, LoadTick
 from penstock.models import RequestClass
