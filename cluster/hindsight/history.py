@@ -110,7 +110,10 @@ def history_of(decisions: Sequence[DecisionLike], point: OperatingPoint, window_
         point: the operating point, which says what is promised.
         window_s: window of the averages that decisions tell.
     """
-    ticks, ran, left_out_s, lives = [], [], 0.0, []
+    ticks: list[LoadTick] = []
+    ran: list[Ran] = []
+    lives: list[float] = []
+    left_out_s = 0.0
     for before, now in itertools.pairwise(decisions):
         seconds = (now.at_ms - before.at_ms) / 1000
         if before.work is None or now.work is None or not 0 < seconds <= MOST_GAP_S:

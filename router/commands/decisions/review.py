@@ -49,7 +49,7 @@ def review(options: argparse.Namespace, client: Client) -> None:
         else:
             show_comparison(compared, history, point, screen())
         return
-    steps = {}
+    steps: dict[str, Expected] = {}
     for step in DIAL:
         scale = pool.autoscale.model_copy(update={"headroom": step, "fill": None})
         rules = ScalerSettings.of(pool.model_copy(update={"autoscale": scale})).rules
