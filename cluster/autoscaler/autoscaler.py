@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cluster.autoscaler.actuator import Actuator
+from cluster.autoscaler.cell_orders import CellOrders
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.autoscaler.server import ObservedServer
@@ -95,7 +96,9 @@ class Autoscaler:
         rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
         own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
         scaler = PoolScaler(
-            *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret), rollouts=rollouts
+            *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret),
+            rollouts=rollouts,
+            cells=CellOrders(name, stores.control),
         )
         self.scalers = {**self.scalers, name: scaler}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
+from cluster.autoscaler.cell_orders import CellOrders
 from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
@@ -24,7 +25,6 @@ from cluster.autoscaler.store import Commit, ControlStore, Leadership
 from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
-from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
 from cluster.queue.contract import Queue
@@ -33,11 +33,9 @@ from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, PoolSettings
-from cluster.standby.pool import StandbyOrder, loaded, most_with_standbys, order_standbys, with_standbys
-from cluster.standby.rule import StandbyDecision
+from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, order_standbys, standing, with_standbys
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
-from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
@@ -81,8 +79,9 @@ class PoolScaler:
         secret: ClusterSecret,
         *,
         rollouts: RolloutBook | None = None,
+        cells: CellOrders | None = None,
     ) -> None:
-        """Without `rollouts` the pool has none."""
+        """Without `rollouts` the pool has none. Without `cells` its replicas are all in the first cell."""
         self.name = name
         self.record: DecisionRecord | None = None
         """Last decision made by this autoscaler."""
@@ -93,6 +92,7 @@ class PoolScaler:
         self._holder = holder
         self._settings = ScalerSettings.of(settings)
         self._rollouts = rollouts
+        self._cells = cells
         self._host = host
         self._queue = queue
         self._store = store
@@ -174,6 +174,8 @@ class PoolScaler:
     async def close(self) -> None:
         """End what the scaler owns: not the store, and not the queue."""
         await self._platform.close()
+        if self._cells is not None:
+            await self._cells.close()
 
     async def tick(self) -> DecisionRecord | None:
         """Decide once, as the leader. Return None if another autoscaler leads by now.
@@ -206,11 +208,14 @@ class PoolScaler:
             await self._fit(view),
             jobs,
         )
-        seen = with_standbys(seen, view, self._leader_state.standby)
+        seen = with_standbys(seen, standing(view), self._leader_state.standby)
         point = point_in_force(await self._point_of(view), own.point)
         seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
         made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
-        held = self._hold(own if acts and not rolling else None, point, seen, view, made)
+        held = order_standbys(
+            own.standby if acts and not rolling else None, seen, view, made.replicas, self._leader_state.standby,
+            StandbyBounds(own.bounds.largest, point.affordable(seen.gpus_per_replica), own.rules.rails),
+        )  # fmt: skip
         made = replace(made, alarms=(*made.alarms, *trouble), steps=(*made.steps, *held.made.steps))
         slow = made.state if acts else made.state.unmoved(seen.at)
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
@@ -233,6 +238,8 @@ class PoolScaler:
             self._lost()
             return None
         await self.foresight.keep(self._store, self._holder, self._fence)
+        if self._cells is not None:
+            await self._cells.give(own.pool.cells, self._fence, held.names, RELIEF_TICKS * self._host.tick_s)
         if kinds(record.alarms) - kinds(self.record.alarms if self.record is not None else ()):
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
@@ -257,17 +264,6 @@ class PoolScaler:
             # It may stay so for days.
             return GroupBounds(number, max(number, bounds.largest)), True
         return GroupBounds(number, number), True
-
-    def _hold(
-        self, own: ScalerSettings | None, point: OperatingPoint, seen: GroupSnapshot, view: PoolView, made: SlowDecision
-    ) -> StandbyOrder:
-        """Decide on the replicas that stand by. Without settings none does: each replica gives way in a roll-out."""
-        state = self._leader_state.standby
-        if own is None:
-            return StandbyOrder(StandbyDecision(0, replace(state, serving=made.replicas, standby=0)))
-        affordable = point.affordable(seen.gpus_per_replica)
-        most = most_with_standbys(made.replicas, own.bounds.largest, affordable, own.standby.price)
-        return order_standbys(own.standby, seen, view, made.replicas, state, most=most, rails=own.rules.rails)
 
     def _asked(self, view: PoolView, made: SlowDecision, held: StandbyOrder) -> Starts:
         """Return the record of starts with those that are ordered now."""

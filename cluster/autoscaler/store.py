@@ -6,6 +6,7 @@ write under an older fence is refused, so a leader that hung cannot undo its suc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +85,12 @@ class ControlStore(Protocol):
 
         Raises:
             LeadershipLostError: another one leads.
+        """
+        ...
+
+    async def hold(self, fence: int, names: Sequence[str], seconds: float) -> bool:
+        """Store orders to stand by in a cell of the pool other than the first, for so long. Return False where a leader
+        with a later fence has given some.
         """
         ...
 

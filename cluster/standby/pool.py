@@ -8,8 +8,8 @@ the newest: what it removes then stands by already.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from cluster.control.rails import RailRules, backoff_left_s
 from cluster.control.snapshot import GroupSnapshot
@@ -34,16 +34,25 @@ class StandbyOrder:
         return self.made.standby
 
 
+@dataclass(frozen=True, slots=True)
+class StandbyBounds:
+    """Bounds of the replicas that serve or stand by."""
+
+    largest: int
+    affordable: int | None = None
+    """Replicas that the budget pays for; None for no bound."""
+    rails: RailRules = field(default_factory=RailRules)
+
+
 def loaded(view: PoolView) -> list[ReplicaRecord]:
     """Return the replicas that take work or stand by."""
     return [one for one in view.replicas if one.state in (ReplicaState.READY, ReplicaState.STANDBY)]
 
 
-def with_standbys(seen: GroupSnapshot, view: PoolView, state: StandbyState) -> GroupSnapshot:
+def with_standbys(seen: GroupSnapshot, present: int, state: StandbyState) -> GroupSnapshot:
     """Return the snapshot in which standbys that are ordered to wake count as starting, and those that are not ready
-    yet and are to stand by do not.
+    yet and are to stand by do not. `present`: replicas that report that they stand by.
     """
-    present = standing(one.state for one in view.replicas)
     if not present and not state.standby:
         return seen
     coming = seen.starting + present - state.standby
@@ -55,31 +64,37 @@ def with_standbys(seen: GroupSnapshot, view: PoolView, state: StandbyState) -> G
 
 
 def order_standbys(
-    limits: StandbyLimits, seen: GroupSnapshot, view: PoolView, serving: int, state: StandbyState,
-    *, most: int, rails: RailRules,
-) -> StandbyOrder:  # fmt: skip
+    limits: StandbyLimits | None,
+    seen: GroupSnapshot,
+    view: PoolView,
+    serving: int,
+    state: StandbyState,
+    bounds: StandbyBounds,
+) -> StandbyOrder:
     """Decide how many replicas stand by beside `serving` ones, and which.
 
     Args:
-        limits: of the settings.
+        limits: of the settings; None where nobody may stand by: without an active autoscaler, and in a roll-out, in
+            which each replica gives way in its turn.
         seen: the group, as `with_standbys` returned it.
         view: the queue's state.
         serving: replicas that were decided to serve.
         state: of the last decision.
-        most: most replicas that serve or stand by.
-        rails: bounds of the replica policy.
+        bounds: of the sum.
     """
+    if limits is None:
+        return StandbyOrder(StandbyDecision(0, replace(state, serving=serving, standby=0)))
     records = loaded(view)
     measured = [one.stats["wake_s"] for one in records if "wake_s" in one.stats]
     if measured:
         state = replace(state, wake_s=sorted(measured)[math.ceil(_PART * len(measured)) - 1])
-    room = most - serving
-    if backoff_left_s(seen, rails) > 0:
+    room = most_with_standbys(serving, bounds.largest, bounds.affordable, limits.price) - serving
+    if backoff_left_s(seen, bounds.rails) > 0:
         # A standby that is not there yet would have to be started.
         room = min(room, max(0, len(records) - serving))
-    facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=seen.age_s > rails.stale_s)
+    facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=seen.age_s > bounds.rails.stale_s)
     made = decide_standby(limits, facts, state)
-    if not (made.standby or standing(one.state for one in records)):
+    if not (made.standby or standing(view)):
         return StandbyOrder(made)
     return StandbyOrder(made, sleepers({one.replica_id: one.stats.get("up_s", 0.0) for one in records}, serving))
 
@@ -106,6 +121,6 @@ def sleepers(ages: Mapping[str, float], serving: int) -> tuple[str, ...]:
     return tuple(ordered[max(0, serving) :])
 
 
-def standing(states: Iterable[ReplicaState]) -> int:
-    """Count the standbys among replicas in these states."""
-    return sum(state is ReplicaState.STANDBY for state in states)
+def standing(view: PoolView) -> int:
+    """Count the replicas that stand by."""
+    return sum(one.state is ReplicaState.STANDBY for one in view.replicas)

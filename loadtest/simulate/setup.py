@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cluster.errors import SettingsError
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
+from cluster.standby.rule import StandbyLimits
 from penstock.models import RequestClass
 
 
@@ -54,6 +55,8 @@ class Setup:
     the pool then gives up latency up to the SLO, then batch work, then requests that would wait longer than their class
     is promised. False moves the number of replicas only."""
     cold_start_s: float = 180.0
+    standby: StandbyLimits = field(default_factory=StandbyLimits)
+    """Standbys of a policy that keeps some. A wake-up takes the seconds that are assumed here."""
     deaths: tuple[Death, ...] = ()
     late_last: bool = True
     """Whether requests of `default_class` that can no longer keep `slo` let others pass, as with `queue.late_last`."""

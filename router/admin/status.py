@@ -87,8 +87,9 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
     stored = look.stored if look is not None else None
     told = stored.target if stored is not None and mode is ControlMode.ACTIVE else None
     newest = look.newest if look is not None else None
-    standby = newest.standby if newest is not None else 0
-    wanted = pool.settings.replicas if told is None else max(0, told - standby)
+    # The number told has the standbys too.
+    serving = told if newest is None else newest.replicas
+    wanted = pool.settings.replicas if told is None or serving is None else serving
     starting = max(0, wanted - pool.replicas.ready())
     failing = starting or (newest is not None and newest.seen.failed_starts)
     return api.PoolStatus(

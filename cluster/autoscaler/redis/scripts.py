@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.redis.script import Script
 
-SCRIPTS = ("lead", "resign", "commit", "set_point", "note_failure", "store_forecast")
+SCRIPTS = ("lead", "resign", "commit", "hold", "set_point", "note_failure", "store_forecast")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.autoscaler.redis.keys import control_keys, fits_key
@@ -55,11 +56,14 @@ class RedisControlStore:
         number: int = await self._run(
             "commit",
             *(holder, fence, decision.state, decision.target, decision.relief.value, decision.relief_until_ms),
-            *(decision.record, decision.keep, "".join(f"\n{name}\n" for name in decision.standby)),
+            *(decision.record, decision.keep, _lines(decision.standby)),
         )
         if not number:
             raise LeadershipLostError(self.pool, fence)
         return number
+
+    async def hold(self, fence: int, names: Sequence[str], seconds: float) -> bool:
+        return bool(await self._run("hold", fence, _lines(names), round(seconds * 1000)))
 
     async def decisions(self, limit: int, skip: int = 0) -> list[StoredRecord]:
         # A limit of 0 could end the range at -1, which is the last record for Redis.
@@ -110,3 +114,8 @@ def _pack(*words: str | bytes | float) -> bytes:
     """Return a command in Redis' protocol."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+
+
+def _lines(names: Sequence[str]) -> str:
+    """Return names as heartbeats look them up: each between line ends."""
+    return "".join(f"\n{name}\n" for name in names)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.control.replica_rules import SlowRules
+from cluster.standby.rule import StandbyLimits
 from loadtest.benchmarks.autoscaler.oracle import ReplicaSchedule, plan
-from loadtest.benchmarks.autoscaler.scenarios import Case, ContestScenario
+from loadtest.benchmarks.autoscaler.scenarios import PEAK_REPLICAS, Case, ContestScenario
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastPolicy, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
@@ -27,6 +28,7 @@ from penstock.models import RequestClass
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"
 """Penstock with a dial of its own, as the other policies have."""
+STANDBY_PRICES = (1.0, 0.3, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Policy:
     """Whether it starts replicas, so that the cold start matters."""
     on_request: bool = False
     """Whether it runs only if it is named."""
+    standby_price: float | None = None
+    """Price of its standbys, as part of that of a replica; None for none. Hours in which one sleeps count by it."""
 
     def sees(self, scenario: ContestScenario) -> tuple[object, ...]:
         """Return everything that its runs depend on. Where this is equal, the runs are equal."""
@@ -121,6 +125,10 @@ POLICIES: Mapping[str, Policy] = {
         Policy("penstock-slow", (), _penstock, model=True),
         Policy("penstock", (), _penstock, fast=True, model=True),
         Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
+        *(
+            Policy(f"standby {price:g}", (), _penstock, fast=True, model=True, on_request=True, standby_price=price)
+            for price in STANDBY_PRICES
+        ),
     )
 }
 """All policies. The oracle comes first, because the others are measured by it."""
@@ -166,6 +174,10 @@ def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], F
 def contend(case: Case, policy: Policy, dial: float) -> ContestResult:
     """Let a policy serve a load. The time before the counted one lets each policy settle."""
     # Each policy begins with the number of replicas needed then.
+    price = 1.0
+    if policy.standby_price is not None:
+        price = policy.standby_price
+        case = replace(case, setup=replace(case.setup, standby=StandbyLimits(most=PEAK_REPLICAS, price=price)))
     setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
     slow = policy.slow(case, dial)
     if policy.name in COUNTED:
@@ -183,7 +195,7 @@ def contend(case: Case, policy: Policy, dial: float) -> ContestResult:
         case.seed,
         dial,
         figures.attainment,
-        run.fleet.hours(span.whole_s, span.lead_s),
+        run.fleet.hours(span.whole_s, span.lead_s) - (1.0 - price) * run.fleet.asleep_hours(span.whole_s, span.lead_s),
         run.fleet.reversals(run.replicas_at_first, span.whole_s, span.lead_s),
         figures.worst_5min_attainment,
         sum(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
@@ -123,6 +123,16 @@ class SlowPolicy(Protocol):
 
     def decide(self, snapshot: PoolSnapshot) -> int:
         """Return the desired count. The simulator clamps it to the pool's bounds."""
+        ...
+
+
+@runtime_checkable
+class Holding(SlowPolicy, Protocol):
+    """Policy that also keeps standbys."""
+
+    @property
+    def standby(self) -> int:
+        """Standbys of the last decision, beside the replicas that serve."""
         ...
 
 

@@ -21,6 +21,8 @@ from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
 from cluster.control.step_fit import StepFit
 from cluster.control.step_model import Shape, StepModel, StepSample
+from cluster.standby.pool import with_standbys
+from cluster.standby.rule import StandbyInput, StandbyLimits, StandbyState, decide_standby
 from loadtest.simulate.autoscalers.contract import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.setup import Setup, Slo
@@ -224,6 +226,9 @@ class PenstockSlow:
     began_at: float = 0.0
     """Time of the forecast's clock at the run's beginning, seconds."""
     last: SlowDecision | None = None
+    limits: StandbyLimits = field(default_factory=StandbyLimits)
+    """Standbys of the pool."""
+    _standby: StandbyState = field(default_factory=StandbyState)
     _state: SlowState = field(default_factory=SlowState)
     _at: float | None = None
     _meters: dict[RequestClass, _ClassMeter] = field(default_factory=dict)
@@ -247,6 +252,10 @@ class PenstockSlow:
         seen = self._foreseen(self._seen(snapshot))
         self.last = slow.decide(self.point, self.bounds, seen, self._state, self.rules, explain=False)
         self._state = self.last.state
+        if self.limits.most:
+            room = self.bounds.largest - self.last.replicas
+            facts = StandbyInput(snapshot.now_s, self.last.replicas, snapshot.cold_start_s, room)
+            self._standby = decide_standby(self.limits, facts, self._standby).state
         return self.last.replicas
 
     def _foreseen(self, seen: GroupSnapshot) -> GroupSnapshot:
@@ -254,6 +263,11 @@ class PenstockSlow:
             return seen
         last = [replace(need, at=self.began_at + need.at) for need in self._state.needs[-1:]]
         return self.foresight.look(self.point, seen, last)
+
+    @property
+    def standby(self) -> int:
+        """Standbys of the last decision."""
+        return self._standby.standby
 
     @property
     def relief(self) -> Relief:
@@ -294,7 +308,7 @@ class PenstockSlow:
         ready = [each for each in snapshot.replicas if each.state is ReplicaState.READY]
         serving = [each for each in snapshot.replicas if each.state is not ReplicaState.STARTING]
         met = sum(good for _, good in self._ended)
-        return GroupSnapshot(
+        seen = GroupSnapshot(
             at=snapshot.now_s,
             ready=len(ready),
             arrived_at=self._arrived_at,
@@ -313,6 +327,7 @@ class PenstockSlow:
             cold_start_s=snapshot.cold_start_s,
             attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
         )
+        return with_standbys(seen, states[ReplicaState.STANDBY], self._standby)
 
     def _demand(self, request_class: RequestClass, meter: _ClassMeter, snapshot: PoolSnapshot) -> ClassDemand:
         return ClassDemand(
@@ -335,4 +350,5 @@ def penstock_slow(
         setup.engine.max_num_seqs,
         rules or SlowRules(),
         float(setup.expected_output_tokens),
+        limits=setup.standby,
     )

@@ -1,4 +1,4 @@
-"""Replicas of a pool: starting, ready, draining, removed; and their hours."""
+"""Replicas of a pool: starting, ready, standing by, draining, removed; and their hours."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ class Member:
     """Requests started since the batch policy looked last."""
     relief: Relief = Relief.NONE
     """Relief of the pool, as of the last heartbeat."""
+    waking: bool = False
+    """Whether it has been told to wake, and is a standby still."""
+    asleep_at: float | None = None
+    """Since when its engine sleeps; None while it is awake."""
+    naps: list[tuple[float, float]] = field(default_factory=list)
+    """Past sleeps, from and to."""
+
+    def fall_asleep(self, now: float) -> None:
+        """Let the engine sleep, if it stands by and nothing runs any more."""
+        if self.state is ReplicaState.STANDBY and not self.replica.running and self.asleep_at is None:
+            self.asleep_at = now
+
+    def get_up(self, now: float) -> None:
+        """End the sleep. The wake-up costs as much as work."""
+        if self.asleep_at is not None:
+            self.naps.append((self.asleep_at, now))
+            self.asleep_at = None
 
     @property
     def name(self) -> str:
@@ -53,10 +70,16 @@ class Change:
     started: list[Member] = field(default_factory=list)
     cancelled: list[Member] = field(default_factory=list)
     draining: list[Member] = field(default_factory=list)
+    resting: list[Member] = field(default_factory=list)
+    """Those that stand by from now on."""
+    waking: list[tuple[Member, float]] = field(default_factory=list)
+    """Those that are told to wake, with the seconds that it takes."""
 
 
 class Fleet:
-    """Replicas that start and end as under Ray Serve: to shrink, those that still start go first, then the newest."""
+    """Replicas that start and end as under Ray Serve: to shrink, those that still start go first, then the newest. The
+    oldest serve, the others stand by.
+    """
 
     def __init__(
         self, engine: SimSettings, cold_start_s: float, block_tokens: int | None = None, times: StepTimes | None = None
@@ -70,6 +93,11 @@ class Fleet:
         """All that start, serve or drain, oldest first."""
         self.gone: list[Member] = []
         self.desired = 0
+        """Replicas that are to serve."""
+        self.standby = 0
+        """Replicas that are to stand by beside them."""
+        self.wake_s = 20.0
+        """Duration of a wake-up."""
         self.changes: list[tuple[float, int]] = []
         """Time and new number of every change of the desired count after the first."""
 
@@ -81,19 +109,23 @@ class Fleet:
             member.replica.state = ReplicaState.READY
         return started
 
-    def want(self, count: int, now: float) -> Change:
+    def want(self, count: int, now: float, standby: int = 0) -> Change:
         if count != self.desired:
             self.desired = count
             self.changes.append((now, count))
-        return self.settle(now)
+        self.standby = standby
+        change = self.settle(now)
+        self._hold(change, now)
+        return change
 
     def settle(self, now: float) -> Change:
         """Start missing replicas, also in the place of dead ones, and remove surplus ones."""
         change = Change()
         kept = [member for member in self.members.values() if member.state is not ReplicaState.DRAINING]
-        for _ in range(self.desired - len(kept)):
+        total = self.desired + self.standby
+        for _ in range(total - len(kept)):
             change.started.append(self._start(now, now + self._cold_start_s))
-        surplus = len(kept) - self.desired
+        surplus = len(kept) - total
         if surplus > 0:
             kept.sort(key=lambda member: (member.state is ReplicaState.STARTING, member.created_at))
             for member in kept[-surplus:]:
@@ -105,8 +137,22 @@ class Fleet:
                     change.draining.append(member)
         return change
 
+    def _hold(self, change: Change, now: float) -> None:
+        """Order the oldest to serve, and the others to stand by."""
+        states = (ReplicaState.READY, ReplicaState.STANDBY)
+        loaded = sorted((each for each in self.members.values() if each.state in states), key=lambda m: m.created_at)
+        for place, member in enumerate(loaded):
+            if place >= self.desired and member.state is ReplicaState.READY:
+                member.replica.state = ReplicaState.STANDBY
+                change.resting.append(member)
+            elif place < self.desired and member.state is ReplicaState.STANDBY and not member.waking:
+                member.waking = True
+                change.waking.append((member, 0.0 if member.asleep_at is None else self.wake_s))
+                member.get_up(now)
+
     def remove(self, member: Member, now: float) -> None:
         """Remove a replica. It costs nothing from now on."""
+        member.get_up(now)
         member.removed_at = now
         del self.members[member.name]
         self.gone.append(member)
@@ -119,6 +165,13 @@ class Fleet:
         every = [*self.gone, *self.members.values()]
         ends = (until if each.removed_at is None else min(until, each.removed_at) for each in every)
         return sum(max(0.0, end - max(since, each.created_at)) for each, end in zip(every, ends, strict=True)) / 3600
+
+    def asleep_hours(self, until: float, since: float = 0.0) -> float:
+        """Return the part of these hours in which engines slept."""
+        every = [*self.gone, *self.members.values()]
+        naps = [nap for each in every for nap in each.naps]
+        naps += [(each.asleep_at, until) for each in every if each.asleep_at is not None]
+        return sum(max(0.0, min(until, end) - max(since, begin)) for begin, end in naps) / 3600
 
     def reversals(self, first: int, until: float = math.inf, since: float = 0.0) -> int:
         """Return the changes of direction between two times that came shortly after the previous change, whenever that

@@ -16,7 +16,7 @@ from cluster.clock import ManualClock
 from cluster.queue.redis.keys import bell_channel
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
-from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
+from loadtest.simulate.autoscalers.contract import FastFactory, Holding, SlowPolicy
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
 from loadtest.simulate.pool.gaps import GapTally
@@ -107,6 +107,7 @@ class Simulation:
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
         self._tally = GapTally()
         self._watch = PoolWatch(setup, self._fleet, told=slow is not None)
+        self._fleet.wake_s = setup.standby.wake_s
         self._random = random.Random(setup.seed)
         block = blocks or setup.engine.block_size
         self._traffic = Traffic(
@@ -217,9 +218,10 @@ class Simulation:
     def _decide(self, slow: SlowPolicy) -> None:
         setup = self._setup
         wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
+        standby = min(slow.standby, setup.max_replicas - wanted) if isinstance(slow, Holding) else 0
         if self._orders is not None:
             self._queue.relieve(*self._orders.publish(wanted, self._clock.wall_ms()))
-        self._apply(self._fleet.want(wanted, self._loop.now))
+        self._apply(self._fleet.want(wanted, self._loop.now, standby))
         self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
 
     def _apply(self, change: Change) -> None:
@@ -230,6 +232,18 @@ class Simulation:
             self._queue.beat_replica(member.replica, self._loop.now, progress=self._traffic.yields)
             if not member.replica.running:
                 self._remove(member)
+        for member in change.resting:
+            self._queue.beat_replica(member.replica, self._loop.now, progress=self._traffic.yields)
+            member.fall_asleep(self._loop.now)
+        for member, seconds in change.waking:
+            self._traffic.busy_at = max(self._traffic.busy_at, self._loop.now + seconds)
+            self._loop.at(self._loop.now + seconds, self._wake, member)
+
+    def _wake(self, member: Member) -> None:
+        member.waking = False
+        if member.removed_at is None and member.state is ReplicaState.STANDBY:
+            member.replica.state = ReplicaState.READY
+            self._queue.beat_replica(member.replica, self._loop.now, progress=self._traffic.yields)
 
     def _ready(self, member: Member) -> None:
         if member.removed_at is not None:

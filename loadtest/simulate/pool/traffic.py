@@ -278,6 +278,7 @@ class Traffic:
         if replica.state is ReplicaState.DRAINING and not replica.running:
             self._drained(member)
         else:
+            member.fall_asleep(self._loop.now)
             self.drive(member)
 
     def _finish(self, item: SimRequest) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.autoscaler.cell_orders import CellOrders
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.store import Commit
 from cluster.models import Windows
+from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
 from penstock.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import TICK_S, Site, both
-from tests.cluster.queue.backends import entry
+from tests.cluster.queue.backends import POOL, entry
 
 ROOM = Windows(sequences=4, kv_tokens=10**6, prefill_tokens=10**6)
 
@@ -117,3 +121,45 @@ async def test_an_advisory_decision_sends_nobody_to_sleep(local: Backend) -> Non
     assert made[-1].replicas < 6
     assert {0} == {one.standby for one in made}
     assert not site.standing
+
+
+async def test_replicas_of_other_cells_get_their_orders_too(local: Backend) -> None:
+    """The first cell has them with the decision."""
+    other = RedisControlStore(local.memory, cell_name(POOL, 1), clock=local.clock)
+    local.opened.append(other)
+    queue = RedisQueue(local.memory, cell_name(POOL, 1))
+    opened: list[str] = []
+
+    def open_store(name: str) -> RedisControlStore:
+        opened.append(name)
+        return other
+
+    async def heard() -> bool | None:
+        return (await queue.heartbeat_replica(ReplicaBeat("r2", b"", ReplicaState.READY, ROOM, ()))).standby
+
+    cells = CellOrders(POOL, open_store)
+    await cells.give(1, 3, ("r2",), 45.0)
+    assert ([], None) == (opened, await heard())
+    await cells.give(2, 3, ("r2",), 45.0)
+    assert ([cell_name(POOL, 1)], True) == (opened, await heard())
+    # A leader that was deposed meanwhile.
+    assert not await other.hold(2, (), 45.0)
+    assert await heard()
+    await cells.give(2, 3, (), 45.0)
+    assert await heard() is False
+    await cells.give(2, 3, ("r2",), 45.0)
+    local.clock.advance(46)
+    assert await heard() is None
+
+
+async def test_a_leader_orders_the_replicas_of_all_cells(local: Backend) -> None:
+    site = Site(local, 6, standby=4, standby_price=0.1, min_replicas=2)
+    site.settings = site.settings.model_copy(update={"cells": 2})
+    other = RedisControlStore(local.memory, cell_name(POOL, 1), clock=local.clock)
+    local.opened.append(other)
+    scaler = site.scaler(cells=CellOrders(POOL, lambda _: other))
+    [*_, made] = await site.run(scaler, 40)
+    queue = RedisQueue(local.memory, cell_name(POOL, 1))
+    reply = await queue.heartbeat_replica(ReplicaBeat(site.ready[-1], b"", ReplicaState.READY, ROOM, ()))
+    assert made.standby > 0
+    assert reply.standby

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.control.rails import RailRules
 from cluster.control.snapshot import GroupSnapshot
 from cluster.models import Windows
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
-from cluster.standby.pool import most_with_standbys, order_standbys, sleepers, with_standbys
+from cluster.standby.pool import StandbyBounds, most_with_standbys, order_standbys, sleepers, with_standbys
 from cluster.standby.rule import StandbyLimits, StandbyState
 from penstock.models import ReplicaState
 
 LIMITS = StandbyLimits(most=4, price=0.3)
-RAILS = RailRules()
+BOUNDS = StandbyBounds(10)
 
 
 def record(name: str, state: ReplicaState, up_s: float, **stats: float) -> ReplicaRecord:
@@ -60,16 +59,16 @@ def test_the_oldest_serve_and_the_others_stand_by(ages: dict[str, float], servin
     ],
 )
 def test_what_counts_as_starting(standing: int, asked: int, state: StandbyState, starting: int, standby: int) -> None:
-    seen = with_standbys(GroupSnapshot(1000.0, ready=3, starting=asked), pool(3, standing), state)
+    seen = with_standbys(GroupSnapshot(1000.0, ready=3, starting=asked), standing, state)
     assert (3, starting, standby) == (seen.ready, seen.starting, seen.standby)
 
 
 def test_a_fall_sends_the_newest_to_sleep_and_a_rise_wakes_the_oldest_of_them() -> None:
     seen = GroupSnapshot(1000.0, ready=5)
-    order = order_standbys(LIMITS, seen, pool(5, 0), 3, StandbyState(serving=5), most=10, rails=RAILS)
+    order = order_standbys(LIMITS, seen, pool(5, 0), 3, StandbyState(serving=5), BOUNDS)
     assert (2, ("r3", "r4")) == (order.number, order.names)
     seen = GroupSnapshot(1015.0, ready=3, standby=2)
-    order = order_standbys(LIMITS, seen, pool(3, 2), 4, order.made.state, most=10, rails=RAILS)
+    order = order_standbys(LIMITS, seen, pool(3, 2), 4, order.made.state, BOUNDS)
     assert (1, ("r4",)) == (order.number, order.names)
 
 
@@ -77,7 +76,7 @@ def test_a_standby_that_failed_is_replaced_by_the_next_one() -> None:
     records = (record("r0", ReplicaState.READY, 9.0), record("r1", ReplicaState.DRAINING, 8.0))
     found = view(*records, record("r2", ReplicaState.STANDBY, 7.0))
     state = StandbyState(serving=2, standby=1, released=(990.0,))
-    order = order_standbys(LIMITS, GroupSnapshot(1000.0, ready=1), found, 2, state, most=10, rails=RAILS)
+    order = order_standbys(LIMITS, GroupSnapshot(1000.0, ready=1), found, 2, state, BOUNDS)
     assert () == order.names
 
 
@@ -85,14 +84,13 @@ def test_a_replica_beyond_both_numbers_sleeps_until_it_is_removed() -> None:
     """Otherwise a standby that goes would wake first."""
     order = order_standbys(
         StandbyLimits(), GroupSnapshot(1000.0, ready=2, standby=1), pool(2, 1), 2, StandbyState(serving=2, standby=1),
-        most=10, rails=RAILS,
-    )  # fmt: skip
+        BOUNDS)  # fmt: skip
     assert (0, ("r2",)) == (order.number, order.names)
 
 
 def test_a_pool_without_standbys_gives_no_order() -> None:
     order = order_standbys(
-        StandbyLimits(), GroupSnapshot(1000.0, ready=5), pool(5, 0), 3, StandbyState(serving=5), most=10, rails=RAILS
+        StandbyLimits(), GroupSnapshot(1000.0, ready=5), pool(5, 0), 3, StandbyState(serving=5), BOUNDS
     )
     assert (0, ()) == (order.number, order.names)
 
@@ -101,14 +99,14 @@ def test_no_standby_is_started_while_starts_fail() -> None:
     limits = StandbyLimits(least=2, most=2)
     seen = GroupSnapshot(1000.0, ready=3, failed_starts=1, last_failure_at=990.0)
     state = StandbyState(serving=3)
-    assert 0 == order_standbys(limits, seen, pool(3, 0), 3, state, most=10, rails=RAILS).number
+    assert 0 == order_standbys(limits, seen, pool(3, 0), 3, state, BOUNDS).number
     calm = replace(seen, failed_starts=0)
-    assert 2 == order_standbys(limits, calm, pool(3, 0), 3, state, most=10, rails=RAILS).number
+    assert 2 == order_standbys(limits, calm, pool(3, 0), 3, state, BOUNDS).number
 
 
 def test_wake_ups_are_measured() -> None:
     found = view(*(record(f"r{n}", ReplicaState.READY, 9.0, wake_s=float(n)) for n in range(1, 11)))
-    order = order_standbys(LIMITS, GroupSnapshot(1.0, ready=10), found, 10, StandbyState(), most=10, rails=RAILS)
+    order = order_standbys(LIMITS, GroupSnapshot(1.0, ready=10), found, 10, StandbyState(), BOUNDS)
     assert 9.0 == order.made.state.wake_s
 
 

@@ -1,7 +1,7 @@
 -- Shared by all scripts; redis/scripts.py puts it in front of each.
 --
 -- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, standby
---                        standby_until, point point_version, decision (number of the last), failed_starts failure; times in ms
+--                        standby_until standby_fence, point point_version, decision (number of the last), failed_starts failure; times in ms
 --       2 LIST decisions newest first, "number record"
 --       3 STRING forecast record of the pool's load
 -- ARGV: 1 time in ms, or "" for the server's; further ones are each script's own
