@@ -29,6 +29,8 @@ class StandbyRules:
     """Seconds after which a replica that was given up counts as never needed again."""
     remembered: int = 32
     """Most returns that are remembered."""
+    least_returns: int = 3
+    """Fewest returns that say something."""
     slack: float = 1.1
     """Factor on the time that was best so far: the next return may come a little later."""
 
@@ -91,12 +93,15 @@ def decide_standby(
 ) -> StandbyDecision:
     """Choose how many replicas stand by."""
     rules = rules or StandbyRules()
+    fewer = 0 if state.serving is None else state.serving - seen.serving
+    there = max(0, state.standby + fewer)
     state = follow(state, seen.serving, seen.at, rules)
     wake_s = limits.wake_s if state.wake_s is None else state.wake_s
     saved_s = max(0.0, seen.cold_start_s - wake_s)
     kept_s = keep_s(state.returns, limits.price, rules.miss * saved_s, rules)
     worth = sum(seen.at - at < kept_s for at in state.released)
-    wanted = max(limits.least, worth)
+    # None is started in order to stand by, beyond the fewest.
+    wanted = max(limits.least, min(worth, there))
     if seen.stale:
         wanted = max(wanted, state.standby)
     found = max(0, min(wanted, limits.most, seen.room))
@@ -124,8 +129,8 @@ def keep_s(returns: Sequence[float], price: float, miss_s: float, rules: Standby
     """Return for how long a replica that is no longer needed stands by, in seconds: for the time that would have cost
     least with these returns.
 
-    Without returns it is the time whose price is that of the miss. No other time is better whatever comes: it costs at
-    most twice what it would with the return known. This time counts as one of the returns.
+    With too few returns it is the time whose price is that of the miss. Whatever comes, this costs at most twice what
+    it would with the return known.
 
     Args:
         returns: seconds until replicas that had been given up were needed again.
@@ -137,17 +142,16 @@ def keep_s(returns: Sequence[float], price: float, miss_s: float, rules: Standby
         return 0.0
     if price <= 0:
         return math.inf
-    even_s = miss_s / price
+    if len(returns) < rules.least_returns:
+        return miss_s / price
     came = [each for each in returns if each < rules.horizon_s]
-    times = {0.0, even_s, *came}
 
     def cost(kept: float) -> float:
-        held = price * sum(min(each, kept) for each in (*returns, even_s))
-        return held + miss_s * sum(each > kept for each in (*came, even_s))
+        return price * sum(min(each, kept) for each in returns) + miss_s * sum(each > kept for each in came)
 
     # Of times that cost the same the longest: with it fewer requests wait.
-    best = min(times, key=lambda each: (round(cost(each), 6), -each))
-    return best * rules.slack if best else 0.0
+    best = min({0.0, *came}, key=lambda each: (round(cost(each), 6), -each))
+    return best * rules.slack
 
 
 def _why(found: int, wanted: int, kept_s: float, saved_s: float) -> str:

@@ -20,14 +20,14 @@ from rich.table import Table
 from cluster.errors import SettingsError
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.benchmarks.autoscaler.contest import POLICIES, STANDBY_PRICES, ContestResult, contend
+from loadtest.benchmarks.autoscaler.contest import POLICIES, ContestResult, contend
 from loadtest.benchmarks.autoscaler.report import OURS, paired
 from loadtest.benchmarks.autoscaler.scenarios import SCENARIOS, Span, case
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
 
-WITH = tuple(f"standby {price:g}" for price in STANDBY_PRICES)
-"""Policies with standbys, by price."""
+WITH = tuple(name for name, policy in POLICIES.items() if policy.standby_price is not None)
+"""Policies with standbys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,14 @@ class StandbyJob:
     seed: int
     seconds: float
     data: Path
+    policies: tuple[str, ...] = (OURS, *WITH)
 
 
 def serve(job: StandbyJob) -> list[ContestResult]:
     """Serve a load with and without standbys."""
     scenario = next(each for each in SCENARIOS if each.name == job.scenario)
     load = case(scenario, job.seed, Span(job.seconds), job.data)
-    return [contend(load, POLICIES[name], 0.0) for name in (OURS, *WITH)]
+    return [contend(load, POLICIES[name], 0.0) for name in job.policies]
 
 
 def table_of(found: Sequence[ContestResult]) -> Table:

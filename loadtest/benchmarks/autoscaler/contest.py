@@ -28,7 +28,8 @@ from penstock.models import RequestClass
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"
 """Penstock with a dial of its own, as the other policies have."""
-STANDBY_PRICES = (1.0, 0.3, 0.1)
+STANDBYS = ((1.0, 0), (0.3, 0), (0.1, 0), (0.1, 4))
+"""Price of standbys, and the fewest of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Policy:
     """Whether it runs only if it is named."""
     standby_price: float | None = None
     """Price of its standbys, as part of that of a replica; None for none. Hours in which one sleeps count by it."""
+    standby_least: int = 0
 
     def sees(self, scenario: ContestScenario) -> tuple[object, ...]:
         """Return everything that its runs depend on. Where this is equal, the runs are equal."""
@@ -126,8 +128,17 @@ POLICIES: Mapping[str, Policy] = {
         Policy("penstock", (), _penstock, fast=True, model=True),
         Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
         *(
-            Policy(f"standby {price:g}", (), _penstock, fast=True, model=True, on_request=True, standby_price=price)
-            for price in STANDBY_PRICES
+            Policy(
+                f"standby {price:g}" + (f", {least} at least" if least else ""),
+                (),
+                _penstock,
+                fast=True,
+                model=True,
+                on_request=True,
+                standby_price=price,
+                standby_least=least,
+            )
+            for price, least in STANDBYS
         ),
     )
 }
@@ -177,7 +188,8 @@ def contend(case: Case, policy: Policy, dial: float) -> ContestResult:
     price = 1.0
     if policy.standby_price is not None:
         price = policy.standby_price
-        case = replace(case, setup=replace(case.setup, standby=StandbyLimits(most=PEAK_REPLICAS, price=price)))
+        limits = StandbyLimits(policy.standby_least, PEAK_REPLICAS, price)
+        case = replace(case, setup=replace(case.setup, standby=limits))
     setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
     slow = policy.slow(case, dial)
     if policy.name in COUNTED:

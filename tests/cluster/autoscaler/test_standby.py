@@ -11,6 +11,8 @@ from cluster.models import Windows
 from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
+from cluster.rollout.changes import base_of, rules_of
+from cluster.rollout.record import Revision, Rollout
 from penstock.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
@@ -163,3 +165,27 @@ async def test_a_leader_orders_the_replicas_of_all_cells(local: Backend) -> None
     reply = await queue.heartbeat_replica(ReplicaBeat(site.ready[-1], b"", ReplicaState.READY, ROOM, ()))
     assert made.standby > 0
     assert reply.standby
+
+
+async def test_none_stands_by_in_a_roll_out(local: Backend) -> None:
+    """Each replica gives way in its turn."""
+    site = Site(local, 6, standby=4, standby_price=0.1)
+    scaler = site.scaler()
+    await site.run(scaler, 40)
+    loaded = len(site.ready)
+    assert site.standing
+    rules = rules_of(site.settings)
+    rolling = Rollout(base_of(site.settings), Revision(), Revision(1, {"model": "x"}), rules, size=loaded)
+    await local.rollout().put(0, 1, rolling.to_bytes())
+    [*_, made] = await site.run(scaler, 2)
+    assert (loaded, 0) == (made.replicas, made.standby)
+    await site.live(3.0)
+    assert not site.standing
+    assert loaded == site.platform.target == len(site.ready)
+
+
+async def test_the_budget_pays_for_standbys_by_their_price(local: Backend) -> None:
+    site = Site(local, 6, standby=4, standby_least=4, standby_price=0.5)
+    site.settings = site.settings.model_copy(update={"budget_per_hour": 2.0})
+    made = await site.run(site.scaler(), 60)
+    assert [(2, 0), (1, 2)] == list(dict.fromkeys((one.replicas, one.standby) for one in made))
