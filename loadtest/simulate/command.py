@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.settings import AffinitySettings, SimSettings
+from cluster.standby.rule import StandbyLimits
 from cluster.terminal.console import messages, screen
 from cluster.terminal.lines import ProgressLines
 from loadtest.report.compare import read_report
@@ -33,6 +34,8 @@ from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
 from router.affinity import Affinity
 
+_STANDING = ("penstock", "penstock-slow")
+"""Policies that keep standbys."""
 _COMPARED = ("requests", "attainment", "worst_5min_attainment", "ttft_s", "itl_s", "e2e_s", "replica_hours")
 _MAX_REPLICAS = 64
 """Default bound on the replicas, where a policy may add some."""
@@ -190,6 +193,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         queue_timeout_s=options.queue_timeout,
         default_class=RequestClass[options.request_class.upper()],
         cold_start_s=options.cold_start,
+        standby=_standby(options),
         prefix_cache=not options.no_prefix_cache,
         scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,
@@ -197,6 +201,13 @@ def setup_of(options: argparse.Namespace) -> Setup:
         slo=Slo(options.slo_ttft, options.slo_itl),
         seed=options.seed,
     )
+
+
+def _standby(options: argparse.Namespace) -> StandbyLimits:
+    if (found := given(options) & {"standby", "standby_price", "wake"}) and options.policy not in _STANDING:
+        flag = min(found).replace("_", "-")
+        raise SettingsError(f"{flag} is for the policies {' and '.join(_STANDING)}, not for {options.policy}")
+    return StandbyLimits(0, options.standby, options.standby_price, options.wake)
 
 
 def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None:

@@ -111,6 +111,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=180.0,
         help="how long a replica's start takes (default %(default)g)",
     )
+    scaling.add_argument(
+        "--standby",
+        type=count,
+        metavar="N",
+        default=0,
+        help="most replicas that penstock and penstock-slow keep on standby (default %(default)s)",
+    )
+    scaling.add_argument(
+        "--standby-price",
+        type=up_to(1),
+        metavar="X",
+        default=1.0,
+        help="cost of a standby, as part of that of a replica that serves (default %(default)g)",
+    )
+    scaling.add_argument(
+        "--wake",
+        type=time_from_zero,
+        metavar="SECONDS",
+        default=20.0,
+        help="how long a standby's wake-up takes (default %(default)g)",
+    )
     _add_report(parser)
     show_examples(
         parser,

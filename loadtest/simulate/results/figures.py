@@ -50,6 +50,8 @@ class Figures:
     worst_5min_attainment: float
     """Smallest attainment of the requests that came within 5 minutes, in steps of one minute, with at least 20."""
     replica_hours: float
+    asleep_hours: float
+    """Part of these hours in which replicas on standby slept."""
     """With those of starting and draining replicas."""
     preemptions: int
     """Sequences that started over because the KV cache was full."""
@@ -93,6 +95,7 @@ def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
         attainment=_part(met),
         worst_5min_attainment=_worst(outcomes.column("arrival_s"), met),
         replica_hours=run.fleet.hours(run.seconds),
+        asleep_hours=run.fleet.asleep_hours(run.seconds),
         preemptions=sum(member.replica.preemptions for member in members),
         scale_events=len(run.fleet.changes),
         reversals=run.fleet.reversals(run.replicas_at_first),

@@ -20,12 +20,13 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
         times.add_row(name, *_times(each))
     counts = Table.grid(padding=(0, 2))
     lost = f", {figures.unfinished:,} unfinished" if figures.unfinished else ""
+    asleep = f" ({figures.asleep_hours:.2f} asleep)" if figures.asleep_hours else ""
     rate = f"{figures.output_tokens / max(figures.virtual_s, 1e-9):,.0f} output tokens/s"
     ends = f"{figures.completed:,} completed, {figures.rejected:,} rejected{lost}"
     for name, text in {
         "requests": f"{figures.requests:,}: {ends}; {rate}",
         "attainment": f"{figures.attainment:.2%} ({slo}), worst 5 minutes {figures.worst_5min_attainment:.2%}",
-        "replicas": f"{figures.replica_hours:.2f} hours, {counted(figures.scale_events, 'change')}, "
+        "replicas": f"{figures.replica_hours:.2f} hours{asleep}, {counted(figures.scale_events, 'change')}, "
         f"{counted(figures.reversals, 'reversal')}",
         "preemptions": f"{figures.preemptions:,}",
         "queue": figures.queue,

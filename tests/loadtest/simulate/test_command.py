@@ -59,6 +59,19 @@ def test_json_has_every_figure(trace: Path, capsys: pytest.CaptureFixture[str]) 
     assert figures["replica_hours"] == pytest.approx(2 * figures["virtual_s"] / 3600)
 
 
+def test_standbys_sleep_after_a_peak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = [n / 8 for n in range(1600)]
+    rows = [f"{at},300,40" for at in [*busy, *(200 + 5 * n for n in range(240))]]
+    path = tmp_path / "peak.csv"
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    flags = ("--trace", path, "--replicas", "4", "--base-ms", "40", "--max-num-seqs", "8", "--json")
+    without = json.loads(run(capsys, *flags)[1])
+    found = json.loads(run(capsys, *flags, "--standby", "2", "--standby-price", "0.1")[1])
+    assert 0.0 == without["asleep_hours"]
+    assert 0.0 < found["asleep_hours"] < found["replica_hours"]
+    assert found["replica_hours"] > without["replica_hours"]
+
+
 def test_requests_that_come_at_once_have_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
@@ -172,6 +185,15 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         (("--trace", "{trace}", "--replicas", "1000000"), "--replicas: must be a whole number of at most 10000, got"),
         (("--trace", "{trace}", "--routers", "1000000"), "--routers: must be a whole number of at most 1000, got"),
         (("--trace", "{trace}", "--cold-start", "1e300"), "--cold-start: must be a number of at most 315576000000"),
+        (("--trace", "{trace}", "--standby-price", "1.1"), "--standby-price: must be a number of at most 1, got '1.1'"),
+        (
+            ("--trace", "{trace}", "--policy", "hpa", "--standby", "2"),
+            "standby is for the policies penstock and penstock-slow, not for hpa",
+        ),
+        (
+            ("--trace", "{trace}", "--policy", "static", "--wake", "2"),
+            "wake is for the policies penstock and penstock-slow, not for static",
+        ),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
             ("--trace", "{trace}", "--target", "1"),
