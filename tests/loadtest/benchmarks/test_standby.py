@@ -30,5 +30,5 @@ def test_the_table_has_differences_on_the_same_draws() -> None:
 
 def test_an_unknown_load_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["bench-standby", "--data", str(tmp_path), "--scenarios", "azure,flood"])
-    with pytest.raises(SettingsError, match="scenario must be one of azure, .* got flood"):
+    with pytest.raises(SettingsError, match=r"scenario must be one of azure, .* got flood"):
         standby.main()
