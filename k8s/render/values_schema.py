@@ -74,6 +74,10 @@ LIMITS: dict[str, dict[str, Any]] = {
     "commonLabels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     "pods.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     "ray.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
+    **{
+        f"{section}.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)}
+        for section in ("gateway", "router.ingress", "router.http.ingress", "console.ingress")
+    },
     "monitoring.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     "monitoring.dashboards.labels": TEXTS | {"properties": dict.fromkeys(SELECTED_BY, False)},
     "pods.securityContext": {"type": ["object", "null"]},
@@ -202,7 +206,8 @@ LIMITS: dict[str, dict[str, Any]] = {
 FREE_MAPS = frozenset({
     "auth.jwt", "auth.serviceAccounts.settings",
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings",
-    "monitoring.labels", "monitoring.dashboards.labels", "ray.labels",
+    "monitoring.labels", "monitoring.dashboards.labels", "ray.labels", "gateway.labels",
+    "router.ingress.labels", "router.http.ingress.labels", "console.ingress.labels",
 })  # fmt: skip
 FREE_NAMES = frozenset({"resources", "affinity", "dnsConfig", "pod"})
 NAMED_MAPS: dict[str, dict[str, Any]] = {
@@ -220,8 +225,9 @@ def values_schema(text: str) -> dict[str, Any]:
     pools = schema["properties"]["pools"]
     pool = pools.pop("properties")["demo"]
     name = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"}
-    # A pool of the defaults can be removed with null.
-    pools |= {"propertyNames": name, "additionalProperties": {"oneOf": [pool, {"type": "null"}]}, "minProperties": 1}
+    # A pool of the defaults can be removed with null. A list of alternatives would hide what is wrong in a pool.
+    pool["type"] = ["object", "null"]
+    pools |= {"propertyNames": name, "additionalProperties": pool, "minProperties": 1}
     fields = schema["properties"]["pods"]["properties"]
     _same_pods(schema, {name: field for name, field in fields.items() if name != "fixedUser"})
     _same_pods(pool, schema["properties"]["router"]["properties"]["pod"]["properties"])

@@ -196,6 +196,12 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
         ({"pools": {"a_b": POOL, "a-b": POOL}}, "pools.a-b and pools.a_b would both have"),
         ({"gateway.enabled": True}, "parentRefs must name a Gateway"),
+        # And nothing is said of what else it might be, such as null.
+        (
+            {"pools.demo.workers.mn": 1},
+            "penstock:\n- at '/pools/demo/workers': additional properties 'mn' not allowed\n",
+        ),
+        ({"pools.demo.device": "tpu"}, "penstock:\n- at '/pools/demo/device': value must be one of 'cpu', 'gpu'\n"),
         ({"pools.demo.retired": True}, "pools must have one that is not retired"),
         (
             {"pools.demo.retired": True, "pools.other": POOL},

@@ -79,7 +79,7 @@ apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata:
   name: {{ .name }}
-  labels: {{- include "penstock.labels" (list .root .component) | nindent 4 }}
+  labels: {{- include "penstock.labels" (list .root .component .ingress.labels) | nindent 4 }}
   {{- with merge (deepCopy (default dict .ingress.annotations)) (default dict .settings) }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -81,15 +81,26 @@ def test_labels_of_a_value_win_over_those_of_all_and_no_key_is_there_twice() -> 
     values = {
         "commonLabels": {"team": "all", "app.kubernetes.io/version": "all"},
         "router.service.labels": LABELS,
-        "router.http": {"enabled": True, "service": {"labels": LABELS}},
         "console.service.labels": LABELS,
         "ray.labels": LABELS,
+        "gateway.labels": LABELS,
+        "gateway.annotations": {"note": "mine"},
+        "gateway.http": {"enabled": True, "hostnames": ["other.example"]},
+        "router.ingress": {"enabled": True, "hostnames": ["a.example"], "labels": LABELS},
+        "router.http": {
+            "enabled": True,
+            "service": {"labels": LABELS},
+            "ingress": {"enabled": True, "hostnames": ["b.example"], "labels": LABELS},
+        },
+        "console.ingress.labels": LABELS,
         "ray.annotations": {"ray.io/initializing-timeout": "3h"},
         "monitoring.labels": LABELS,
         "monitoring.dashboards.labels": LABELS,
     }
     objects = released("penstock", values)
-    kinds = ("RayService", "ServiceMonitor", "PodMonitor", "PrometheusRule")
+    kinds = (
+        "RayService", "ServiceMonitor", "PodMonitor", "PrometheusRule", "GRPCRoute", "HTTPRoute", "Ingress",
+    )  # fmt: skip
     services = ("penstock-router", "penstock-router-http", "penstock-console")
     own = [
         each
@@ -98,7 +109,9 @@ def test_labels_of_a_value_win_over_those_of_all_and_no_key_is_there_twice() -> 
         or (each["kind"] == "Service" and each["metadata"]["name"] in services)
         or "-dashboard-" in each["metadata"]["name"]
     ]
-    assert 10 < len(own)
+    assert {3, 2} == {len(of_kind(objects, "Ingress")), len(of_kind(own, "GRPCRoute") + of_kind(own, "HTTPRoute"))}
+    for route in (one(objects, "GRPCRoute"), one(objects, "HTTPRoute")):
+        assert "mine" == route["metadata"]["annotations"]["note"]
     for each in objects:
         labels = each["metadata"].get("labels", {})
         wanted = {**LABELS, "app.kubernetes.io/version": "all"} if each in own else {"team": "all"}

@@ -102,7 +102,7 @@ def odd(number: int) -> str:
 
 
 def with_pool_schema() -> dict[str, Any]:
-    pool = SCHEMA["properties"]["pools"]["additionalProperties"]["oneOf"][0]
+    pool = SCHEMA["properties"]["pools"]["additionalProperties"]
     return {**SCHEMA, "properties": {**SCHEMA["properties"], "pools": {"properties": {"demo": pool}}}}
 
 
