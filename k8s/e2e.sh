@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The life of a release on kubectl's current cluster, under load: install, `helm test`, rolling update, upgrades with
-# server-side apply, an upgrade that fails and goes back, rollbacks, a second Ray cluster, a drained node, uninstall.
+# server-side apply, an upgrade that fails and goes back, rollbacks, a pool that is appended and retired, a second Ray
+# cluster, a drained node, uninstall.
 # Any failed request fails the script. Needs Helm 4, KubeRay, the nodes of kind.yaml, the images as :ci, and
 # `pip install .` for the client.
 set -euo pipefail
@@ -98,6 +99,20 @@ sleep 30
 ready
 [ "$(lease)" = 0 ] || fail "the first revision is not back"
 [ "$key" = "$(kubectl -n $N get secret penstock-cluster -o jsonpath='{.data}')" ] || fail "a secret has changed"
+running
+
+say "a pool that is appended comes into the running Ray cluster, and one that is retired leaves it"
+next='{"device":"cpu","settings":{"model":"demo","engine":"sim","replicas":1},"workers":{"order":1,"min":0,"max":2,"resources":{"requests":{"cpu":"250m","memory":"1Gi"},"limits":{"cpu":"1","memory":"2Gi"}}}}'
+of_next() { kubectl -n $N get pod -l penstock.io/pool=next -o name | wc -l; }
+upgrade --set-json "pools.next=$next"
+wait_for 1 of_next
+kubectl -n $N wait pod -l penstock.io/pool=next --for=condition=Ready --timeout=30m
+ready
+[ "$(clusters)" = 1 ] || fail "an appended pool made a second Ray cluster"
+upgrade --set-json "pools.next=$next" --set pools.next.retired=true
+wait_for 0 of_next
+ready
+[ "$(clusters)" = 1 ] || fail "a retired pool made a second Ray cluster"
 running
 
 say "a changed pod template: a second Ray cluster takes over, and the first goes"

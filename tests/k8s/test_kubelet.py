@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import json
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -14,13 +15,15 @@ import aiohttp
 import grpc
 import pytest
 
+from penstock.client import AsyncClient, RegistryEdit
 from penstock.v1 import inference_pb2_grpc
 from tests.k8s.charts import Object, one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.load import Load
 from tests.k8s.kubelet.pod import Pod, PodError, connects
 from tests.k8s.kubelet.serve import running_autoscalers, running_serve
-from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load, more
+from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load, more, objects
+from tests.k8s.kuberay.clusters import Change, RayClusters
 from tests.k8s.view import PodSpec, pods
 from tests.support.stack import collect, stream_request
 from tests.support.waiting import until
@@ -126,6 +129,90 @@ async def test_a_second_ray_cluster_takes_over_gives_back_and_no_request_fails(k
     kubelet.clusters -= 1
     assert [] == clients.failures
     assert not any(pod.killed for pod in newer)
+
+
+NEXT = {
+    "device": "cpu",
+    "image": {"tag": "next"},
+    "settings": {"engine": "sim", "replicas": 1, "sim": {"base_ms": 12, "max_num_seqs": 4}},
+    "workers": {"order": 1, "min": 0, "max": 2, "resources": {"limits": {"memory": "1Gi"}}},
+}
+APPENDED = (
+    f"--set-json=pools.next={json.dumps(NEXT)}",
+    "--set=pools.demo.workers.min=0",
+    '--set-json=settings.aliases.large={"targets": [{"model": "demo"}], "sticky": "none"}',
+)
+RETIRED = (
+    *APPENDED,
+    "--set=pools.demo.retired=true",
+    "--set=pools.demo.settings.autoscale=null",
+    "--set=autoscaler.enabled=false",
+    '--set-json=settings.aliases.large={"targets": [{"model": "next"}], "sticky": "none"}',
+)
+
+
+async def test_another_image_comes_with_an_appended_pool_and_no_request_fails(kubelet: Kubelet) -> None:
+    """The steps of the manual: a pool is appended, an alias moves, and the first pool is retired. No more replicas run
+    than before, and KubeRay keeps its Ray cluster. Until routers know the new replica the fallback serves.
+    """
+    before, found = kubelet.objects, len(kubelet.pods["replicas"])
+    clusters = RayClusters(one(before, "RayService"))
+    for _ in range(2 - found):
+        kubelet.add_replica()
+    olds = list(kubelet.pods["replicas"])
+    await kubelet.until_ready(olds)
+    try:
+        kubelet.objects = objects(*APPENDED)
+        assert Change.IN_PLACE is clusters.take(one(kubelet.objects, "RayService"))
+        await kubelet.roll_out(router_deployment(kubelet))
+        async with load(kubelet, model="large") as clients, admin_of(kubelet) as admin:
+            await more(clients)
+            await kubelet.remove(olds[0])
+            news = [kubelet.add_replica("next")]
+            await lead(admin, "demo", "next", fallback="demo")
+            await kubelet.until_ready(news)
+            await until(lambda: replica_sample(news[0], "sequences_ended_total") > 0, 60)
+            await until(lambda: knows(kubelet, "next"), 30)
+            await lead(admin, "next")
+            await until(lambda: not replica_sample(olds[1], "slots_held"), 60)
+            kubelet.objects = objects(*RETIRED)
+            assert Change.NOTHING is clusters.take(one(kubelet.objects, "RayService"))
+            await kubelet.roll_out(router_deployment(kubelet))
+            await kubelet.remove(olds[1])
+            news.append(kubelet.add_replica("next"))
+            await kubelet.until_ready(news)
+            await until(lambda: replica_sample(news[1], "sequences_ended_total") > 0, 60)
+            await more(clients)
+        assert [] == clients.failures
+        assert not any(pod.killed for pod in olds)
+        assert news == kubelet.pods["replicas"]
+        async with admin_of(kubelet) as admin:
+            assert {"large", "next"} == {each.name for each in await admin.list_models()}
+            await admin.edit_registry([RegistryEdit("alias", "large", None)])
+    finally:
+        kubelet.objects = before
+        await asyncio.gather(*(kubelet.remove(pod) for pod in list(kubelet.pods["replicas"])))
+        await kubelet.until_ready([kubelet.add_replica() for _ in range(found)])
+        await kubelet.roll_out(router_deployment(kubelet))
+
+
+def admin_of(kubelet: Kubelet) -> AsyncClient:
+    return AsyncClient(endpoints(kubelet)()[0], api_key=key_of(kubelet), allow_plaintext_key=True)
+
+
+async def knows(kubelet: Kubelet, pool: str) -> bool:
+    """Say whether every router knows a replica of a pool."""
+    for endpoint in endpoints(kubelet)():
+        async with AsyncClient(endpoint, api_key=key_of(kubelet), allow_plaintext_key=True) as client:
+            if not any(each.ready_replicas for each in await client.list_models() if each.name == pool):
+                return False
+    return True
+
+
+async def lead(admin: AsyncClient, *pools: str, fallback: str | None = None) -> None:
+    """Lead the alias to pools; every router knows when this returns."""
+    value = {"targets": [{"model": name} for name in pools], "sticky": "none", "fallback": fallback}
+    assert () == (await admin.edit_registry([RegistryEdit("alias", "large", value)], wait=10)).behind
 
 
 async def test_a_wrong_port_is_found(kubelet: Kubelet) -> None:

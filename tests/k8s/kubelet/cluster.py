@@ -79,13 +79,12 @@ class Kubelet:
         await self.until_ready(self.pods["replicas"])
         return self.pods["replicas"]
 
-    def add_replica(self) -> Pod:
-        """Start one more replica of the first pool, in the newest RayCluster."""
+    def add_replica(self, pool: str = "demo") -> Pod:
+        """Start one more replica of a pool, in the newest RayCluster."""
         service = one(self.objects, "RayService")
-        (app, *_), (group, *_) = (
-            serve_config(service)["applications"],
-            service["spec"]["rayClusterConfig"]["workerGroupSpecs"],
-        )
+        groups = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+        (group,) = [each for each in groups if each["groupName"] == pool]
+        (app,) = [each for each in serve_config(service)["applications"] if each["args"]["pool"] == pool]
         made = worker(service, group)
         made.labels["ray.io/cluster"] += f"-{self.clusters}" if self.clusters > 1 else ""
         # There is no Ray to wait for.

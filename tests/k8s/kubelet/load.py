@@ -21,7 +21,13 @@ class Load:
     """Keeps so many streams open. Endpoints are known to it a moment late, as they are in a cluster."""
 
     def __init__(
-        self, endpoints: Callable[[], list[str]], key: str, delay_s: float, streams: int = 4, tokens: int = TOKENS
+        self,
+        endpoints: Callable[[], list[str]],
+        key: str,
+        delay_s: float,
+        streams: int = 4,
+        tokens: int = TOKENS,
+        model: str = "demo",
     ) -> None:
         self.failures: list[str] = []
         self.done = 0
@@ -30,6 +36,7 @@ class Load:
         self._delay_s = delay_s
         self._streams = streams
         self._tokens = tokens
+        self._model = model
         self._seen: deque[tuple[float, list[str]]] = deque([(0.0, endpoints())])
         self._turn = itertools.count()
         self._stop = asyncio.Event()
@@ -59,7 +66,9 @@ class Load:
     async def _one(self, target: str) -> None:
         async with grpc.aio.insecure_channel(target) as channel:
             call = inference_pb2_grpc.InferenceServiceStub(channel).StreamGenerate(
-                stream_request(max_tokens=self._tokens, ignore_eos=True), metadata=self._metadata, timeout=60
+                stream_request(model=self._model, max_tokens=self._tokens, ignore_eos=True),
+                metadata=self._metadata,
+                timeout=60,
             )
             try:
                 ids = ids_of(await collect(call))

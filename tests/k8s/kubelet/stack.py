@@ -47,9 +47,9 @@ VALUES = {
 }
 
 
-def objects() -> list[Object]:
-    """Return what the chart renders."""
-    return render("sim", *(f"--set={key}={value}" for key, value in VALUES.items()))
+def objects(*more: str) -> list[Object]:
+    """Return what the chart renders, with further flags of Helm."""
+    return render("sim", *(f"--set={key}={value}" for key, value in VALUES.items()), *more)
 
 
 @contextlib.asynccontextmanager
@@ -76,9 +76,9 @@ def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
     return lambda: kubelet.endpoints("-headless")
 
 
-def load(kubelet: Kubelet, streams: int = 4, delay_s: float = SPREAD_S) -> Load:
+def load(kubelet: Kubelet, streams: int = 4, delay_s: float = SPREAD_S, model: str = "demo") -> Load:
     """Call the routers as clients inside the cluster do."""
-    return Load(endpoints(kubelet), key_of(kubelet), delay_s, streams)
+    return Load(endpoints(kubelet), key_of(kubelet), delay_s, streams, model=model)
 
 
 async def more(clients: Load, requests: int = 6) -> None:
