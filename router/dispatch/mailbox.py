@@ -97,7 +97,11 @@ class Mailbox:
         if place is None or place.link.suspect:
             self._releases.refuse(choice.entry.request_id, choice.attempt)
             return
-        if not choice.may_run_on(place, self._replicas.groups(besides=grant.replica_id)):
+        elsewhere = tuple(self._replicas.groups(besides=grant.replica_id))
+        if elsewhere and choice.resume_state.origin is None and self._replicas.keeps(grant.replica_id):
+            self._releases.refuse(choice.entry.request_id, choice.attempt)
+            return
+        if not choice.may_run_on(place, elsewhere):
             return
         choice.run_on(grant, place)
         self._membership.started(grant.request_id, grant.attempt)

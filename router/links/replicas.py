@@ -74,6 +74,8 @@ class ReplicaSet:
         """The same as the replicas report them."""
         self._superseded: dict[str, float] = {}
         """Replicas that a newer Ray cluster replaces, with the time since when; monotonic seconds."""
+        self._kept = frozenset[str]()
+        """Others that it replaces, and that are kept for output that waits."""
         self.announcements: dict[str, Announcement] = {}
         self._tokenizer = ""
         """Digest of the tokenizer that most of them have; in a roll-out there may be two."""
@@ -114,8 +116,8 @@ class ReplicaSet:
         if self.records:
             self.first_seen.set()
 
-    def _replaced(self) -> frozenset[str]:
-        """Return the replicas that a newer Ray cluster replaces."""
+    def _replaced(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the replicas that a newer Ray cluster replaces, and those of them that are kept for a while."""
         standings = []
         for replica_id, record in self._told.items():
             known, link = self.announcements[replica_id], self._links.get(replica_id)
@@ -124,7 +126,8 @@ class ReplicaSet:
             ready = record.state is ReplicaState.READY
             standings.append(Standing(replica_id, known.ray_cluster, known.ray_started_at, ready, works))
         found = superseded(standings, self.wanted)
-        return found - self._needed(found) if found else found
+        needed = self._needed(found) if found else found
+        return found - needed, found & needed
 
     def _needed(self, replaced: frozenset[str]) -> frozenset[str]:
         """Return those of the replaced ones that alone can go on with output that waits."""
@@ -144,7 +147,7 @@ class ReplicaSet:
 
     def _supersede(self, now: float) -> None:
         """Bring the records up to date with what replicas report, and with those that are replaced."""
-        found, before = self._replaced(), self._superseded.keys()
+        (found, self._kept), before = self._replaced(), self._superseded.keys()
         for replica_id in found - before:
             _LOG.info("replica.superseded", extra={"replica": replica_id})
         # A new value each time: `connected` reads it on another thread.
@@ -195,8 +198,14 @@ class ReplicaSet:
         """Decide anew which replicas are replaced: a link came up or went, a replica failed or works again, or output
         waits to go on.
         """
-        if self._replaced() != self._superseded.keys():
+        if self._replaced() != (frozenset(self._superseded), self._kept):
             self._supersede(now)
+
+    def keeps(self, replica_id: str) -> bool:
+        """Return whether a replica takes work only for output that goes on: what begins there would outlive it, and no
+        other replica could finish it.
+        """
+        return replica_id in self._kept
 
     def keep_for(self, origin: Group) -> None:
         """Keep a place for output of this group, which waits from now on: a replaced replica may be the only one."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from deployments.replica.life import RayHome
 from penstock.client import AsyncClient
 from penstock.models import DrainReason, ReplicaState
@@ -169,4 +171,25 @@ async def test_output_goes_on_at_a_replaced_replica_where_no_other_has_its_weigh
         assert ids_of(undisturbed) == ids_of(events)
         assert 1 - number == replica_of(stack, events)
         # It was kept for that output alone.
+        await until(lambda: takers(router) == {"demo-r2", "demo-r3"})
+
+
+async def test_no_new_work_begins_at_a_replaced_replica_that_is_kept_for_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be finished anywhere once the older cluster is deleted."""
+    async with running_stack(tmp_path, routers=0, replicas=0, pools=POOLS) as stack:
+        for _ in range(2):
+            await stack.add_replica(home=OLD)
+        router = await stack.add_router()
+        replicas = router.pools["demo"].replicas
+        origin = next(iter(replicas.groups(besides="")))
+        for _ in range(2):
+            await stack.add_replica(engine=of_group(1, context=4_096), home=NEW)
+        await until(lambda: takers(router) == {"demo-r2", "demo-r3"})
+        # Output of the older ones waits, and is not placed yet.
+        monkeypatch.setattr(replicas, "_origins", lambda: [origin])
+        await until(lambda: takers(router) == {"demo-r0", "demo-r1", "demo-r2", "demo-r3"})
+        assert {2, 3} == await used(stack)
+        monkeypatch.setattr(replicas, "_origins", list)
         await until(lambda: takers(router) == {"demo-r2", "demo-r3"})
