@@ -18,6 +18,7 @@ from router import polling  # noqa: F401 - before anything that imports gRPC
 from cluster.errors import SetupError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
+from cluster.queue.cells.names import cell_name
 from cluster.redis.check import warn_or_refuse
 from cluster.settings import Settings
 from cluster.settings.load import read_settings
@@ -70,7 +71,10 @@ async def _run(settings: Settings, options: argparse.Namespace) -> None:
         raise SetupError("redis.url must be set for a router process; `penstock up` starts an embedded server")
     secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")
     first = next(iter(settings.pools))
-    await warn_or_refuse(redis.url, first, redis.timeout_s, allow_eviction=redis.allow_eviction)
+    cells = [cell_name(first, cell) for cell in range(settings.pools[first].cells)]
+    await asyncio.gather(
+        *(warn_or_refuse(redis.url, cell, redis.timeout_s, allow_eviction=redis.allow_eviction) for cell in cells)
+    )
     queues = redis_factory(settings)
     ports = {"port": options.port, "metrics_port": options.metrics_port, "shared_port": options.shared_port}
     router = build_router(settings, secret, queues, **ports)

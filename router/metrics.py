@@ -312,7 +312,15 @@ class _Live(Collector):
         slow = CounterMetricFamily(
             "penstock_router_slow_readers", "Choices that ended because their client did not read.", labels=["pool"]
         )
+        moves = CounterMetricFamily(
+            "penstock_router_cell_moves", "Waiting choices moved to another cell of their pool.", labels=["pool"]
+        )
+        away = GaugeMetricFamily(
+            "penstock_router_cells_away", "Cells of a pool that did not answer the last heartbeat.", labels=["pool"]
+        )
         for name, pool in self._pools.items():
+            moves.add_metric([name], pool.moves.moved)
+            away.add_metric([name], len(pool.cells.seen.away))
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
             paused.add_metric([name], len(pool.replicas.paused()))
@@ -323,4 +331,4 @@ class _Live(Collector):
                 mended.add_metric([name, remedy.value], count)
             unread.add_metric([name], pool.slow_readers.unread)
             slow.add_metric([name], pool.slow_readers.stopped)
-        yield from (lost, paused, orphaned, changes, again, mended, unread, slow)
+        yield from (lost, paused, orphaned, changes, again, mended, unread, slow, moves, away)
