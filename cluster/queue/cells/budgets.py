@@ -34,7 +34,9 @@ class Elsewhere:
 
     def left(self, quota: Quota) -> Quota:
         """Return a quota with what these charges leave of its budgets."""
-        names = [name for name in ("cost_per_day", "cost_per_month") if getattr(quota, name)]
+        names = [name for name in ("cost_per_day", "cost_per_month") if getattr(quota, name) and getattr(self, name)]
+        if not names:
+            return quota
         return replace(quota, **{name: getattr(quota, name) - getattr(self, name) for name in names})
 
     def whole(self, submitted: Submitted) -> Submitted:

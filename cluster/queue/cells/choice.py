@@ -62,22 +62,17 @@ def bounded(quota: Quota) -> bool:
     )
 
 
-def choose(preferred: Sequence[str], cells: Sequence[CellView], draw: Sequence[int]) -> int:
+def choose(one: CellView, other: CellView, wanted: CellView | None) -> int:
     """Return the cell for a request that is free to go anywhere.
 
     Args:
-        preferred: replicas that it prefers, the best first.
-        cells: cells that answer, at least one.
-        draw: two positions in `cells`, drawn by chance: to compare two is nearly as good as to know the best, and
-            routers that have seen the same do not all choose the same.
+        one: a cell drawn by chance.
+        other: a second one. To compare two is nearly as good as to know the best, and routers that have seen the same
+            do not all choose the same.
+        wanted: the cell of the replica that the request prefers most; None where there is none.
     """
-    one, other = cells[draw[0]], cells[draw[1]]
     best = other if (other.pressure, other.waiting) < (one.pressure, one.waiting) else one
-    if preferred:
-        wanted = next((each for each in cells if preferred[0] in each.replicas), None)
-        if wanted is not None and _near(wanted, best):
-            return wanted.cell
-    return best.cell
+    return wanted.cell if wanted is not None and _near(wanted, best) else best.cell
 
 
 def _near(wanted: CellView, best: CellView) -> bool:

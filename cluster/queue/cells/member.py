@@ -69,6 +69,7 @@ class CellMember:
         if self._layout.count == 1 and not place.cell:
             if place.cell is None:
                 place.enter(0)
+            self._target = None
             return await self._beat(beat)
         if place.cell is None:
             place.enter(first_cell(beat.replica_id, await self._loads()))

@@ -142,7 +142,9 @@ class CellQueue:
             cell = self._place(entry)
         spent = await self._budgets.elsewhere(entry, cell)
         try:
-            submitted = await self.submit_to(cell, router_id, replace(entry, quota=spent.left(self._part(entry))))
+            quota = spent.left(self._part(entry))
+            own = entry if quota is entry.quota else replace(entry, quota=quota)
+            submitted = await self.submit_to(cell, router_id, own)
         except QuotaExceededError as error:
             raise spent.refused(error) from None
         except QueueFullError as error:
@@ -171,13 +173,8 @@ class CellQueue:
     def _place(self, entry: QueueEntry) -> int:
         if pinned(entry):
             return home(entry.tenant, self._layout.homes)
-        views = self.seen.views()
-        # Where no replica is, nothing is served. It may come to all cells, though, so the line is kept evenly then.
-        open_views = [view for view in views if view.room] or views
-        if not open_views:
-            return self._random.randrange(self._layout.count)
-        draw = self._random.sample(range(len(open_views)), 2) if len(open_views) > 1 else (0, 0)
-        return choose(entry.preferred_replicas, open_views, draw)
+        drawn = self.seen.draw(entry.preferred_replicas, self._random)
+        return self._random.randrange(self._layout.count) if drawn is None else choose(*drawn)
 
     def _part(self, entry: QueueEntry) -> Quota:
         """Return an entry's quota with its cell's part of the bound on how many entries of its tenant wait."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cluster.queue.cells.choice import CellView
@@ -27,6 +28,10 @@ class CellsSeen:
         self._replies: Mapping[int, RouterBeatReply] = {}
         self._replicas: Mapping[int, tuple[ReplicaRecord, ...]] = {}
         self._views: Mapping[int, CellView] = {}
+        self._choices: tuple[int, tuple[CellView, ...], Mapping[str, int]] | None = None
+        """For the number of cells: those that take requests, and the cells of their replicas."""
+        self.waiting = 0
+        """Waiting entries of all cells at the last heartbeat."""
         self._sent: dict[int, int] = {}
         """Entries that were submitted to a cell since its last answer."""
         self._marks: dict[int, int] = {}
@@ -46,6 +51,8 @@ class CellsSeen:
         self._marks[cell] = reply.marks
         views = {**self._views, cell: self._view(cell, reply)}
         self._views = {number: views[number] for number in sorted(views)}
+        self.waiting = sum(view.waiting for view in views.values())
+        self._choices = None
 
     def _view(self, cell: int, reply: RouterBeatReply) -> CellView:
         ready = [
@@ -64,6 +71,7 @@ class CellsSeen:
     def lost(self, cells: frozenset[int]) -> None:
         """Take note of the cells that do not answer."""
         self.away = cells
+        self._choices = None
 
     def replicas(self, cell: int) -> frozenset[str]:
         """Return the replicas of a cell."""
@@ -109,17 +117,38 @@ class CellsSeen:
 
     def views(self) -> list[CellView]:
         """Return the cells that new requests may go to and that answer, as they are now."""
-        # What was sent since the answer runs or waits by now.
-        return [
-            replace(view, running=view.running + self._sent.get(cell, 0))
-            for cell, view in self._views.items()
-            if cell < self.layout.count and cell not in self.away
-        ]
+        return [self._now(view) for cell, view in self._views.items() if self._is_open(cell)]
 
-    @property
-    def waiting(self) -> int:
-        """Waiting entries of all cells at the last heartbeat."""
-        return sum(sum(reply.waiting) for reply in self._replies.values())
+    def _is_open(self, cell: int) -> bool:
+        return cell < self.layout.count and cell not in self.away
+
+    def _now(self, view: CellView) -> CellView:
+        # What was sent since the answer runs or waits by now.
+        sent = self._sent.get(view.cell, 0)
+        return replace(view, running=view.running + sent) if sent else view
+
+    def draw(
+        self, preferred: Sequence[str], source: random.Random
+    ) -> tuple[CellView, CellView, CellView | None] | None:
+        """Draw two cells that take requests, and add that of the first preferred replica. None where no cell answers."""
+        choices = self._choices
+        if choices is None or choices[0] != self.layout.count:
+            choices = self._choices = self._read_choices()
+        _, cells, members = choices
+        if not cells:
+            return None
+        first = source.randrange(len(cells))
+        second = (first + 1 + source.randrange(len(cells) - 1)) % len(cells) if len(cells) > 1 else first
+        own = members.get(preferred[0]) if preferred else None
+        wanted = None if own is None else self._now(self._views[own])
+        return self._now(cells[first]), self._now(cells[second]), wanted
+
+    def _read_choices(self) -> tuple[int, tuple[CellView, ...], Mapping[str, int]]:
+        views = [view for cell, view in self._views.items() if self._is_open(cell)]
+        # Where no replica is, nothing is served. It may come to any cell, though, so the line is kept evenly then.
+        views = [view for view in views if view.room] or views
+        members = {name: view.cell for view in views for name in view.replicas}
+        return self.layout.count, tuple(views), members
 
     @property
     def time_ms(self) -> int:

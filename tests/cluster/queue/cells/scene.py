@@ -13,7 +13,7 @@ from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.names import cell_name
 from cluster.queue.cells.queue import CellQueue
 from cluster.queue.cells.seen import CellsSeen
-from cluster.queue.entries import Grant, Mail, QueueLimits, Submitted
+from cluster.queue.entries import Grant, Mail, QueueLimits, Submitted, Where
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from tests.cluster.queue.backends import POOL, Scene
@@ -94,12 +94,13 @@ class CellScene(Scene):
                 self.grants.append(grant)
 
     async def places(self) -> dict[str, list[int]]:
-        """List the cells that have something of each entry."""
+        """List the cells in which each entry waits or has a slot. News of it for a former owner is no place."""
         found = defaultdict[str, list[int]](list)
         for cell, queue in enumerate(self.own):
             for router in ROUTERS:
                 for holding in (await queue.holdings(router)).page:
-                    found[holding.request_id].append(cell)
+                    if holding.where is not Where.MAIL:
+                        found[holding.request_id].append(cell)
         return dict(found)
 
     async def waiting(self) -> list[int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from cluster.queue.cells.choice import MOVES, CellMove, CellView, choose, home, moves, pinned
+from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Quota
 from tests.cluster.queue.backends import entry
+from tests.cluster.queue.cells.test_merge import record, reply
 
 EMPTY = CellView(0, waiting=0, running=0, room=8, replicas=frozenset({"r0"}))
 
@@ -52,21 +56,50 @@ def test_a_key_pins_its_request() -> None:
 
 
 def test_the_shorter_line_of_two_is_taken() -> None:
-    cells = [view(0, waiting=3, running=8), view(1, waiting=1, running=8)]
-    assert [1, 1] == [choose((), cells, draw) for draw in ((0, 1), (1, 0))]
+    long, short = view(0, waiting=3, running=8), view(1, waiting=1, running=8)
+    assert [1, 1] == [choose(long, short, None), choose(short, long, None)]
 
 
 def test_the_replica_that_has_the_prompt_is_worth_a_bounded_wait() -> None:
-    cells = [view(0, running=7), view(1, running=0)]
-    assert 0 == choose(("r0",), cells, (0, 1))
-    full = [view(0, waiting=4, running=8), view(1, running=8)]
-    assert 1 == choose(("r0",), full, (0, 1))
-    nearly = [view(0, waiting=1, running=8), view(1, running=8)]
-    assert 0 == choose(("r0",), nearly, (0, 1))
+    busy, idle = view(0, running=7), view(1)
+    assert 0 == choose(busy, idle, busy)
+    full, other = view(0, waiting=4, running=8), view(1, running=8)
+    assert 1 == choose(full, other, full)
+    nearly = view(0, waiting=1, running=8)
+    assert 0 == choose(nearly, other, nearly)
 
 
-def test_a_preferred_replica_of_no_cell_changes_nothing() -> None:
-    assert 1 == choose(("gone",), [view(0, running=5), view(1)], (0, 1))
+def drawn(seen: CellsSeen, *preferred: str) -> list[tuple[int, int, int | None]]:
+    """Draw many times."""
+    source, found = random.Random(5), []
+    for _ in range(200):
+        one = seen.draw(preferred, source)
+        assert one is not None
+        found.append((one[0].cell, one[1].cell, None if one[2] is None else one[2].cell))
+    return found
+
+
+def test_two_different_cells_are_drawn_of_those_that_have_replicas() -> None:
+    seen = CellsSeen(Layout(4))
+    for cell in range(4):
+        seen.heard(cell, reply(replicas=(record(f"r{cell}"),) if cell != 2 else ()))
+    pairs = Counter((one, other) for one, other, _ in drawn(seen))
+    assert {(a, b) for a in (0, 1, 3) for b in (0, 1, 3) if a != b} == set(pairs)
+    assert min(pairs.values()) > 15
+    assert {3} == {wanted for *_, wanted in drawn(seen, "r3", "r0")}
+    assert {None} == {wanted for *_, wanted in drawn(seen, "gone")}
+    seen.lost(frozenset({0, 1}))
+    assert {(3, 3, None)} == set(drawn(seen, "r1"))
+
+
+def test_without_replicas_all_cells_are_drawn_and_without_an_answer_none() -> None:
+    seen = CellsSeen(Layout(2))
+    assert seen.draw((), random.Random(1)) is None
+    for cell in range(2):
+        seen.heard(cell, reply())
+    assert {(0, 1, None), (1, 0, None)} == set(drawn(seen))
+    seen.layout.change(1)
+    assert {(0, 0, None)} == set(drawn(seen))
 
 
 def test_a_cell_with_room_and_no_line_takes_from_one_with_a_line() -> None:
