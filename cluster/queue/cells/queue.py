@@ -38,6 +38,7 @@ from cluster.queue.entries import (
     Settlement,
     Submitted,
     UsageLine,
+    Where,
 )
 from cluster.queue.heartbeats import (
     PoolView,
@@ -310,7 +311,8 @@ class CellQueue:
             self.seen.entries.begin()
             self._listed = []
         found = await self.cell(cell).holdings(router_id, inner, limit)
-        self._listed += [(holding.request_id, cell) for holding in found.page]
+        # News of an entry that another router has by now is no place: this one may have it again, in another cell.
+        self._listed += [(each.request_id, cell) for each in found.page if each.where is not Where.MAIL]
         if found.last:
             return replace(found, last=page(cell, found.last))
         if cell + 1 < self._layout.span:

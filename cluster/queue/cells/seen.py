@@ -130,7 +130,7 @@ class CellsSeen:
     def draw(
         self, preferred: Sequence[str], source: random.Random
     ) -> tuple[CellView, CellView, CellView | None] | None:
-        """Draw two cells that take requests, and add that of the first preferred replica. None where no cell answers."""
+        """Draw two cells that take requests; add that of the first preferred replica. None where no cell answers."""
         choices = self._choices
         if choices is None or choices[0] != self.layout.count:
             choices = self._choices = self._read_choices()

@@ -12,7 +12,7 @@ from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import Windows
 from cluster.queue.cells.cell import CellOrders
 from cluster.queue.cells.choice import home
-from cluster.queue.entries import Mark, QueueLimits, Quota, Settlement
+from cluster.queue.entries import Mark, QueueLimits, Quota, Settlement, Where
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.redis.keys import pool_key
 from penstock.models import ReplicaState, RequestClass
@@ -339,3 +339,23 @@ async def test_a_tenants_bound_on_waiting_requests_is_told_as_it_is_set() -> Non
     assert ("demo", 5, "acme") == (refused.pool, refused.limit, refused.tenant)
     assert 5 <= sum(await scene.waiting()) <= 6
     await scene.close()
+
+
+async def test_an_entry_that_came_back_is_known_by_its_place_and_not_by_old_news(full: CellScene) -> None:
+    """Router B took it over and moved it. The news of that waits in its old cell when A takes it over again."""
+    waiting = {name: cells[0] for name, cells in (await full.places()).items()}
+    held = [each for queue in full.own for each in (await queue.holdings("A")).page if each.where is Where.LINE]
+    for name in (each.request_id for each in held):
+        before = waiting[name]
+        assert await full.queue.adopt("B", "acme", name) is not None
+        await full.routers_queues["B"].move("B", name, entry(name), 1 - before)
+        assert await full.queue.adopt("A", "acme", name) is not None
+        queue, after = full.routers_queues["A"], b""
+        while True:
+            after = (await queue.holdings("A", after)).last
+            if not after:
+                break
+        assert 1 - before == queue.seen.entries.get(name)
+        await full.queue.withdraw("A", name, None)
+        assert name not in await full.places()
+    assert held
