@@ -244,6 +244,9 @@ class _Tick:
         """Bound the effect of disturbances. A machine that delays steps now and then misses the SLO with any batch.
         A tiny batch would cost all throughput and gain nothing.
         """
+        if value >= self.rules.disturbed_floor * float(self.bounds.largest):
+            # No batch is larger, so the bound below can't be.
+            return value
         even = Replay(self.seen.samples, model, step_tokens=self.seen.step_tokens, even=True)
         least = self.rules.disturbed_floor * even.batch_for_itl(
             self.rules.aim * self.slo_s, self.rules.aim_part, float(self.bounds.largest)

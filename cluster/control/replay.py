@@ -33,15 +33,17 @@ class Replay:
     ) -> None:
         self.model = model
         self._step_tokens = step_tokens or math.inf
-        offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
-        middle = statistics.median(offs) if offs else 1.0
+        known = [
+            (sample, predicted)
+            for sample in samples
+            if sample.sequences >= 1 and (predicted := model.predict(sample.tokens, sample.kv_tokens)) > 0
+        ]
+        middle = statistics.median([sample.seconds / predicted for sample, predicted in known]) if known else 1.0
         # Per step: measured / predicted, seconds per sequence, and prompt tokens.
         self._seen: list[tuple[float, float, int]] = []
         sequences = with_prompt = 0
-        for sample in samples:
-            if sample.sequences < 1 or not _known(sample, model):
-                continue
-            off = middle if even else sample.seconds / model.predict(sample.tokens, sample.kv_tokens)
+        for sample, predicted in known:
+            off = middle if even else sample.seconds / predicted
             prompt_tokens = max(0, sample.tokens - sample.sequences)
             self._seen.append((off, model.b + model.g * sample.kv_tokens / sample.sequences, prompt_tokens))
             sequences += sample.sequences
@@ -70,6 +72,19 @@ class Replay:
         with_prompt = share / self._prompt_share if self._prompt_share else 0.0
         without = (1.0 - share) / (1.0 - self._prompt_share) if self._prompt_share < 1.0 else 0.0
         more, room = max(1.0, wanted), max(0.0, self._step_tokens - batch)
+        model = self.model
+        a, b = model.a, model.b
+        if model.experts is None:
+            # The same as below, in the form that takes the least time: decisions ask for it many times.
+            return percentile(
+                [
+                    (off * (a + batch * each + b * min(more * prompt, room)), with_prompt)
+                    if prompt
+                    else (off * (a + batch * each + b * 0.0), without)
+                    for off, each, prompt in self._seen
+                ],
+                part,
+            )
         steps = []
         for off, each, prompt in self._seen:
             seconds = self._seconds(off, batch, each, min(more * prompt, room))
@@ -96,14 +111,10 @@ class Replay:
         return off * seconds
 
 
-def _known(sample: StepSample, model: StepModel) -> bool:
-    return model.predict(sample.tokens, sample.kv_tokens) > 0
-
-
 def percentile(pairs: list[tuple[float, float]], part: float) -> float:
     """Return the smallest value that `part` of the weight does not exceed; 0 without pairs."""
     pairs.sort()
-    left = part * sum(weight for _, weight in pairs)
+    left = part * sum([weight for _, weight in pairs])
     for value, weight in pairs:
         left -= weight
         if left <= 1e-12:

@@ -72,16 +72,23 @@ class SimReplica:
         settings: of the engine.
         block_tokens: the trace's block size, which the KV cache then has too. None or 0 shares no prefixes.
         step_times: the step model; None for that of the settings.
+        whole_log: whether the log of its steps has all columns.
     """
 
     def __init__(
-        self, name: str, settings: SimSettings, block_tokens: int | None = None, step_times: StepTimes | None = None
+        self,
+        name: str,
+        settings: SimSettings,
+        block_tokens: int | None = None,
+        step_times: StepTimes | None = None,
+        *,
+        whole_log: bool = True,
     ) -> None:
         self.name = name
         self.state = ReplicaState.READY
         self.windows: Windows = sim_windows(settings)
         self.running: dict[str, SimRequest] = {}
-        self.log = StepLog()
+        self.log = StepLog(whole_log)
         self.pauses = array("d")
         """Gaps between tokens that contain an interruption."""
         self.preemptions = 0
@@ -165,8 +172,8 @@ class SimReplica:
             self._seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
             self._ends = list(accumulate(self._seconds, initial=now))
             del self._ends[0]
+            # Who looks at the core or the log first has it hear of the steps that have begun.
             self._begun = 0
-            self._begin_until(now)
         else:
             self._begin_turn(now)
         self.ends_at = self._ends[-1]

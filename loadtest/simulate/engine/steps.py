@@ -72,6 +72,9 @@ class ExpertTimes(StepTimes):
 class StepLog:
     """Every step that a replica began, one column per figure."""
 
+    whole: bool = True
+    """Whether all columns are kept. A run without a batch policy needs times and gaps only."""
+
     seconds: array[float] = field(default_factory=lambda: array("d"))
     decoded: array[int] = field(default_factory=lambda: array("l"))
     """Sequences whose last token came in the previous step. Their gaps between tokens are as long as this step."""
@@ -100,6 +103,8 @@ class StepLog:
     def add(self, seconds: float, decoded: int, sequences: int, tokens: int, kv_tokens: int) -> None:
         self.seconds.append(seconds)
         self.decoded.append(decoded)
+        if not self.whole:
+            return
         self.sequences.append(sequences)
         self.tokens.append(tokens)
         self.kv_tokens.append(kv_tokens)
@@ -110,6 +115,8 @@ class StepLog:
         same = array("l", [sequences]) * steps
         self.seconds.extend(seconds)
         self.decoded.extend(same)
+        if not self.whole:
+            return
         self.sequences.extend(same)
         self.tokens.extend(same)
         self.kv_tokens.extend(range(kv_tokens + sequences, kv_tokens + sequences * steps + 1, sequences))

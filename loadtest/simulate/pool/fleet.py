@@ -82,8 +82,16 @@ class Fleet:
     """
 
     def __init__(
-        self, engine: SimSettings, cold_start_s: float, block_tokens: int | None = None, times: StepTimes | None = None
+        self,
+        engine: SimSettings,
+        cold_start_s: float,
+        block_tokens: int | None = None,
+        times: StepTimes | None = None,
+        *,
+        whole_logs: bool = True,
     ) -> None:
+        """`whole_logs`: whether the logs of steps have all columns."""
+        self._whole_logs = whole_logs
         self._engine = engine
         self._cold_start_s = cold_start_s
         self._block_tokens = block_tokens
@@ -186,7 +194,8 @@ class Fleet:
         return found
 
     def _start(self, now: float, ready_at: float) -> Member:
-        replica = SimReplica(f"r{next(self._numbers)}", self._engine, self._block_tokens, self._times)
+        name = f"r{next(self._numbers)}"
+        replica = SimReplica(name, self._engine, self._block_tokens, self._times, whole_log=self._whole_logs)
         replica.state = ReplicaState.STARTING
         member = self.members[replica.name] = Member(replica, now, ready_at)
         return member

@@ -205,4 +205,7 @@ def completed(item: SimRequest, request_class: RequestClass, now: float, setup: 
 
 def percentile(values: array[float], part: float) -> float:
     """Return the smallest value that at least this part of the values does not exceed; 0 for none."""
-    return sorted(values)[math.ceil(part * len(values)) - 1] if values else 0.0
+    if not values:
+        return 0.0
+    place = math.ceil(part * len(values)) - 1
+    return float(np.partition(np.frombuffer(values), place)[place])

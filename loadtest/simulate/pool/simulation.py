@@ -104,7 +104,7 @@ class Simulation:
         if relieving is not None:
             self._orders = ReliefOrders(relieving, store, _POOL, setup.slow_period_s)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
-        self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
+        self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None)
         self._tally = GapTally()
         self._watch = PoolWatch(setup, self._fleet, told=slow is not None)
         self._fleet.wake_s = setup.standby.wake_s
@@ -126,11 +126,12 @@ class Simulation:
         self._begin()
         traffic, total = self._traffic, len(self._trace)
         every, told = max(1, total // 200), 0
-        while len(traffic.outcomes) < total and not self._stuck():
-            self._loop.step()
+        step, outcomes = self._loop.step, traffic.outcomes
+        while len(outcomes) < total and not (traffic.coming is None and self._stuck()):
+            step()
             traffic.answer_bells()
-            if self._progress is not None and len(traffic.outcomes) >= told + every:
-                told = len(traffic.outcomes)
+            if self._progress is not None and len(outcomes) >= told + every:
+                told = len(outcomes)
                 self._progress(told)
         traffic.give_up()
         if len(self._watch.samples) < 2 and self._loop.now > 0:

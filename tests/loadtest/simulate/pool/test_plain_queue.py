@@ -13,7 +13,7 @@ from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.autoscalers.contract import FastFactory, ReplicaSnapshot
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.pool import plain_queue
-from loadtest.simulate.pool.outcome import SimulatedRun
+from loadtest.simulate.pool.outcome import RequestEnd, SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest
@@ -88,6 +88,21 @@ def test_the_twin_makes_the_same_run_as_the_scripts(seed: int, policy: str) -> N
     assert scripts.samples == twin.samples
     assert scripts.fleet.changes == twin.fleet.changes
     assert scripts.seconds == twin.seconds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_twin_takes_back_what_a_pool_sheds_as_the_scripts_do(seed: int) -> None:
+    """A pool that can't grow refuses requests that would wait too long, once they are in line."""
+    rnd = random.Random(seed)
+    engine = SimSettings(
+        base_ms=20.0, kv_tokens=rnd.choice([3_000, 40_000]), max_num_seqs=4, max_num_batched_tokens=128
+    )
+    trace = [TraceRequest(n, 0.08 * n, rnd.randint(1, 700), rnd.randint(20, 80)) for n in range(900)]
+    setup = Setup(engine, replicas=2, max_replicas=2, slow_period_s=5.0, slo=Slo(2.0, 0.2), seed=seed)
+    scripts, twin = both(trace, setup, "penstock")
+    assert int(scripts.outcomes.ended(RequestEnd.REJECTED).sum()) > 20
+    assert repr(list(scripts.outcomes)) == repr(list(twin.outcomes))
+    assert scripts.samples == twin.samples
 
 
 def test_bounds_are_those_of_the_scripts() -> None:
