@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,11 +22,19 @@ from cluster.terminal.lines import ProgressLines
 from loadtest.report.compare import read_report
 from loadtest.report.json_text import json_text
 from loadtest.report.origin import origin
-from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
-from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
-from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
-from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
+from loadtest.simulate.autoscalers.tuning import Dial, Try, Tuned, tune, verdict
+from loadtest.simulate.chosen import (
+    FILLED,
+    STATIC,
+    counted_at,
+    dial_of,
+    fast_policy,
+    most_replicas,
+    slow_policy,
+    with_floor,
+)
 from loadtest.simulate.given_flags import given
+from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of
@@ -34,11 +44,9 @@ from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
 from router.affinity import Affinity
 
-_STANDING = ("penstock", "penstock-slow")
-"""Policies that keep standbys."""
 _COMPARED = ("requests", "attainment", "worst_5min_attainment", "ttft_s", "itl_s", "e2e_s", "replica_hours")
-_MAX_REPLICAS = 64
-"""Default bound on the replicas, where a policy may add some."""
+MISSED = 3
+"""Exit status where a search finds nothing that holds."""
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -65,9 +73,36 @@ def run_simulate(options: argparse.Namespace) -> int:
         options.scale_rate,
     )
     setup = setup_of(options)
+    tuned: Tuning | None = None
+    if options.tune is not None:
+        tuned = _tune(trace, options, setup)
+        setup, target = tuned.setup, tuned.target
+    else:
+        target = options.target
+    run = _simulated(trace, options, setup, target, "simulating")
     slo = dict.fromkeys(RequestClass, setup.slo)
+    figures = figures_of(run, slo)
+    title, made_by = _title(trace, options), origin()
+    if options.json:
+        more = {} if tuned is None else tuned.as_json()
+        sys.stdout.write(json_text({**figures.as_json(), **more, "origin": made_by}))
+    else:
+        screen().print(table_of(figures, title, _slo(setup)))
+        if tuned is not None:
+            screen().print(escape(tuned.words), highlight=False, soft_wrap=True)
+    # The pictures come last, so that one that can't be drawn or written costs no figures.
+    load = [*_load(options, setup), *([] if tuned is None else [tuned.words])]
+    _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
+    return MISSED if tuned is not None and tuned.found.best is None else 0
+
+
+def _simulated(
+    trace: Sequence[TraceRequest], options: argparse.Namespace, setup: Setup, target: float | None, what: str
+) -> SimulatedRun:
+    """Simulate a trace with a value of the policy's dial, and tell how far it is."""
+    console = messages()
     with _bar(console, quiet=not console.is_terminal) as progress:
-        task, lines = progress.add_task("simulating", total=len(trace)), ProgressLines(console)
+        task, lines = progress.add_task(what, total=len(trace)), ProgressLines(console)
 
         def tell(ended: int) -> None:
             progress.update(task, completed=ended)
@@ -77,20 +112,53 @@ def run_simulate(options: argparse.Namespace) -> int:
             trace,
             setup,
             fast=fast_policy(options, setup),
-            slow=slow_policy(options, setup),
+            slow=slow_policy(options, setup, target),
             affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
             progress=tell,
         )
-        run = simulation.run()
-    figures = figures_of(run, slo)
-    title, made_by = _title(trace, options), origin()
-    if options.json:
-        sys.stdout.write(json_text({**figures.as_json(), "origin": made_by}))
-    else:
-        screen().print(table_of(figures, title, _slo(setup)))
-    # The pictures come last, so that one that can't be drawn or written costs no figures.
-    _draw(options, Simulated(title, _load(options, setup), run, figures, setup, made_by, others))
-    return 0
+        return simulation.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A search, and the cluster that it chose."""
+
+    found: Tuned
+    floor: Tuned | None
+    setup: Setup
+    target: float | None
+    words: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the data of `--json`."""
+        floor = None if self.floor is None else asdict(self.floor)
+        return {"tuned": asdict(self.found), "floor": floor, "verdict": self.words}
+
+
+def _tune(trace: Sequence[TraceRequest], options: argparse.Namespace, setup: Setup) -> Tuning:
+    """Find the policy's dial that holds the attainment at the least cost, and whether a floor is cheaper."""
+    slo, aim = dict.fromkeys(RequestClass, setup.slo), options.tune
+
+    def tried(value: float, setup: Setup, target: float | None, what: str) -> Try:
+        run = _simulated(trace, options, setup, target, f"{what} {value:g}")
+        figures = figures_of(run, slo)
+        return Try(value, figures.attainment, figures.replica_hours)
+
+    dial = dial_of(options, setup)
+    if options.policy in STATIC:
+        found = tune(dial, lambda value: tried(value, counted_at(setup, int(value)), None, "replicas"), aim)
+        chosen = int(_chosen(found).value)
+        return Tuning(found, None, counted_at(setup, chosen), None, verdict(options.policy, found, None))
+    found = tune(dial, lambda value: tried(value, setup, value, "target"), aim)
+    floors = Dial.counts("min-replicas", setup.min_replicas + 1, setup.max_replicas)
+    floor = tune(floors, lambda value: tried(value, with_floor(setup, int(value)), None, "min-replicas"), aim)
+    words = verdict(options.policy, found, floor)
+    return Tuning(found, floor, setup, _chosen(found).value, words)
+
+
+def _chosen(found: Tuned) -> Try:
+    """Return the run to show: the best one, or where none holds, the one that comes closest."""
+    return found.best or max(found.tried, key=lambda each: each.attainment)
 
 
 def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
@@ -177,18 +245,21 @@ def setup_of(options: argparse.Namespace) -> Setup:
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=options.max_model_len,
     )
-    static = options.policy in ("static", "penstock-fast")
-    if static and not options.replicas:
+    static, replicas = options.policy in STATIC, options.replicas
+    if options.tune is not None and static:
+        # The number that the search finds takes the place of this one.
+        replicas = max(1, options.min_replicas)
+    elif static and not replicas:
         raise SettingsError(f"replicas must be at least 1 with policy {options.policy}, which adds none, got 0")
-    if static:
+    elif static:
         _check_static(options)
     _check_start(options)
-    largest = options.max_replicas or max(_MAX_REPLICAS, options.replicas)
+    largest = options.max_replicas or most_replicas(options)
     return Setup(
         engine=engine,
-        replicas=options.replicas,
-        min_replicas=options.replicas if static else options.min_replicas,
-        max_replicas=options.replicas if static else largest,
+        replicas=replicas,
+        min_replicas=replicas if static else options.min_replicas,
+        max_replicas=replicas if static else largest,
         routers=options.routers,
         queue_timeout_s=options.queue_timeout,
         default_class=RequestClass[options.request_class.upper()],
@@ -204,46 +275,10 @@ def setup_of(options: argparse.Namespace) -> Setup:
 
 
 def _standby(options: argparse.Namespace) -> StandbyLimits:
-    if (found := given(options) & {"standby", "standby_price", "wake"}) and options.policy not in _STANDING:
+    if (found := given(options) & {"standby", "standby_price", "wake"}) and options.policy not in FILLED:
         flag = min(found).replace("_", "-")
-        raise SettingsError(f"{flag} is for the policies {' and '.join(_STANDING)}, not for {options.policy}")
+        raise SettingsError(f"{flag} is for the policies {' and '.join(FILLED)}, not for {options.policy}")
     return StandbyLimits(0, options.standby, options.standby_price, options.wake)
-
-
-def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None:
-    """Return the maker of batch policies that the flags ask for; None keeps the batch limit."""
-    if options.policy not in ("penstock", "penstock-fast"):
-        return None
-    point = point_of({setup.default_class: setup.slo})
-    model = model_of(setup)
-    return lambda: PenstockFast(point, model)
-
-
-def slow_policy(options: argparse.Namespace, setup: Setup) -> SlowPolicy | None:
-    """Return the replica policy that the flags ask for; None keeps the replica count."""
-    target = options.target
-    if options.policy != "hpa" and "metric" in given(options):
-        raise SettingsError(f"metric is for the policy hpa, not for {options.policy}")
-    if options.policy == "hpa":
-        metric = HpaMetric(options.metric)
-        usual = 4.0 if metric is HpaMetric.QUEUE else 0.7
-        return Hpa(metric, usual if target is None else target)
-    if options.policy == "ray":
-        return RayServe() if target is None else RayServe(target)
-    if options.policy == "dynamo":
-        return Dynamo(
-            model_of(setup),
-            float(setup.engine.max_num_seqs),
-            1.0 if target is None else target,
-            setup.engine.max_num_batched_tokens,
-        )
-    if options.policy == "wva":
-        return Wva() if target is None else Wva(target)
-    if target is not None:
-        raise SettingsError(f"target is for the policies hpa, ray, dynamo and wva, not for {options.policy}")
-    if options.policy in ("penstock", "penstock-slow"):
-        return penstock_slow(setup, point_of({setup.default_class: setup.slo}))
-    return None
 
 
 def _bar(console: Console, *, quiet: bool) -> Progress:

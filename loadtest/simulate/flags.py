@@ -95,7 +95,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--target",
         type=above_zero,
         metavar="X",
-        help="target of a policy: of hpa's metric, ray's running requests per replica, dynamo's load or wva's KV usage",
+        help="a policy's dial: hpa's target of its metric, ray's running requests per replica, dynamo's part of the "
+        "load, wva's KV usage, or the part of a replica's time that penstock plans for (autoscale.fill)",
+    )
+    scaling.add_argument(
+        "--tune",
+        type=_attainment,
+        metavar="PART",
+        help="find the dial at which this part of the requests attains its SLO at the least cost: the number of "
+        "replicas of policies that keep it, else --target; and whether a floor of replicas is cheaper",
     )
     scaling.add_argument(
         "--min-replicas", type=count, metavar="N", default=1, help="fewest replicas (default %(default)s)"
@@ -139,6 +147,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "penstock simulate --trace sample --max-num-seqs 8 --base-ms 40 --cold-start 60 --html run.html",
     )
     parser.set_defaults(run=_simulate)
+
+
+def _attainment(text: str) -> float:
+    value = above_zero(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 of at most 1, got {text!r}")
+    return value
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

@@ -196,8 +196,19 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         ),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
-            ("--trace", "{trace}", "--target", "1"),
-            "target is for the policies hpa, ray, dynamo and wva, not for penstock",
+            ("--trace", "{trace}", "--policy", "static", "--target", "1"),
+            "target is for policies that add replicas, not for static",
+        ),
+        (("--trace", "{trace}", "--target", "1.5"), "target must be at most 1 for penstock: the part of a replica's"),
+        (("--trace", "{trace}", "--metric", "kv"), "metric is for the policy hpa, not for penstock"),
+        (("--trace", "{trace}", "--tune", "1.5"), "--tune: must be a number above 0 of at most 1, got '1.5'"),
+        (
+            ("--trace", "{trace}", "--tune", "0.9", "--target", "0.5"),
+            "target is what tune looks for with policy penstock, got 0.5",
+        ),
+        (
+            ("--trace", "{trace}", "--tune", "0.9", "--policy", "static", "--replicas", "3"),
+            "replicas is what tune looks for with policy static, got 3",
         ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
         (
@@ -299,3 +310,61 @@ def test_what_is_no_report_of_a_simulation_is_named(
     status, _, err = run(capsys, "--trace", trace, "--compare", other)
     assert 2 == status
     assert "compare is a part of the page, so html must be given with it" in err
+
+
+@pytest.fixture
+def rising(tmp_path: Path) -> Path:
+    """A load for two replicas, and then for four."""
+    rows = [f"{n / (4 if n < 400 else 8)},300,60" for n in range(1200)]
+    path = tmp_path / "rising.csv"
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    return path
+
+
+_SMALL = ("--max-num-seqs", "4", "--base-ms", "30", "--cold-start", "10", "--slo-ttft", "1", "--max-replicas", "12")
+
+
+def test_the_fewest_replicas_that_keep_the_slo_are_found(rising: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--trace", rising, *_SMALL, "--policy", "static", "--tune", "0.95", "--json")
+    found = json.loads(out)
+    count = found["tuned"]["best"]["value"]
+    assert found["attainment"] == found["tuned"]["best"]["attainment"] >= 0.95
+    assert found["floor"] is None
+    assert f"static holds 95.00% with replicas {count}: " in found["verdict"]
+    flags = [each for each in _SMALL if each not in ("--max-replicas", "12")]
+    _, out, _ = run(capsys, "--trace", rising, *flags, "--policy", "static", "--replicas", str(count - 1), "--json")
+    assert json.loads(out)["attainment"] < 0.95
+
+
+def test_a_target_is_found_and_compared_with_a_floor(
+    rising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "run.html"
+    flags = ("--trace", rising, *_SMALL, "--policy", "hpa", "--tune", "0.9")
+    status, out, err = run(capsys, *flags, "--json", "--html", page)
+    found = json.loads(out)
+    assert 0 == status, err
+    assert found["replica_hours"] == found["tuned"]["best"]["hours"]
+    assert found["attainment"] >= 0.9
+    assert "min-replicas" == found["floor"]["dial"]
+    assert found["verdict"].startswith("hpa holds 90.00% with target ")
+    assert "floor" in found["verdict"]
+    assert "hpa holds 90.00% with target" in page.read_text()
+
+
+def test_a_search_that_finds_nothing_says_so(rising: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [each if each != "12" else "1" for each in _SMALL]
+    status, out, _ = run(capsys, "--trace", rising, *flags, "--policy", "static", "--tune", "0.99")
+    assert 3 == status
+    assert "No replicas of static from 1 to 1 holds 99.00%: the most was" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("policy", ["penstock", "penstock-slow", "penstock-fast", "ray", "dynamo", "wva"])
+@pytest.mark.slow
+def test_every_policy_has_a_dial(rising: Path, capsys: pytest.CaptureFixture[str], policy: str) -> None:
+    # The imitations decide once in minutes, so they begin with enough.
+    first = () if policy == "penstock-fast" else ("--replicas", "3")
+    flags = ("--trace", rising, *_SMALL, "--limit", "600", "--policy", policy, "--tune", "0.5", "--json")
+    status, out, err = run(capsys, *flags, *first)
+    assert 0 == status, err
+    assert json.loads(out)["tuned"]["best"]["attainment"] >= 0.5

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.queue.entries import QueueLimits
 from cluster.settings import AffinitySettings, SimSettings
+from cluster.standby.rule import StandbyLimits
 from loadtest.simulate.autoscalers.contract import FastFactory, ReplicaSnapshot
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.pool import plain_queue
@@ -49,6 +50,7 @@ def drawn(seed: int, requests: int = 250) -> tuple[list[TraceRequest], Setup]:
         late_last=rnd.random() < 0.8,
         slo=Slo(rnd.choice([0.2, 1.0, 4.0]), 0.1),
         seed=seed,
+        standby=StandbyLimits(0, rnd.choice([0, 3]), 0.3, 2.0),
     )
     return trace, setup
 
