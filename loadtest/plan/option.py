@@ -106,6 +106,7 @@ class Engine:
     ttft_error: float | None = None
     """Mean relative error of a first token's time without a queue; None where it is that of step times."""
     layout: Layout = field(default_factory=Layout)
+    kv_element_bytes: float = 2.0
     shifted: tuple[float, float] = (1.0, 1.0)
     """Factors that observations of earlier plans put on step times and on the time to a first token."""
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from cluster.plural import counted
 from cluster.terminal.tables import add_columns, print_table
+from loadtest.plan.engine.gpus import GPUS
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, priced
 from loadtest.plan.traffic import Load
@@ -129,6 +130,10 @@ def engine_flags(candidate: Candidate) -> str:
         flags.append(f"--pipeline-parallel-size {engine.layout.pipeline}")
     if engine.layout.data > 1:
         flags.append(f"--data-parallel-size {engine.layout.data} --enable-expert-parallel")
+    if engine.kv_element_bytes < 2:
+        flags.append("--kv-cache-dtype fp8")
+    if engine.gpu in GPUS and not GPUS[engine.gpu].has_bf16:
+        flags.append("--dtype half")
     tokens = max(operation.step_tokens, operation.batch)
     return " ".join([*flags, f"--max-num-seqs {operation.batch}", f"--max-num-batched-tokens {tokens}"])
 

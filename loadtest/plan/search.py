@@ -21,6 +21,8 @@ from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Ranges, TrialFigures, production, ranges, try_out
 
 PARALLEL = (1, 2, 4, 8)
+MORE = 3
+"""Candidates that are simulated beyond those asked for where none of these holds."""
 STAGES = (2, 4)
 """Pipeline stages to look at, each of one server, where a model does not fit into one."""
 GROUPS = (8, 16)
@@ -221,6 +223,7 @@ def _engine(
         overhead_steps=max(0.0, steps.first.steps - 0.5),
         ttft_error=errors.ttft,
         layout=layout,
+        kv_element_bytes=kv_element_bytes,
     )
 
 
@@ -292,10 +295,15 @@ def plan(
 ) -> tuple[list[SimulatedCandidate], list[Candidate], list[Rejected]]:
     """Return the best candidates with ranges, the rest on paper, and the impossible options."""
     found, lost = on_paper(options, load, promise)
-    best = [simulate(each, load, promise, draws=draws, seed=seed, tell=tell) for each in found[:simulated]]
+    best: list[SimulatedCandidate] = []
+    for candidate in found:
+        if len(best) >= simulated and (len(best) >= simulated + MORE or any(each.holds for each in best)):
+            break
+        best.append(simulate(candidate, load, promise, draws=draws, seed=seed, tell=tell))
     by_cost = priced(found)
+    rest = found[len(best) :]
     best.sort(key=lambda each: ranking(each, promise, by_cost=by_cost))
-    return best, found[simulated:], lost
+    return best, rest, lost
 
 
 def ranking(

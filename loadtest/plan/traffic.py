@@ -54,6 +54,19 @@ class Load:
         sigma = math.sqrt(math.log1p(self.spread**2))
         return self.shape.prompt_tokens * math.exp(LONG_Z * sigma - sigma**2 / 2)
 
+    def within(self, context: int) -> Load:
+        """Return the load with a spread of drawn lengths that is small enough for their longest requests to fit a
+        context. Servers refuse longer ones, so a mean that was measured is one of requests that fit.
+        """
+        if self.trace or self.pairs or not self.spread or self.longest <= context:
+            return self
+        low, high = 0.0, self.spread
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _longest(self.shape, middle) <= context else (low, middle)
+        name = f"{self.name}, which spread by {low:.2f} of their mean, as the context of {context:,} allows"
+        return replace(self, name=name, spread=low, longest=_longest(self.shape, low))
+
     def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
         """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
         if self.trace:
@@ -83,13 +96,17 @@ def steady_load(
         raise SettingsError(f"spread must be 0 to 3, got {spread:g}")
     if not 0 <= prefix_hit < 1:
         raise SettingsError(f"prefix-hit must be at least 0 and below 1, got {prefix_hit:g}")
-    sigma = math.sqrt(math.log1p(spread**2))
-    longest = (prompt_tokens + output_tokens) * math.exp(2.33 * sigma - sigma**2 / 2)
     name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens"
     if prefix_hit:
         name += f", {prefix_hit:.0%} of each prompt in the prefix cache"
     shape = Shape(prompt_tokens, output_tokens, prefix_hit * prompt_tokens)
-    return Load(name, rate, shape, math.ceil(longest), spread=spread, prefix_hit=prefix_hit)
+    return Load(name, rate, shape, _longest(shape, spread), spread=spread, prefix_hit=prefix_hit)
+
+
+def _longest(shape: Shape, spread: float) -> int:
+    """Return the prompt and output tokens that one drawn request in a hundred exceeds."""
+    sigma = math.sqrt(math.log1p(spread**2))
+    return math.ceil((shape.prompt_tokens + shape.output_tokens) * math.exp(LONG_Z * sigma - sigma**2 / 2))
 
 
 USUAL = Shape(1000.0, 250.0)

@@ -60,6 +60,11 @@ class Gpu:
         """Whether accelerators reach each other over PCIe only."""
         return self.domain > 1 and self.link <= _SLOW_LINK
 
+    @property
+    def has_bf16(self) -> bool:
+        """Whether it multiplies bfloat16. Those before Ampere take other 16-bit floats, and engines must be told."""
+        return self.name not in ("t4", "v100")
+
     def reduce_bandwidth(self, ranks: int) -> float:
         """Return the bandwidth at which so many accelerators reduce. Measured on two cards behind PCIe it is half of
         the part that NVLink reaches.

@@ -13,6 +13,7 @@ import tomli_w
 from cluster.errors import SettingsError
 from cluster.settings.pools import PoolSettings
 from loadtest.plan.engine.architectures import KNOWN, load_shape
+from loadtest.plan.engine.gpus import GPUS
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 
@@ -45,6 +46,10 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
         "max_num_batched_tokens": max(32, operation.step_tokens, operation.batch),
         **_quantization(engine.precision, model),
     }
+    if engine.kv_element_bytes < 2:
+        vllm["kv_cache_dtype"] = "fp8"
+    if engine.gpu in GPUS and not GPUS[engine.gpu].has_bf16:
+        vllm["dtype"] = "float16"
     slo = {"ttft_p99_s": promise.ttft_p99_s}
     if math.isfinite(promise.policy_itl_s):
         slo["itl_p95_s"] = promise.policy_itl_s

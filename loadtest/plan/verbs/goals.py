@@ -15,6 +15,7 @@ from rich.text import Text
 from cluster.errors import SettingsError
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
+from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.goals.budget import BudgetPlan, affordable, served, why_not
 from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
 from loadtest.plan.goals.offline import OfflinePlan, offline
@@ -105,11 +106,11 @@ def finish_by(options: argparse.Namespace) -> int:
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
-        _show_offline(found, options)
+        _show_offline(found, options, [f"{each.name}: {each.why}" for each in (*offer.rejected, *lost)])
     return 0 if found else INFEASIBLE
 
 
-def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace) -> None:
+def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace, lost: Sequence[str]) -> None:
     console = screen()
     table = Table(title=f"{options.requests:,} requests in {options.deadline:g} hours, the cheapest first")
     add_columns(table, "replicas", "GPUs", "hours", "output tokens/s", "cost", "batch", words=("replicas",))
@@ -127,6 +128,8 @@ def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace) -> 
         print_table(table, console)
     else:
         console.print("[red]Infeasible:[/] no engine that was looked at can do this work.", highlight=False)
+        for text in lost:
+            console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
 
 
 def share_fleet(options: argparse.Namespace) -> int:
@@ -138,33 +141,37 @@ def share_fleet(options: argparse.Namespace) -> int:
     parts = [Also(options.model, load_of(options, None)), *(also(text, options.spread) for text in options.also)]
     if len({part.model for part in parts}) < len(parts):
         raise SettingsError("also: each model must be named once")
-    promise, planned = promise_of(options), dict[str, Sequence[SimulatedCandidate]]()
+    promise, planned, lost = promise_of(options), dict[str, Sequence[SimulatedCandidate]](), list[str]()
     with messages().status("fleet") as status:
         for part in parts:
-            offer = offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), part.load)
+            load = part.load.within(load_shape(part.model).context)
+            offer = offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load)
             best: list[SimulatedCandidate] = []
             # The best of each kind, because the fleet has one.
             for gpu in dict.fromkeys(engine.gpu for engine in offer.engines):
                 here = [engine for engine in offer.engines if engine.gpu == gpu]
-                best += plan(
+                found_here, _, impossible = plan(
                     here,
-                    part.load,
+                    load,
                     promise,
                     simulated=1,
                     draws=options.draws,
                     seed=options.seed,
                     tell=lambda text, model=part.model: status.update(escape(f"{model}: {text}")),  # type: ignore[misc]
-                )[0]
+                )
+                best += found_here
+                lost += [f"{part.model}: {each.name}: {each.why}" for each in impossible]
+            lost += [f"{part.model}: {each.name}: {each.why}" for each in offer.rejected]
             planned[part.model] = best
     found = fleets(planned)
     if options.json:
         sys.stdout.write(json.dumps({"fleets": [each.as_json() for each in found]}, indent=2) + "\n")
     else:
-        _show_fleets(found, options)
+        _show_fleets(found, options, lost)
     return 0 if found else INFEASIBLE
 
 
-def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace) -> None:
+def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace, lost: Sequence[str]) -> None:
     console = screen()
     table = Table(title="All models on accelerators of one kind, the best first")
     add_columns(table, "accelerator", "GPUs", "cost per hour", "replicas", words=("accelerator", "replicas"))
@@ -176,6 +183,8 @@ def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace) -> Non
         console.print(
             "[red]Infeasible:[/] no kind of accelerator that was looked at serves all of them.", highlight=False
         )
+        for text in lost:
+            console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
 
 
 def _parts(parts: Mapping[str, SimulatedCandidate]) -> str:

@@ -256,7 +256,8 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
     if options.embeddings:
         # The vector comes with the step that reads the text's end.
         output = 1.0
-    return steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
+    load = steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
+    return load.within(load_shape(options.model).context) if options.model else load
 
 
 def _check_load(options: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from loadtest.plan.goals.fleet import also, fleets
 from loadtest.plan.goals.offline import PATIENT, offline
 from loadtest.plan.goals.settings import pool_of, values_of, write
 from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
+from loadtest.plan.report import engine_flags
 from loadtest.plan.search import Candidate, SimulatedCandidate
 from loadtest.plan.traffic import steady_load
 from loadtest.plan.trial import Range, Ranges
@@ -120,6 +121,15 @@ def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
     values = yaml.safe_load(second.read_text())
     assert values_of("qwen3-32b", pool) == values
     assert {"min": 6, "max": 12} == values["pools"]["qwen3-32b"]["workers"]
+
+
+def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
+    """With a cache of 16 bits half of the sequences would fit, and a T4 multiplies no bfloat16."""
+    planned = Candidate(replace(ENGINE, gpu="t4", kv_element_bytes=1.0), run(), 1)
+    settings = PoolSettings.model_validate(pool_of(planned, PROMISE, "Qwen/Qwen3-32B"))
+    assert ("fp8", "float16") == (settings.vllm.kv_cache_dtype, settings.vllm.dtype)
+    assert "--kv-cache-dtype fp8 --dtype half" in engine_flags(planned)
+    assert "dtype" not in engine_flags(Candidate(ENGINE, run(), 1))
 
 
 @pytest.mark.parametrize(
