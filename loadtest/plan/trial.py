@@ -56,6 +56,9 @@ class EngineTimes(StepTimes):
 
     engine: StepPrior = field(default_factory=lambda: StepPrior(StepModel(0.0, 0.0, 0.0), 0.0))
 
+    def times(self, factor: float) -> EngineTimes:
+        return replace(self, engine=self.engine.times(factor, factor, factor))
+
     def one(self, tokens: int, kv_tokens: int) -> float:
         return self.engine.step(tokens, tokens, kv_tokens)
 

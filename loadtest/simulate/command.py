@@ -39,7 +39,7 @@ from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of
 from loadtest.simulate.results.simulated import Simulated
-from loadtest.simulate.setup import Setup, Slo
+from loadtest.simulate.setup import Death, Setup, Slo, SlowNodes
 from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
 from router.affinity import Affinity
@@ -85,13 +85,15 @@ def run_simulate(options: argparse.Namespace) -> int:
     title, made_by = _title(trace, options), origin()
     if options.json:
         more = {} if tuned is None else tuned.as_json()
-        sys.stdout.write(json_text({**figures.as_json(), **more, "origin": made_by}))
+        sys.stdout.write(json_text({**figures.as_json(), **more, "notes": notes_of(setup), "origin": made_by}))
     else:
         screen().print(table_of(figures, title, _slo(setup)))
         if tuned is not None:
             screen().print(escape(tuned.words), highlight=False, soft_wrap=True)
+        for note in notes_of(setup):
+            screen().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
     # The pictures come last, so that one that can't be drawn or written costs no figures.
-    load = [*_load(options, setup), *([] if tuned is None else [tuned.words])]
+    load = [*_load(options, setup), *notes_of(setup), *([] if tuned is None else [tuned.words])]
     _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
     return MISSED if tuned is not None and tuned.found.best is None else 0
 
@@ -177,6 +179,19 @@ def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
         f"{setup.overhead_steps:g} steps more.",
         f"SLO of a request: {_slo(setup)}.",
     ]
+
+
+def notes_of(setup: Setup) -> list[str]:
+    """Say what parts of a run are not held to measurements."""
+    notes = []
+    if setup.deaths:
+        dead = counted(sum(death.replicas for death in setup.deaths), "replica")
+        notes.append(f"{dead} die; what a death costs besides the lost work and a cold start is not measured.")
+    if setup.slow.replicas:
+        slow = counted(setup.slow.replicas, "replica")
+        how = f"{slow} at first with steps {setup.slow.factor:g} times as long"
+        notes.append(f"{how}; that all parts of a step are slower alike is not measured.")
+    return notes
 
 
 def _slo(setup: Setup) -> str:
@@ -265,6 +280,8 @@ def setup_of(options: argparse.Namespace) -> Setup:
         default_class=RequestClass[options.request_class.upper()],
         cold_start_s=options.cold_start,
         standby=_standby(options),
+        deaths=tuple(Death(at_s, count) for at_s, count in options.die),
+        slow=SlowNodes(*options.slow) if options.slow else SlowNodes(),
         prefix_cache=not options.no_prefix_cache,
         scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,

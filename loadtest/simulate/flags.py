@@ -57,6 +57,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="refuse requests that can't start in this time, at once where the estimated wait is longer (0: never)",
     )
     pool.add_argument("--seed", type=int, metavar="N", default=1, help="seed of all random draws (default %(default)s)")
+    pool.add_argument(
+        "--die",
+        type=_deaths,
+        metavar="SECONDS[:N],...",
+        default=(),
+        help="when replicas die, and how many of the oldest ready ones (default 1); they are replaced",
+    )
+    pool.add_argument(
+        "--slow",
+        type=_slow,
+        metavar="N:FACTOR",
+        help="the first N replicas that start are on slow nodes: their steps take FACTOR times as long",
+    )
     engine = parser.add_argument_group(
         "engine", "a step takes base + per-token * tokens + per-kv-token * tokens of context that it reads"
     )
@@ -147,6 +160,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "penstock simulate --trace sample --max-num-seqs 8 --base-ms 40 --cold-start 60 --html run.html",
     )
     parser.set_defaults(run=_simulate)
+
+
+def _deaths(text: str) -> tuple[tuple[float, int], ...]:
+    """Read when replicas die, such as 600 or 600:2,1200."""
+    found = []
+    for part in text.split(","):
+        at, colon, count = part.partition(":")
+        found.append((time_from_zero(at), int(whole(1, MOST_REPLICAS)(count)) if colon else 1))
+    return tuple(found)
+
+
+def _slow(text: str) -> tuple[int, float]:
+    """Read slow nodes, such as 2:1.5."""
+    count, colon, factor = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"must be a number of replicas and a factor such as 2:1.5, got {text!r}")
+    return int(whole(1, MOST_REPLICAS)(count)), up_to(1_000)(factor)
 
 
 def _attainment(text: str) -> float:

@@ -30,6 +30,15 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowNodes:
+    """Replicas on slow nodes: the first ones that start."""
+
+    replicas: int = 0
+    factor: float = 1.0
+    """How many times as long their steps take."""
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """Setup of the simulated cluster. Times in seconds."""
 
@@ -58,6 +67,8 @@ class Setup:
     standby: StandbyLimits = field(default_factory=StandbyLimits)
     """Standbys of a policy that keeps some. A wake-up takes the seconds that are assumed here."""
     deaths: tuple[Death, ...] = ()
+    slow: SlowNodes = field(default_factory=SlowNodes)
+    """Policies know the step model of the others."""
     late_last: bool = True
     """Whether requests of `default_class` that can no longer keep `slo` let others pass, as with `queue.late_last`."""
     prefix_cache: bool = True

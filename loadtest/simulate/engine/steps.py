@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import Experts
 from cluster.settings import SimSettings
@@ -22,6 +22,15 @@ class StepTimes:
     def of(cls, settings: SimSettings) -> StepTimes:
         """Return the step model of the simulated engine's settings, without its time_scale."""
         return cls(settings.base_ms / 1e3, settings.per_token_us / 1e6, settings.per_kv_token_us / 1e6)
+
+    def times(self, factor: float) -> StepTimes:
+        """Return the model of an engine that takes `factor` times as long."""
+        return replace(
+            self,
+            base_s=factor * self.base_s,
+            per_token_s=factor * self.per_token_s,
+            per_kv_token_s=factor * self.per_kv_token_s,
+        )
 
     def one(self, tokens: int, kv_tokens: int) -> float:
         """Return the seconds of one step."""
@@ -58,6 +67,15 @@ class ExpertTimes(StepTimes):
     experts_s: float = 0.0
     """Seconds to read all experts."""
     experts: Experts = _ONE
+
+    def times(self, factor: float) -> ExpertTimes:
+        return replace(
+            self,
+            base_s=factor * self.base_s,
+            per_token_s=factor * self.per_token_s,
+            per_kv_token_s=factor * self.per_kv_token_s,
+            experts_s=factor * self.experts_s,
+        )
 
     def one(self, tokens: int, kv_tokens: int) -> float:
         linear = self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens

@@ -10,6 +10,7 @@ from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import FastPolicy
 from loadtest.simulate.engine.replica import SimReplica
 from loadtest.simulate.engine.steps import StepTimes
+from loadtest.simulate.setup import SlowNodes
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 
@@ -104,6 +105,8 @@ class Fleet:
         """Replicas that are to serve."""
         self.standby = 0
         """Replicas that are to stand by beside them."""
+        self.slow = SlowNodes()
+        """Those whose steps take longer."""
         self.wake_s = 20.0
         """Duration of a wake-up."""
         self.changes: list[tuple[float, int]] = []
@@ -195,7 +198,10 @@ class Fleet:
 
     def _start(self, now: float, ready_at: float) -> Member:
         name = f"r{next(self._numbers)}"
-        replica = SimReplica(name, self._engine, self._block_tokens, self._times, whole_log=self._whole_logs)
+        times = self._times
+        if self.slow.replicas > int(name[1:]):
+            times = (times or StepTimes.of(self._engine)).times(self.slow.factor)
+        replica = SimReplica(name, self._engine, self._block_tokens, times, whole_log=self._whole_logs)
         replica.state = ReplicaState.STARTING
         member = self.members[replica.name] = Member(replica, now, ready_at)
         return member

@@ -107,7 +107,7 @@ class Simulation:
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None)
         self._tally = GapTally()
         self._watch = PoolWatch(setup, self._fleet, told=slow is not None)
-        self._fleet.wake_s = setup.standby.wake_s
+        self._fleet.wake_s, self._fleet.slow = setup.standby.wake_s, setup.slow
         self._random = random.Random(setup.seed)
         block = blocks or setup.engine.block_size
         self._traffic = Traffic(

@@ -368,3 +368,36 @@ def test_every_policy_has_a_dial(rising: Path, capsys: pytest.CaptureFixture[str
     status, out, err = run(capsys, *flags, *first)
     assert 0 == status, err
     assert json.loads(out)["tuned"]["best"]["attainment"] >= 0.5
+
+
+def test_nodes_fail_and_are_slow(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def figures(*flags: str) -> dict[str, object]:
+        status, out, err = run(capsys, "--trace", trace, "--policy", "static", "--replicas", "2", *flags, "--json")
+        assert 0 == status, err
+        return dict(json.loads(out))
+
+    plain, slow, dying = figures(), figures("--slow", "1:4"), figures("--die", "5,8:2", "--cold-start", "2")
+    assert [] == plain["notes"]
+    assert plain["itl_s"]["mean"] < slow["itl_s"]["mean"]  # type: ignore[index]
+    assert "1 replica at first with steps 4 times as long" in slow["notes"][0]  # type: ignore[index]
+    assert plain["e2e_s"]["mean"] < dying["e2e_s"]["mean"]  # type: ignore[index]
+    assert "3 replicas die" in dying["notes"][0]  # type: ignore[index]
+    assert "scripts" in str(dying["queue"])
+    assert plain["completed"] == slow["completed"] == dying["completed"] == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--slow", "2"), "--slow: must be a number of replicas and a factor such as 2:1.5, got '2'"),
+        (("--slow", "0:2"), "--slow: must be a whole number of at least 1, got '0'"),
+        (("--die", "-5"), "--die: "),
+        (("--die", "5:0"), "--die: must be a whole number of at least 1, got '0'"),
+    ],
+)
+def test_wrong_nodes_are_named(
+    trace: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str
+) -> None:
+    status, out, err = run(capsys, "--trace", trace, *flags)
+    assert (2, "") == (status, out)
+    assert words in " ".join(err.split())
