@@ -169,7 +169,10 @@ class CellQueue:
         if submitted.known is not None:
             seen.entries.drop(entry.request_id)
         position = seen.position(cell, submitted.position) if submitted.position else 0
-        return replace(submitted, position=position, marks=seen.marks(cell, submitted.marks))
+        marks = seen.marks(cell, submitted.marks)
+        if (position, marks) == (submitted.position, submitted.marks):
+            return submitted
+        return replace(submitted, position=position, marks=marks)
 
     def _place(self, entry: QueueEntry) -> int:
         if pinned(entry):
@@ -180,7 +183,8 @@ class CellQueue:
     def _part(self, entry: QueueEntry) -> Quota:
         """Return an entry's quota with its cell's part of the bound on how many entries of its tenant wait."""
         most, count = entry.quota.max_waiting, self._layout.count
-        if not most or pinned(entry) or count == 1:
+        # In a pool with a short line no tenant is near its bound.
+        if not most or count == 1 or self.seen.most_waiting * 2 * count < most or pinned(entry):
             return entry.quota
         return replace(entry.quota, max_waiting=-(-most // count))
 

@@ -155,6 +155,11 @@ class CellsSeen:
         """Pool time, as last heard."""
         return max((reply.time_ms for reply in self._replies.values()), default=0)
 
+    @property
+    def most_waiting(self) -> int:
+        """Waiting entries, if all that this router has sent since waits."""
+        return self.waiting + sum(self._sent.values())
+
     def sent(self, cell: int) -> None:
         """Count an entry that goes to a cell."""
         self._sent[cell] = self._sent.get(cell, 0) + 1
