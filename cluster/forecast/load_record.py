@@ -34,6 +34,15 @@ class LoadRecord:
         if slot > self._newest - SLOTS:
             self._values[slot % SLOTS] = value
 
+    def back_to(self, slot: int) -> None:
+        """Forget the slots after this one: a clock that was ahead must not block the ring until it is that time."""
+        if self._newest is None or self._newest <= slot:
+            return
+        for later in range(max(slot + 1, self._newest - SLOTS + 1), self._newest + 1):
+            self._values[later % SLOTS] = _UNKNOWN
+        # What is left of a ring that was further ahead than it is long is nothing.
+        self._newest = slot if self._newest - slot < SLOTS else None
+
     def value(self, slot: int) -> float | None:
         """Return a slot's value; None where it is unknown."""
         if self._newest is None or not self._newest - SLOTS < slot <= self._newest:
@@ -70,6 +79,7 @@ class LoadRecord:
 
     @property
     def newest(self) -> int | None:
+        """Number of the newest slot; None for an empty record."""
         return self._newest
 
     @classmethod
@@ -81,6 +91,8 @@ class LoadRecord:
         """
         found = array("f")
         found.frombytes(values)
+        if newest is not None and not isinstance(newest, int):
+            raise ValueError(f"the newest slot is a number, got {newest!r}")
         if len(found) != SLOTS:
             raise ValueError(f"a record of load has {SLOTS} values, got {len(found)}")
         record = cls()

@@ -111,6 +111,7 @@ class PoolForecast:
 
     def _begin(self, minute: int) -> None:
         """Start anew after a gap, or where the clock was set back. Record and errors stay."""
+        self.record.back_to(int(minute * MINUTE_S // SLOT_S))
         self._minutes.clear()
         self._pending.clear()
         self.outlook = None

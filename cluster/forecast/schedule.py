@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 _STEP_S = 60.0
@@ -23,6 +23,8 @@ class ScheduledTime:
     zone: str
     """Name of a time zone, whose clock changes count."""
     replicas: int
+    dates: frozenset[date] = frozenset()
+    """Dates on which it starts, in place of the days; empty for every week."""
 
     def holds(self, at: float) -> bool:
         """Return whether it is that time.
@@ -31,10 +33,14 @@ class ScheduledTime:
             at: seconds since the epoch.
         """
         local = datetime.fromtimestamp(at, zone_of(self.zone))
-        now, today, yesterday = local.time(), local.weekday(), (local.weekday() - 1) % 7
+        now, today = local.time(), local.date()
         if self.start < self.end:
-            return today in self.days and self.start <= now < self.end
-        return (today in self.days and now >= self.start) or (yesterday in self.days and now < self.end)
+            return self._starts_on(today) and self.start <= now < self.end
+        yesterday = today - timedelta(days=1)
+        return (self._starts_on(today) and now >= self.start) or (self._starts_on(yesterday) and now < self.end)
+
+    def _starts_on(self, day: date) -> bool:
+        return day in self.dates if self.dates else day.weekday() in self.days
 
     def __str__(self) -> str:
         return f"from {self.start:%H:%M} to {self.end:%H:%M} {self.zone}"

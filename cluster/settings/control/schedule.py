@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import time
+from datetime import date, time
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -36,6 +36,8 @@ class ScheduleSettings(Section):
     """Fewest replicas in that time."""
     days: tuple[Day, ...] = Field(default=DAYS, min_length=1)
     """Days on which it begins: "mon", "tue", "wed", "thu", "fri", "sat", "sun"."""
+    dates: tuple[date, ...] = Field(default=(), max_length=366)
+    """Dates on which it begins, as YYYY-MM-DD, in place of `days`: a launch, or a job that was announced."""
     time_zone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
     """Time zone of both times, as "Europe/Berlin"; changes of its clock count."""
 
@@ -44,4 +46,4 @@ class ScheduleSettings(Section):
         """The same for the autoscaler."""
         days = frozenset(map(DAYS.index, self.days))
         start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
-        return ScheduledTime(start, end, days, self.time_zone, self.min_replicas)
+        return ScheduledTime(start, end, days, self.time_zone, self.min_replicas, frozenset(self.dates))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from cluster.autoscaler.ahead.foresight import REFERENCE, Foresight
 from cluster.control.replica_rules import SlowRules
+from cluster.control.settings import ControlMode
+from cluster.forecast.pool_forecast import PoolForecast
 from cluster.standby.rule import StandbyLimits
+from loadtest.benchmarks.autoscaler.courses import Course, record_of
 from loadtest.benchmarks.autoscaler.oracle import ReplicaSchedule, plan
-from loadtest.benchmarks.autoscaler.scenarios import PEAK_REPLICAS, Case, ContestScenario
+from loadtest.benchmarks.autoscaler.scenarios import PEAK_REPLICAS, Case, ContestScenario, true_model, work_of
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastPolicy, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
@@ -26,6 +31,8 @@ from loadtest.simulate.results.figures import figures_of
 from penstock.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
+PRESENT = "penstock present"
+"""Penstock without the record of what came before."""
 TUNED = "penstock tuned"
 """Penstock with a dial of its own, as the other policies have."""
 STANDBYS = ((1.0, 0), (0.3, 0), (0.1, 0), (0.1, 4))
@@ -74,9 +81,29 @@ def _model(case: Case) -> Dynamo:
     return Dynamo(model, float(engine.max_num_seqs), step_tokens=engine.max_num_batched_tokens)
 
 
-def _penstock(case: Case, dial: float) -> SlowPolicy:
+def _present(case: Case, dial: float) -> PenstockSlow:
     rules = SlowRules(fill=dial) if dial else None
     return penstock_slow(case.setup, case.point, error=case.scenario.model_error, rules=rules)
+
+
+def _penstock(case: Case, dial: float) -> SlowPolicy:
+    """Make the policy with the record of what came before, where that is known."""
+    policy, course = _present(case, dial), case.course
+    if course is not None:
+        policy.foresight = Foresight(case.scenario.name, ControlMode.ACTIVE, forecast=_record(case, course))
+        policy.began_at = course.at - case.span.lead_s
+    return policy
+
+
+def _record(case: Case, course: Course) -> PoolForecast:
+    """Return the record of the time before a load, at the load's own scale."""
+    span, engine = case.span, case.setup.engine
+    unit = true_model(engine).gpu_seconds(REFERENCE, float(engine.max_num_seqs), engine.max_num_batched_tokens)
+    works = [work_of(each, engine) / unit for each in case.trace]
+    moments = range(-int(span.lead_s), int(span.seconds))
+    expected = statistics.fmean(course.rate(float(moment)) for moment in moments)
+    per_rate = sum(works) / span.whole_s / expected
+    return record_of(course, per_rate, statistics.fmean(works), case.setup.cold_start_s, case.seed)
 
 
 def _oracle(prompts_first: bool) -> Policy:
@@ -126,6 +153,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("penstock-fast", _COUNTS, fast=True, model=True, waits=False),
         Policy("penstock-slow", (), _penstock, model=True),
         Policy("penstock", (), _penstock, fast=True, model=True),
+        Policy(PRESENT, (), _present, fast=True, model=True, on_request=True),
         Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
         *(
             Policy(

@@ -8,7 +8,6 @@ with themselves at random shifts. A seed draws both.
 from __future__ import annotations
 
 import bisect
-import csv
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,15 @@ from pathlib import Path
 from cluster.control.step_model import Shape, StepModel
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
+from loadtest.benchmarks.autoscaler.courses import (
+    SERIES,
+    SERIES_ROW_S,
+    Course,
+    CourseMaker,
+    office_hours,
+    second_week,
+    series_rates,
+)
 from loadtest.simulate.autoscalers.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest, read_trace
@@ -96,6 +104,8 @@ class ContestScenario:
     """Part of the requests of class BATCH, which has no SLO."""
     lead_s: float = LEAD_S
     """Load before the counted time. Whether a load is bursty shows after half an hour of it at the earliest."""
+    course: CourseMaker | None = None
+    """Course over weeks that the load is a part of; None where nothing is known of the past."""
 
     @property
     def load(self) -> str:
@@ -113,6 +123,8 @@ class Case:
     trace: list[TraceRequest]
     setup: Setup
     point: OperatingPoint
+    course: Course | None = None
+    """Course that the load is a part of; None where nothing is known of the past."""
 
 
 def case(scenario: ContestScenario, seed: int, span: Span, data: Path) -> Case:
@@ -138,7 +150,10 @@ def case(scenario: ContestScenario, seed: int, span: Span, data: Path) -> Case:
         # compared for the same work.
         relief=False,
     )
-    return Case(scenario, seed, span, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}))
+    # The same source that the load's own draw began with.
+    source = random.Random(f"{scenario.load} {seed}")
+    course = scenario.course(source, span.seconds, data) if scenario.course is not None else None
+    return Case(scenario, seed, span, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}), course)
 
 
 def work_of(request: TraceRequest, engine: SimSettings) -> float:
@@ -228,13 +243,12 @@ def _even(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
 
 FASTER = 6.0
 """Factor of the 14-day series' speed, where it is not played at its own pace."""
-_SERIES_ROW_S = 600.0
 
 
 def _series(rnd: random.Random, span: Span, data: Path, faster: float = FASTER) -> list[TraceRequest]:
     """Take a window of the 14-day series, thinned."""
-    rates = _rates(data / "servegen_language_m-large_rate_10min.csv")
-    lead, rows = (faster * part / _SERIES_ROW_S for part in (span.lead_s, span.seconds))
+    rates = series_rates(data / SERIES)
+    lead, rows = (faster * part / SERIES_ROW_S for part in (span.lead_s, span.seconds))
     start = rnd.uniform(lead, len(rates) - rows - 2)
     top = max(rates[int(start - lead) : int(start + rows) + 2])
 
@@ -288,12 +302,14 @@ def _on_off(on_s: float, off_s: float) -> Callable[[random.Random, Span, Path], 
     return make
 
 
-@cache
-def _rates(path: Path) -> list[float]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    column = next(name for name in rows[0] if "rate" in name.lower() or "req" in name.lower())
-    return [float(row[column]) for row in rows]
+def _on(course: CourseMaker) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
+    def make(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+        rate = course(rnd, span.seconds, data).rate
+        moments = range(-int(span.lead_s), int(span.seconds) + 1, 15)
+        top = max(rate(float(moment)) for moment in moments)
+        return _drawn(lambda place: rate(place * span.seconds) / top, rnd, span, data)
+
+    return make
 
 
 SCENARIOS = (
@@ -314,5 +330,7 @@ SCENARIOS = (
     ContestScenario("bursts CV 10", _bursts(10.0), lead_s=BURSTY_LEAD_S),
     ContestScenario("bursts CV 15", _bursts(15.0), lead_s=BURSTY_LEAD_S),
     ContestScenario("on and off", _on_off(150.0, 300.0), lead_s=BURSTY_LEAD_S),
+    ContestScenario("second week", _on(second_week), course=second_week),
+    ContestScenario("office hours", _on(office_hours), course=office_hours),
 )
 """All scenarios. Those whose names have the same beginning share their loads."""

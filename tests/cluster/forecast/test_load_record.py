@@ -36,6 +36,23 @@ def test_an_older_slot_is_filled_in_and_one_beyond_the_ring_is_not() -> None:
     assert [2.0, None, 1.0] == [record.value(slot) for slot in (20, 5, SLOTS + 10)]
 
 
+def test_a_clock_that_was_ahead_does_not_block_the_ring() -> None:
+    record = LoadRecord()
+    for slot in (100, 101, 150):
+        record.put(slot, float(slot))
+    record.back_to(120)
+    assert [(100, 100.0), (101, 101.0)] == list(record.known())
+    record.put(90_000, 3.0)
+    record.back_to(121)
+    assert [] == list(record.known()), "the ring is shorter than that clock was ahead"
+    record.put(121, 5.0)
+
+    assert [(121, 5.0)] == list(record.known())
+    record.back_to(121)
+    record.back_to(500)
+    assert [(121, 5.0)] == list(record.known())
+
+
 def test_the_load_around_a_time_is_a_weighted_mean_of_its_neighbours() -> None:
     record = LoadRecord()
     for slot, value in enumerate((1.0, 2.0, 6.0, 8.0), 50):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import pytest
@@ -60,6 +60,22 @@ def test_equal_ends_are_a_day() -> None:
 
     assert [False, True, True, False] == [
         day.holds(at(when)) for when in ("2026-11-27 05:59", "2026-11-27 06:00", "2026-11-28 05:59", "2026-11-28 06:00")
+    ]
+
+
+def test_a_date_is_in_place_of_the_days() -> None:
+    """Friday 27 November, and the night that follows it."""
+    launch = ScheduledTime(time(20), time(4), WEEK, "UTC", 3, frozenset({date(2026, 11, 27)}))
+
+    assert [False, True, True, False, False] == [
+        launch.holds(at(when))
+        for when in (
+            "2026-11-26 21:00",
+            "2026-11-27 21:00",
+            "2026-11-28 03:59",
+            "2026-11-28 04:00",
+            "2026-11-28 21:00",
+        )
     ]
 
 
@@ -130,6 +146,7 @@ def test_no_replica_of_a_schedule_is_removed() -> None:
         ({"days": ["monday"]}, "days"),
         ({"days": []}, "days"),
         ({"min_replicas": 0}, "min_replicas"),
+        ({"dates": ["27.11.2026"]}, "dates"),
         ({"time_zone": "Europe/Nowhere"}, "no time zone of this name is known here: 'Europe/Nowhere'"),
         ({"min_replicas": 21}, r"schedule.0.min_replicas must be at most max_replicas = 20, got 21"),
     ],
@@ -140,8 +157,9 @@ def test_a_wrong_schedule_is_refused_with_its_field(change: dict[str, Any], told
 
 
 def test_settings_become_the_times_of_the_policy() -> None:
-    made = settings(days=["mon", "fri"], time_zone="Europe/Berlin")
+    made = settings(days=["mon", "fri"], time_zone="Europe/Berlin", dates=["2026-12-24"])
+    dates = frozenset({date(2026, 12, 24)})
 
-    assert ScheduledTime(time(9), time(17), frozenset({0, 4}), "Europe/Berlin", 8) == made.schedule[0].value
+    assert ScheduledTime(time(9), time(17), frozenset({0, 4}), "Europe/Berlin", 8, dates) == made.schedule[0].value
     assert AutoscaleSettings.model_validate_json(made.model_dump_json()) == made
     assert datetime(2026, 11, 27, 9, tzinfo=UTC).timestamp() == at("2026-11-27 09:00")
