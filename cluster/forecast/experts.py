@@ -62,18 +62,25 @@ def _trend(minutes: int) -> Expert:
     return expect
 
 
-def _shape(period_s: float, periods: int) -> Expert:
-    """Scale the change at the same time of earlier periods to the present level. It counts by how much it exceeds the
-    scatter between periods: where they do not agree there is no pattern, and the level stays.
-    """
+@dataclass(frozen=True, slots=True)
+class DailyShape:
+    """Expert that scales the change at the same time of earlier periods to the present level."""
 
-    def expect(past: KnownLoad, ahead: int) -> float | None:
-        # The level is that of its middle.
-        then, level = past.at - 30.0 * LEVEL_MINUTES, past.lately(LEVEL_MINUTES)
+    period_s: float
+    periods: int
+    """Earlier periods that are looked at."""
+
+    def change(self, past: KnownLoad, ahead: int, minutes: int) -> float | None:
+        """Return the factor on the mean of the last `minutes` that earlier periods foretell in `ahead` minutes. It
+        counts by how much it exceeds the scatter between periods: where they do not agree there is no pattern. None
+        where no period is known.
+        """
+        # A mean is that of its middle.
+        then, soon = past.at - 30.0 * minutes, past.at + 60.0 * ahead
         changes = []
-        for number in range(1, periods + 1):
-            was = past.record.around(then - number * period_s)
-            became = past.record.around(past.at + 60.0 * ahead - number * period_s)
+        for number in range(1, self.periods + 1):
+            was = past.record.around(then - number * self.period_s)
+            became = past.record.around(soon - number * self.period_s)
             if was and became:
                 changes.append(math.log(became / was))
         if not changes:
@@ -81,9 +88,11 @@ def _shape(period_s: float, periods: int) -> Expert:
         mean = statistics.fmean(changes)
         spread = (USUAL_SCATTER**2 + sum((each - mean) ** 2 for each in changes)) / len(changes)
         doubt = spread / len(changes)
-        return _bounded(level * math.exp(mean * mean**2 / (mean**2 + doubt)) if mean else level, level)
+        return _bounded(math.exp(mean * mean**2 / (mean**2 + doubt)), 1.0) if mean else 1.0
 
-    return expect
+    def __call__(self, past: KnownLoad, ahead: int) -> float | None:
+        change = self.change(past, ahead, LEVEL_MINUTES)
+        return None if change is None else change * past.lately(LEVEL_MINUTES)
 
 
 def _bounded(value: float, level: float) -> float:
@@ -93,7 +102,7 @@ def _bounded(value: float, level: float) -> float:
 PRESENT = "present"
 LEVEL = f"{LEVEL_MINUTES} minutes"
 """The level that shapes are scaled to."""
-SHAPES = ("time of day", "time of week")
+SHAPES: Mapping[str, DailyShape] = {"time of day": DailyShape(DAY_S, 7), "time of week": DailyShape(WEEK_S, 3)}
 EXPERTS: Mapping[str, Expert] = {
     PRESENT: _present,
     "5 minutes": _level(5),
@@ -102,7 +111,6 @@ EXPERTS: Mapping[str, Expert] = {
     "40 minutes": _level(40),
     "trend of 20 minutes": _trend(20),
     "trend of 40 minutes": _trend(40),
-    SHAPES[0]: _shape(DAY_S, 7),
-    SHAPES[1]: _shape(WEEK_S, 3),
+    **SHAPES,
 }
 """Experts by name. Today's policy is one of them, so a blend that learns can't be worse for long."""

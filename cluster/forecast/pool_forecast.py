@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
 import msgpack
 
 from cluster.forecast.blend import BlendRules, ExpertRecord, blended, weights_of
-from cluster.forecast.experts import EXPERTS, LEVEL, LEVEL_MINUTES, PRESENT, SHAPES, KnownLoad
+from cluster.forecast.experts import EXPERTS, LEVEL, PRESENT, SHAPES, KnownLoad
 from cluster.forecast.load_record import SLOT_S, LoadRecord
 
 MINUTE_S = 60.0
@@ -21,6 +21,11 @@ MOST_GAP = 5
 BLEND = "blend"
 _JUDGED_OVER = 10
 """Minutes of load that a forecast is compared with: a replica that is ordered now serves at least for so long."""
+
+_SOONER_MINUTES = 2
+"""Minutes that a replica should be ready before a rise. The record tells its time no more exactly."""
+_STEADY_MINUTES = 5
+"""Longest time that the replica policy averages the present load over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +163,30 @@ class PoolForecast:
             self.outlook = None
             return
         self._pending.append((minute + ahead + _JUDGED_OVER - 1, {**found, BLEND: expected}))
-        soon = [_ask(past, ahead + more) for more in (start, 2 * start)]
-        skill = self._skill(BLEND, PRESENT)
-        self.outlook = Outlook(
-            expected, MINUTE_S * ahead, skill, self._pattern(past.lately(LEVEL_MINUTES), found, soon), weights, found
-        )
+        pattern = self._pattern(past, ahead)
+        self.outlook = Outlook(expected, MINUTE_S * ahead, self._skill(BLEND, PRESENT), pattern, weights, found)
 
     def _skill(self, name: str, other: str) -> float:
         """Return the part by which one error is below another."""
         usual = self.judged.get(other, ExpertRecord()).loss
         return 1.0 - self.judged.get(name, ExpertRecord()).loss / usual if usual > 0 else 0.0
 
-    def _pattern(self, level: float, found: Mapping[str, float], soon: Sequence[Mapping[str, float]]) -> Pattern | None:
-        known = [name for name in SHAPES if name in found and name in self.judged]
-        if not known or level <= 0:
+    def _pattern(self, past: KnownLoad, ahead: int) -> Pattern | None:
+        # On the present load as the policy measures it: over a cold start, of some five minutes at most.
+        minutes = min(past.start_minutes, _STEADY_MINUTES)
+        soon = [ahead, ahead + _SOONER_MINUTES, ahead + past.start_minutes, ahead + 2 * past.start_minutes]
+        known = {}
+        for name, shape in SHAPES.items():
+            changes = [shape.change(past, each, minutes) for each in soon]
+            if name in self.judged and changes[0] is not None:
+                known[name] = [changes[0] if change is None else change for change in changes]
+        if not known:
             return None
         best = min(known, key=lambda name: self.judged[name].loss)
         skill = self._skill(best, LEVEL)
         enough = self.judged[best].judged >= self.rules.trusted_minutes
-        changes = [each.get(best, level) / level for each in (found, *soon)]
-        return Pattern(best, changes[0], max(changes), skill, enough and skill >= self.rules.trusted_skill)
+        trusted = enough and skill >= self.rules.trusted_skill
+        return Pattern(best, max(known[best][:2]), max(known[best]), skill, trusted)
 
     def to_bytes(self) -> bytes:
         """Return record and errors. Pending forecasts and the last hours stay behind: a successor gathers them anew."""

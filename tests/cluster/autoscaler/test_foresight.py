@@ -15,7 +15,7 @@ from cluster.control.load_forecast import Need
 from cluster.control.replica_rules import SlowState
 from cluster.control.replica_seconds import demand_of
 from cluster.control.settings import ControlMode
-from cluster.forecast.experts import PRESENT, SHAPES
+from cluster.forecast.experts import PRESENT
 from cluster.forecast.load_record import DAY_S
 from cluster.forecast.pool_forecast import Outlook, Pattern, PoolForecast
 from tests.cluster.autoscaler.conftest import Backend
@@ -24,7 +24,9 @@ from tests.cluster.control.groups import BOUNDS, MODEL, POINT, decide, group, in
 
 
 def outlook(change: float, later: float, *, trusted: bool = True) -> Outlook:
-    return Outlook(3.0, 240.0, 0.2, Pattern(SHAPES[0], change, later, 0.25, trusted), {PRESENT: 1.0}, {PRESENT: 3.0})
+    return Outlook(
+        3.0, 240.0, 0.2, Pattern("time of day", change, later, 0.25, trusted), {PRESENT: 1.0}, {PRESENT: 3.0}
+    )
 
 
 def needed(change: float, later: float, state: SlowState, have: int = 6, *, trusted: bool = True) -> int:

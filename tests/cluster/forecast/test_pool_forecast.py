@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from cluster.forecast.blend import BlendRules, ExpertRecord, blended, weights_of
-from cluster.forecast.experts import LEVEL, PRESENT, SHAPES
+from cluster.forecast.experts import LEVEL, PRESENT
 from cluster.forecast.load_record import DAY_S
 from cluster.forecast.plan import AheadPlan, AheadRules, plan_ahead
 from cluster.forecast.pool_forecast import BLEND, ForecastRules, Outlook, Pattern, PoolForecast
 
 COLD_S = 180.0
 RULES = BlendRules()
+DAILY = "time of day"
 
 
 def office(at: float) -> float:
@@ -48,16 +49,26 @@ def test_a_rise_at_the_same_time_of_each_day_is_foretold(at_nine: PoolForecast) 
 
     assert outlook is not None
     assert outlook.pattern is not None
-    assert (SHAPES[0], True) == (outlook.pattern.name, outlook.pattern.trusted)
+    assert (DAILY, True) == (outlook.pattern.name, outlook.pattern.trusted)
     assert 1.2 < outlook.pattern.change < 2.0
     assert 2.0 < outlook.pattern.later < 4.0, "the load of 9:10 is three times as high"
     assert 0.05 < outlook.pattern.skill
 
 
+def test_a_rise_that_has_begun_is_not_counted_twice() -> None:
+    """At 9:04 half of the rise shows in the present load. What is still to come is measured from there."""
+    forecast = fed(office, 5 + (9 * 60 + 4) / 1440, scatter=0.02)
+
+    assert forecast.outlook is not None
+    assert forecast.outlook.pattern is not None
+    lately = sum(office(5 * DAY_S + 9 * 3600 + 60.0 * minute) for minute in (1, 2, 3)) / 3
+    assert 2.6 < lately * forecast.outlook.pattern.change < 3.8
+
+
 def test_the_shape_is_less_wrong_than_the_level_where_there_is_one(at_nine: PoolForecast) -> None:
     judged = at_nine.judged
 
-    assert judged[SHAPES[0]].loss < judged[LEVEL].loss
+    assert judged[DAILY].loss < judged[LEVEL].loss
     assert judged[BLEND].loss < judged[PRESENT].loss
 
 
@@ -152,7 +163,7 @@ def test_a_blend_is_the_weighted_mean_of_logarithms() -> None:
 
 
 def seen(change: float, later: float, *, trusted: bool = True) -> Outlook:
-    pattern = Pattern(SHAPES[0], change, later, 0.2, trusted)
+    pattern = Pattern(DAILY, change, later, 0.2, trusted)
     return Outlook(1.0, 240.0, 0.1, pattern, {}, {})
 
 
