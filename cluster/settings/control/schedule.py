@@ -15,6 +15,14 @@ DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
+def _known_date(text: str) -> str:
+    date.fromisoformat(text)
+    return text
+
+
+Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$"), AfterValidator(_known_date)]
+
+
 def _known_zone(name: str) -> str:
     try:
         zone_of(name)
@@ -36,7 +44,7 @@ class ScheduleSettings(Section):
     """Fewest replicas in that time."""
     days: tuple[Day, ...] = Field(default=DAYS, min_length=1)
     """Days on which it begins: "mon", "tue", "wed", "thu", "fri", "sat", "sun"."""
-    dates: tuple[date, ...] = Field(default=(), max_length=366)
+    dates: tuple[Date, ...] = Field(default=(), max_length=366)
     """Dates on which it begins, as YYYY-MM-DD, in place of `days`: a launch, or a job that was announced."""
     time_zone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
     """Time zone of both times, as "Europe/Berlin"; changes of its clock count."""
@@ -46,4 +54,6 @@ class ScheduleSettings(Section):
         """The same for the autoscaler."""
         days = frozenset(map(DAYS.index, self.days))
         start, end = time.fromisoformat(self.start), time.fromisoformat(self.end)
-        return ScheduledTime(start, end, days, self.time_zone, self.min_replicas, frozenset(self.dates))
+        return ScheduledTime(
+            start, end, days, self.time_zone, self.min_replicas, frozenset(map(date.fromisoformat, self.dates))
+        )
