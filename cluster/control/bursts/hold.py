@@ -29,8 +29,8 @@ class HoldRules:
     """Bursts that must have come and gone."""
     scatter: float = 0.2
     """Scatter of the work of a cold start from which a load counts as bursty, as a part of the mean."""
-    dispersion: float = 20.0
-    """The same as variance over mean of the requests. That of arrivals with a coefficient of variation of 4.5."""
+    dispersion: float = 10.0
+    """The same as variance over mean of the requests."""
     stays: float = 0.5
     """Part of these bounds from which a load that was bursty still is."""
     better: float = 0.9

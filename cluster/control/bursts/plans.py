@@ -133,20 +133,16 @@ class Scatter:
     """How work averaged over a cold start varies."""
 
     part: float = 0.0
-    """Standard deviation over mean, without what an order could have known."""
+    """Standard deviation over mean, without drifts."""
     dispersion: float = 0.0
     """Variance over mean, in requests: 1 where they come by chance and are alike."""
     bursts: int = 0
     """Times that the work rose well above its mean and came back."""
 
 
-_LAGS = (2, 3, 4, 5)
-"""Cold starts from an order to times at which its replica works. Their mean is not misled by a load with a period."""
-
-
 def scatter(needs: Sequence[Need], works: Sequence[Work], span_s: float) -> Scatter:
-    """Return the scatter of the work of a span. The correlation with the work some spans later tells which part of it
-    an order can follow.
+    """Return the scatter of the work of a span, by the differences of neighbouring ones (von Neumann's estimate). A
+    load that drifts, or that is another one from some time on, differs little from one span to the next.
     """
     means = _means(works, span_s)
     if len(means) < 2:
@@ -155,10 +151,8 @@ def scatter(needs: Sequence[Need], works: Sequence[Work], span_s: float) -> Scat
     spread = statistics.pvariance((value for _, value in means), middle)
     if middle <= 0 or spread <= 0:
         return Scatter()
-    found = [_alike(means, lag * span_s, middle) / spread for lag in _LAGS]
-    left = spread * (1.0 - min(1.0, max(0.0, statistics.fmean(found))))
+    part = math.sqrt(_differences(means, span_s) / 2.0) / middle
     requests = statistics.fmean(need.requests for need in needs) * span_s
-    part = math.sqrt(left) / middle
     return Scatter(part, part**2 * requests, _bursts([need.work for need in needs], middle, math.sqrt(spread)))
 
 
@@ -176,15 +170,15 @@ def _means(works: Sequence[Work], span_s: float) -> list[tuple[float, float]]:
     return found
 
 
-def _alike(means: Sequence[tuple[float, float]], lag_s: float, middle: float) -> float:
-    """Return the covariance of values with those after a lag."""
+def _differences(means: Sequence[tuple[float, float]], span_s: float) -> float:
+    """Return the mean square of the differences of neighbouring spans."""
     total, later, pairs = 0.0, 0, 0
     for at, value in means:
-        while later < len(means) and means[later][0] < at + lag_s:
+        while later < len(means) and means[later][0] < at + span_s - 1e-6:
             later += 1
         if later == len(means):
             break
-        total, pairs = total + (value - middle) * (means[later][1] - middle), pairs + 1
+        total, pairs = total + (means[later][1] - value) ** 2, pairs + 1
     return total / pairs if pairs else 0.0
 
 

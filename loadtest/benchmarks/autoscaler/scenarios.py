@@ -264,24 +264,22 @@ def _own_pace(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
     return _series(rnd, span, data, faster=1.0)
 
 
-def _bursts(variation: float) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
-    """Draw arrivals whose gaps have this coefficient of variation, by a gamma distribution."""
+def _bursts(variation: float, rate: float) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
+    """Draw arrivals whose gaps have this coefficient of variation, by a gamma distribution. The rate should be near the
+    one that they are scaled to, because thinning makes a load less bursty.
+    """
 
     def make(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
         whole = _recorded(data / "azure_llm_2023_conv.csv")
         shape, at = variation**-2, 0.0
         found: list[TraceRequest] = []
         while at < span.whole_s:
-            at += rnd.gammavariate(shape, 1.0 / shape / _BURST_RATE)
+            at += rnd.gammavariate(shape, 1.0 / shape / rate)
             each = rnd.choice(whole)
             found.append(TraceRequest(len(found), at, each.prompt_tokens, each.output_tokens))
         return found
 
     return make
-
-
-_BURST_RATE = 2.0
-"""Requests per second of bursty loads before they are scaled. Thinning makes a load less bursty."""
 
 
 def _on_off(on_s: float, off_s: float) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
@@ -326,9 +324,9 @@ SCENARIOS = (
     ContestScenario("length x4/wide batches", _length, engine=WIDE_ENGINE, slo=WIDE_SLO),
     ContestScenario("death", _even, deaths=3),
     ContestScenario("classes 70/30", _series, batch_part=0.3),
-    ContestScenario("bursts CV 5", _bursts(5.0), lead_s=BURSTY_LEAD_S),
-    ContestScenario("bursts CV 10", _bursts(10.0), lead_s=BURSTY_LEAD_S),
-    ContestScenario("bursts CV 15", _bursts(15.0), lead_s=BURSTY_LEAD_S),
+    ContestScenario("bursts CV 5", _bursts(5.0, 1.2), lead_s=BURSTY_LEAD_S),
+    ContestScenario("bursts CV 10", _bursts(10.0, 0.85), lead_s=BURSTY_LEAD_S),
+    ContestScenario("bursts CV 15", _bursts(15.0, 0.5), lead_s=BURSTY_LEAD_S),
     ContestScenario("on and off", _on_off(150.0, 300.0), lead_s=BURSTY_LEAD_S),
     ContestScenario("second week", _on(second_week), course=second_week),
     ContestScenario("office hours", _on(office_hours), course=office_hours),
