@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cluster.autoscaler.actuator import Actuator
-from cluster.autoscaler.cell_orders import CellOrders
+from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.autoscaler.server import ObservedServer
@@ -98,7 +98,7 @@ class Autoscaler:
         scaler = PoolScaler(
             *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret),
             rollouts=rollouts,
-            cells=CellOrders(name, stores.control),
+            cells=CellStandbys(name, stores.control),
         )
         self.scalers = {**self.scalers, name: scaler}
 

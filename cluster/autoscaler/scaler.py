@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
-from cluster.autoscaler.cell_orders import CellOrders
+from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
@@ -79,7 +79,7 @@ class PoolScaler:
         secret: ClusterSecret,
         *,
         rollouts: RolloutBook | None = None,
-        cells: CellOrders | None = None,
+        cells: CellStandbys | None = None,
     ) -> None:
         """Without `rollouts` the pool has none. Without `cells` its replicas are all in the first cell."""
         self.name = name

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.autoscaler.actuator import Actual
-from cluster.autoscaler.cell_orders import CellOrders
+from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.decision_record import DecisionRecord
 from cluster.autoscaler.router_report import ClassCounts, empty_counts, pack_report
 from cluster.autoscaler.scaler import PoolScaler
@@ -85,7 +85,7 @@ class Site:
         self.point: bytes | None = None
         self.relief = ""
 
-    def scaler(self, name: str = "a", cells: CellOrders | None = None) -> PoolScaler:
+    def scaler(self, name: str = "a", cells: CellStandbys | None = None) -> PoolScaler:
         host = AutoscalerSettings(tick_s=TICK_S, lease_s=40.0, decisions_kept=50)
         return PoolScaler(
             *("demo", name, self.settings, host, self.queue, self.backend.store(), self.platform, SECRET),

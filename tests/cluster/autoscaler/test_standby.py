@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.autoscaler.cell_orders import CellOrders
+from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.store import Commit
 from cluster.models import Windows
@@ -139,7 +139,7 @@ async def test_replicas_of_other_cells_get_their_orders_too(local: Backend) -> N
     async def heard() -> bool | None:
         return (await queue.heartbeat_replica(ReplicaBeat("r2", b"", ReplicaState.READY, ROOM, ()))).standby
 
-    cells = CellOrders(POOL, open_store)
+    cells = CellStandbys(POOL, open_store)
     await cells.give(1, 3, ("r2",), 45.0)
     assert ([], None) == (opened, await heard())
     await cells.give(2, 3, ("r2",), 45.0)
@@ -159,7 +159,7 @@ async def test_a_leader_orders_the_replicas_of_all_cells(local: Backend) -> None
     site.settings = site.settings.model_copy(update={"cells": 2})
     other = RedisControlStore(local.memory, cell_name(POOL, 1), clock=local.clock)
     local.opened.append(other)
-    scaler = site.scaler(cells=CellOrders(POOL, lambda _: other))
+    scaler = site.scaler(cells=CellStandbys(POOL, lambda _: other))
     [*_, made] = await site.run(scaler, 40)
     queue = RedisQueue(local.memory, cell_name(POOL, 1))
     reply = await queue.heartbeat_replica(ReplicaBeat(site.ready[-1], b"", ReplicaState.READY, ROOM, ()))

@@ -13,7 +13,7 @@ from cluster.queue.cells.names import cell_name
 _LOG = logging.getLogger(__name__)
 
 
-class CellOrders:
+class CellStandbys:
     """A leader's way to the other cells of its pool. The first has the orders with the decision."""
 
     def __init__(self, pool: str, open_store: Callable[[str], ControlStore]) -> None:
