@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -69,20 +69,17 @@ def outputs(draw: st.DrawFn) -> list[str]:
     """Draw an output in chunks, each the text of one token."""
     thought = draw(st.sampled_from(["", "<think>So, 1 < 2.</think>", "So it is.</think>", "Never ends "]))
     parts = [thought, *draw(st.lists(_text() | calls(), max_size=5))]
-    output = "".join(parts)
-    places = {0, len(output)}
-    for tag in ("<think>", "</think>", *(draw(st.sampled_from([("<tool_call>", "</tool_call>"), ()])))):
-        at = output.find(tag)
-        while at >= 0:
-            places |= {at, at + len(tag)}
-            at = output.find(tag, at + 1)
+    # Tags of reasoning are tokens, those of calls only for some models.
+    whole = ("<think>", "</think>", *draw(st.sampled_from([("<tool_call>", "</tool_call>"), ()])))
     step = draw(st.sampled_from([1, 2, 4, 9]))
-    at = 0
-    while at < len(output):
-        at += draw(st.integers(1, step))
-        places.add(min(at, len(output)))
-    cut = sorted(places)
-    return [output[begin:end] for begin, end in pairwise(cut)]
+    chunks = []
+    for part in re.split(f"({'|'.join(whole)})", "".join(parts)):
+        at, sizes = 0, [len(part)] if part in whole else []
+        while at < len(part):
+            size = sizes.pop() if sizes else draw(st.integers(1, step))
+            chunks.append(part[at : at + size])
+            at += size
+    return chunks
 
 
 class Outputs:
