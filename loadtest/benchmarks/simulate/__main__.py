@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
+from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Setup, Slo
@@ -51,6 +53,10 @@ class Speed:
     """Duration of one simulation."""
 
     requests: int
+    policy: str
+    """What sets the number of replicas."""
+    queue: str
+    """What ran the queue."""
     replicas: int
     busiest: float
     """Largest part of all slots that was taken."""
@@ -58,6 +64,8 @@ class Speed:
     wall_s: float
     cpu_s: float
     cpu_ms_per_request: float
+    peak_mb: float
+    """Most memory that this process has had so far."""
 
 
 def main() -> int:
@@ -78,7 +86,9 @@ def main() -> int:
     sizes = [len(trace) // 4, len(trace) // 2, len(trace)]
     with console.status("speed"):
         speeds = [_speed(trace[:size]) for size in sizes]
-    print_table(_table(speeds), console)
+        scripts = _speed(trace[: sizes[0]], scripts=True)
+        policy = _speed(trace[: sizes[0]], penstock=True)
+    print_table(_table([*speeds, scripts, policy]), console)
     with console.status("accuracy"):
         run = read_run(options.run)
         expected = expect(run)
@@ -90,22 +100,33 @@ def main() -> int:
     console.print(f"step = {1e3 * times.base_s:.2f} ms + {1e6 * times.per_token_s:.1f} us per token "
                   f"+ {1e6 * times.per_kv_token_s:.3f} us per token of context", highlight=False)  # fmt: skip
     if options.json:
-        fields = {"speed": [asdict(each) for each in speeds], "errors": asdict(found), "model": asdict(times)}
+        fields = {
+            "speed": [asdict(each) for each in (*speeds, scripts, policy)],
+            "errors": asdict(found),
+            "model": asdict(times),
+        }
         options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0 if _bars_hold(speeds[-1], found) else 1
 
 
-def _speed(trace: Sequence[TraceRequest]) -> Speed:
-    run = Simulation(trace, Setup(ENGINE, replicas=REPLICAS)).run()
+def _speed(trace: Sequence[TraceRequest], *, scripts: bool = False, penstock: bool = False) -> Speed:
+    """Simulate a load with a fixed number of replicas or under Penstock's policy, by the queue's scripts or its twin."""
+    setup = Setup(ENGINE, replicas=REPLICAS, scripts=scripts)
+    point, model = point_of({setup.default_class: setup.slo}), model_of(setup)
+    slow = penstock_slow(setup, point) if penstock else None
+    run = Simulation(trace, setup, fast=(lambda: PenstockFast(point, model)) if penstock else None, slow=slow).run()
     figures = figures_of(run, dict.fromkeys(RequestClass, Slo()))
     return Speed(
         requests=figures.requests,
+        policy="penstock" if penstock else "static",
+        queue=run.queue,
         replicas=REPLICAS,
-        busiest=max(sample.running / sample.limit for sample in run.samples),
-        steps=sum(len(member.replica.log) for member in run.fleet.members.values()),
+        busiest=max(sample.running / max(1, sample.limit) for sample in run.samples),
+        steps=sum(len(member.replica.log) for member in (*run.fleet.gone, *run.fleet.members.values())),
         wall_s=run.wall_s,
         cpu_s=run.cpu_s,
         cpu_ms_per_request=1e3 * run.cpu_s / figures.requests,
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
 
 
@@ -120,10 +141,15 @@ def _bars_hold(speed: Speed, found: Errors) -> bool:
 
 def _table(speeds: Sequence[Speed]) -> Table:
     table = Table(title=f"{REPLICAS} replicas on one core")
-    add_columns(table, "requests", "busiest", "steps", "wall s", "CPU s", "CPU ms per request")
+    add_columns(
+        table, "requests", "policy", "queue", "busiest", "steps", "wall s", "CPU s", "CPU ms per request",
+        words=("policy", "queue"),
+    )  # fmt: skip
     for each in speeds:
         table.add_row(
             f"{each.requests:,}",
+            each.policy,
+            "scripts" if "scripts" in each.queue and "twin" not in each.queue else "twin",
             f"{each.busiest:.0%}",
             f"{each.steps:,}",
             f"{each.wall_s:.1f}",
