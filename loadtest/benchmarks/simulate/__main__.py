@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def _speed(trace: Sequence[TraceRequest], *, scripts: bool = False, penstock: bool = False) -> Speed:
-    """Simulate a load with a fixed number of replicas or under Penstock's policy, by the queue's scripts or its twin."""
+    """Simulate a load with a fixed count or under Penstock's policy, by the queue's scripts or its twin."""
     setup = Setup(ENGINE, replicas=REPLICAS, scripts=scripts)
     point, model = point_of({setup.default_class: setup.slo}), model_of(setup)
     slow = penstock_slow(setup, point) if penstock else None
