@@ -110,7 +110,7 @@ def test_following_comes_too_late_for_short_bursts_and_turns_each_time() -> None
     assert same.missed < follow.missed
 
 
-def test_scatter_is_what_an_order_can_not_know() -> None:
+def test_scatter_is_beyond_chance_and_without_drifts() -> None:
     def found(ticks: Sequence[LoadTick]) -> tuple[float, float, int]:
         needs = [Need(each.at, each.work / TICK_S, 0, each.requests / TICK_S) for each in ticks]
         result = scatter(needs, [Work(each.at, TICK_S, each.work) for each in ticks], COLD_START_S)
