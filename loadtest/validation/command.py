@@ -20,7 +20,7 @@ from loadtest.validation.errors import Errors, errors
 from loadtest.validation.fit import fit
 from loadtest.validation.model import EngineModel, Expected, expect
 from loadtest.validation.profiled import profile_of, write_profile
-from loadtest.validation.recorded import RecordedRun, Told, read_run
+from loadtest.validation.recorded import FilledIn, RecordedRun, read_run
 from loadtest.validation.report import error_table, sentences
 
 _FIT = (1, 100)
@@ -48,7 +48,7 @@ def run_validate(options: argparse.Namespace, found: Collection[str]) -> int:
         TraceError: a run cannot be read.
         SettingsError: the part is not in the run, nothing is left to predict, or a flag has no effect.
     """
-    told = Told(*(getattr(options, name) if name in found else 0 for name in ("kv_tokens", "max_model_len")))
+    told = FilledIn(*(getattr(options, name) if name in found else 0 for name in ("kv_tokens", "max_model_len")))
     run = read_run(Path(options.validate), told)
     # With two runs the flag may be about the other one.
     expected = expect(run, "" if options.gpu is None or (options.fit_on and run.gpu) else options.gpu)
@@ -63,7 +63,7 @@ def run_validate(options: argparse.Namespace, found: Collection[str]) -> int:
     return 0
 
 
-def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told: Told) -> tuple[Fitted, list[int]]:
+def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told: FilledIn) -> tuple[Fitted, list[int]]:
     """Return the model, and the places of the requests to predict."""
     count = len(run.trace)
     if options.fit_on:
@@ -93,7 +93,7 @@ def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told
     return fitted, rest
 
 
-def _check_told(told: Told, *runs: RecordedRun) -> None:
+def _check_told(told: FilledIn, *runs: RecordedRun) -> None:
     """Refuse flags that fill in nothing."""
     for name in ("kv_tokens", "max_model_len"):
         if getattr(told, name) and not any(getattr(run.told, name) for run in runs):

@@ -31,7 +31,7 @@ _LEAST_CONTEXT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FilledIn:
     """What flags say of a run whose recorder left it out. 0 is not said."""
 
     kv_tokens: int = 0
@@ -69,7 +69,7 @@ class RecordedRun:
     precision: str = ""
     """How the engine was told to quantize the weights."""
     version: str = ""
-    told: Told = field(default_factory=Told)
+    told: FilledIn = field(default_factory=FilledIn)
     """What flags filled in."""
 
 
@@ -83,7 +83,7 @@ class _Row:
     scheduled: float
 
 
-def read_run(folder: Path, told: Told | None = None) -> RecordedRun:
+def read_run(folder: Path, told: FilledIn | None = None) -> RecordedRun:
     """Read a recorded run.
 
     Raises:
@@ -95,7 +95,7 @@ def read_run(folder: Path, told: Told | None = None) -> RecordedRun:
     rows = [_checked(requests, at, _row, json_object(requests, at, line)) for at, line in lines]
     # What is wrong with the engine is said first.
     longest = max((row.prompt_tokens + row.output_tokens for row in rows), default=_LEAST_CONTEXT)
-    engine, ranks, filled = _checked(meta, 0, lambda found: _engine(found, told or Told(), longest), fields)
+    engine, ranks, filled = _checked(meta, 0, lambda found: _engine(found, told or FilledIn(), longest), fields)
     if not rows:
         raise TraceError(str(requests), 0, "", "has no requests")
     rows.sort(key=lambda row: row.queued)
@@ -142,7 +142,7 @@ def _row(fields: Fields) -> _Row:
     return _Row(prompt, output, queued, first, last, scheduled)
 
 
-def _engine(meta: Fields, told: Told, longest: int) -> tuple[SimSettings, Ranks, Told]:
+def _engine(meta: Fields, told: FilledIn, longest: int) -> tuple[SimSettings, Ranks, FilledIn]:
     kwargs = _section(meta, "engine_kwargs")
     (kv_tokens, block_size), cached = _kv_cache(meta), True
     if not kv_tokens:
@@ -172,7 +172,7 @@ def _engine(meta: Fields, told: Told, longest: int) -> tuple[SimSettings, Ranks,
     if expert is not None and not isinstance(expert, bool):
         raise FieldError("enable_expert_parallel", f"must be true or false, got {shown(expert)}")
     ranks = Ranks(_perhaps(kwargs, "tensor_parallel_size"), _perhaps(kwargs, "data_parallel_size"), bool(expert))
-    return engine, ranks, Told(0 if cached else told.kv_tokens, 0 if given else told.max_model_len)
+    return engine, ranks, FilledIn(0 if cached else told.kv_tokens, 0 if given else told.max_model_len)
 
 
 def _kv_cache(meta: Fields) -> tuple[int, int]:

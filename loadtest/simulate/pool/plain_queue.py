@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from cluster.clock import ManualClock
@@ -17,6 +16,7 @@ from cluster.models import Windows
 from cluster.queue.entries import Grant, Mail, QueueLimits
 from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
 from loadtest.simulate.engine.replica import SimReplica, SimRequest
+from loadtest.simulate.pool.plain_entries import LineEntry, ReplicaLoad
 from loadtest.simulate.pool.queues import Submission
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
@@ -30,54 +30,6 @@ _READY, _DRAINING = (
     ReplicaRecord("", b"", state, Windows(0, 0, 0), 0, 0, 0, 0) for state in (ReplicaState.READY, ReplicaState.DRAINING)
 )
 """A router without affinity looks at states only."""
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A request in line or in a slot."""
-
-    item: SimRequest
-    prompt_tokens: int
-    kv_tokens: int
-    place: int
-    late_at: int
-    """Milliseconds from when it lets others pass; 0 is never."""
-    late: bool = False
-    skips: int = 0
-    reserved: _Load | None = None
-    """Replica that is kept for it."""
-    on: _Load | None = None
-    prefilled: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Load:
-    """What the queue knows of a replica."""
-
-    name: str
-    sequences: int = 0
-    kv_window: int = 0
-    prefill_window: int = 0
-    used_kv: int = 0
-    used_prefill: int = 0
-    ready: bool = False
-    linked: bool = False
-    reserved: _Entry | None = None
-    slots: dict[str, _Entry] = field(default_factory=dict)
-    free_at: tuple[float, str] | None = None
-    """Its place among those with a free slot."""
-    gone: bool = False
-
-    def takes_grants(self) -> bool:
-        return self.ready and len(self.slots) < self.sequences
-
-    def fits(self, entry: _Entry) -> bool:
-        return (
-            len(self.slots) < self.sequences
-            and self.used_kv + entry.kv_tokens <= self.kv_window
-            # A prefill larger than the window starts when it is alone.
-            and (not self.used_prefill or self.used_prefill + entry.prompt_tokens <= self.prefill_window)
-        )
 
 
 class PlainQueue:
@@ -99,17 +51,17 @@ class PlainQueue:
         self._class = request_class
         self._clock = clock
         self._ring = ring
-        self._entries: dict[str, _Entry] = {}
-        self._line: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: dict[str, LineEntry] = {}
+        self._line: OrderedDict[int, LineEntry] = OrderedDict()
         """Entries in time, by place."""
-        self._late: list[tuple[int, _Entry]] = []
+        self._late: list[tuple[int, LineEntry]] = []
         """Late entries by place, behind all others."""
         self._next_place = 0
         self._late_skips = 0
         """How often late entries were passed since one of them was granted."""
         self._fell_at = 0
         """Milliseconds at which an entry was found late the last time."""
-        self._loads: dict[str, _Load] = {}
+        self._loads: dict[str, ReplicaLoad] = {}
         self._free: list[tuple[float, str]] = []
         """Places of the replicas with a free slot: used part, name."""
         self._mail: list[Grant] = []
@@ -117,7 +69,7 @@ class PlainQueue:
         self._relief, self._relief_until = Relief.NONE, 0
         # The call under way.
         self._now = self._granted = self._fell_behind = self._may_fall = 0
-        self._todo: list[_Load] = []
+        self._todo: list[ReplicaLoad] = []
         self._caused: list[Grant] | None = None
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -127,7 +79,7 @@ class PlainQueue:
         if len(self._line) + len(self._late) >= self._limits.max_waiting:
             return None
         item, late_ms = what.item, what.late_after_ms
-        entry = _Entry(
+        entry = LineEntry(
             item,
             item.request.prompt_tokens,
             what.kv_tokens,
@@ -197,7 +149,7 @@ class PlainQueue:
         self._caused = None
         load = self._loads.get(replica.name)
         if load is None:
-            load = self._loads[replica.name] = _Load(replica.name)
+            load = self._loads[replica.name] = ReplicaLoad(replica.name)
         prefilled, used = replica.report(now_s)
         windows, running = replica.windows, replica.running
         load.sequences, load.kv_window, load.prefill_window = (
@@ -232,7 +184,7 @@ class PlainQueue:
         for name in linked:
             found = self._loads.get(name)
             if found is None:
-                found = self._loads[name] = _Load(name)
+                found = self._loads[name] = ReplicaLoad(name)
             if not found.linked:
                 found.linked = True
                 self._want(found)
@@ -286,14 +238,14 @@ class PlainQueue:
         self._mail.append(grant)
         self._ring(b"")
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: LineEntry) -> None:
         del self._entries[entry.item.request_id]
         if not self._entries:
             self._fell_at = 0
 
     # --- replicas -----------------------------------------------------------------------------------------------------
 
-    def _put(self, load: _Load) -> None:
+    def _put(self, load: ReplicaLoad) -> None:
         """Update a replica's place among those with a free slot."""
         held = len(load.slots)
         if load.ready and load.reserved is None and held < load.sequences:
@@ -305,12 +257,12 @@ class PlainQueue:
         else:
             self._unfree(load)
 
-    def _unfree(self, load: _Load) -> None:
+    def _unfree(self, load: ReplicaLoad) -> None:
         if load.free_at is not None:
             del self._free[bisect_left(self._free, load.free_at)]
             load.free_at = None
 
-    def _want(self, load: _Load) -> None:
+    def _want(self, load: ReplicaLoad) -> None:
         if load not in self._todo:
             self._todo.append(load)
 
@@ -319,7 +271,7 @@ class PlainQueue:
             for _, name in self._free[:most]:
                 self._want(self._loads[name])
 
-    def _rooms(self, entry: _Entry) -> Iterator[_Load]:
+    def _rooms(self, entry: LineEntry) -> Iterator[ReplicaLoad]:
         """Go through the replicas where an entry may start, the least loaded first."""
         for _, name in self._free[:_REPLICAS_TRIED]:
             load = self._loads[name]
@@ -337,7 +289,7 @@ class PlainQueue:
                 return
             self._fill(load, _GRANTS_PER_REPLICA)
 
-    def _fill(self, load: _Load, most: int) -> None:
+    def _fill(self, load: ReplicaLoad, most: int) -> None:
         for _ in range(most):
             if not load.takes_grants() or not (self._line or self._late):
                 return
@@ -357,7 +309,7 @@ class PlainQueue:
                 return
             self._grant(entry, load)
 
-    def _grant(self, entry: _Entry, load: _Load) -> None:
+    def _grant(self, entry: LineEntry, load: ReplicaLoad) -> None:
         request_id = entry.item.request_id
         if entry.place in self._line or entry.late:
             was_late = entry.late
@@ -379,7 +331,7 @@ class PlainQueue:
 
     # --- the line -----------------------------------------------------------------------------------------------------
 
-    def _leave_line(self, entry: _Entry) -> None:
+    def _leave_line(self, entry: LineEntry) -> None:
         if entry.late:
             del self._late[bisect_left(self._late, (entry.place,), key=lambda each: (each[0],))]
             if not self._late:
@@ -392,14 +344,14 @@ class PlainQueue:
             self._put(kept)
             self._want(kept)
 
-    def _choose(self, load: _Load) -> _Entry | None:
+    def _choose(self, load: ReplicaLoad) -> LineEntry | None:
         """Return what a replica takes next: the first of a few candidates that fits. One that was passed over too often
         is passed no more: it keeps the replica until it fits.
         """
         if not load.linked:
             return None
         lookahead = self._limits.lookahead
-        passed: list[_Entry] = []
+        passed: list[LineEntry] = []
         for entry in islice(self._candidates(), lookahead):
             if load.fits(entry):
                 for each in passed:
@@ -415,10 +367,10 @@ class PlainQueue:
                 passed.append(entry)
         return None
 
-    def _candidates(self) -> Iterator[_Entry]:
+    def _candidates(self) -> Iterator[LineEntry]:
         """Go through the line. Late entries come after the others, but first once they were passed often enough."""
         lookahead = self._limits.lookahead
-        first: list[_Entry] = []
+        first: list[LineEntry] = []
         if self._fell_at > 0 and self._late_skips >= lookahead:
             first = [entry for _, entry in self._late[:lookahead]]
             yield from first
@@ -430,7 +382,7 @@ class PlainQueue:
             if entry not in first:
                 yield entry
 
-    def _falls_behind(self, entry: _Entry) -> bool:
+    def _falls_behind(self, entry: LineEntry) -> bool:
         """Move an entry that has become late behind the others. Return whether it was."""
         if self._now < entry.late_at:
             return False

@@ -19,7 +19,7 @@ from loadtest.traces import TraceRequest
 from loadtest.validation.errors import errors
 from loadtest.validation.fit import fit, replayed
 from loadtest.validation.model import EngineModel, expect
-from loadtest.validation.recorded import Told, read_run
+from loadtest.validation.recorded import FilledIn, read_run
 
 TRUE = StepTimes(0.012, 60e-6, 0.15e-6)
 ENGINE = SimSettings(kv_tokens=40_000, max_num_seqs=32, max_num_batched_tokens=1024, max_model_len=8_192)
@@ -215,17 +215,17 @@ def test_a_run_of_an_older_recorder_is_read_with_what_a_flag_tells(folder: Path)
     change(folder, kv_cache=None, engine_kwargs={**kwargs, "max_model_len": None})
     with pytest.raises(TraceError, match=r"kv_cache: is missing; say how many tokens fit with --kv-tokens"):
         read_run(folder)
-    run = read_run(folder, Told(kv_tokens=50_000))
+    run = read_run(folder, FilledIn(kv_tokens=50_000))
     assert (50_000, 16) == (run.engine.kv_tokens, run.engine.block_size)
     longest = max(each.prompt_tokens + each.output_tokens for each in run.trace)
     assert longest == run.engine.max_model_len
-    assert Told(50_000) == run.told
-    assert 9_000 == read_run(folder, Told(50_000, 9_000)).engine.max_model_len
+    assert FilledIn(50_000) == run.told
+    assert 9_000 == read_run(folder, FilledIn(50_000, 9_000)).engine.max_model_len
 
 
 def test_what_a_run_tells_itself_is_not_filled_in(folder: Path) -> None:
-    run = read_run(folder, Told(50_000, 9_000))
-    assert (Told(), 40_000, 8_192) == (run.told, run.engine.kv_tokens, run.engine.max_model_len)
+    run = read_run(folder, FilledIn(50_000, 9_000))
+    assert (FilledIn(), 40_000, 8_192) == (run.told, run.engine.kv_tokens, run.engine.max_model_len)
 
 
 @pytest.mark.parametrize(
