@@ -61,7 +61,8 @@ class Mailbox:
         for order in mail.orders:
             if (choice := self._context.choices.get(order.request_id)) is not None:
                 if order.kind == "expired" and choice.state.waits and choice.wait.has_time:
-                    self._context.owner.spawn(self._submit_early(order.request_id), "submit_early")
+                    if order.request_id not in self._adoption.under_way:
+                        self._context.owner.spawn(self._submit_early(order.request_id), "submit_early")
                 else:
                     choice.ordered(order.kind)
             elif order.request_id not in self._adoption.under_way and not self._releases.left(order.request_id):

@@ -106,7 +106,7 @@ class Pool:
             origins=context.choices.origins,
         )
         self._membership = Membership(context, queue_settings, self.cells.open, self._describe, self._beaten)
-        self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
+        self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant), lambda: self.adoption.under_way)
         self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)
         grace_s, membership = queue_settings.attach_grace_s, self._membership
         self.adoption = Adoption(context, membership, self.replicas, grace_s, self.take, lambda: self.resubmit.run_id)
@@ -131,7 +131,7 @@ class Pool:
         )
         self._positions = Positions(context.choices)
         self._cut_off = CutOff(name, context.choices, self.replicas, queue_settings.lease_s)
-        self.moves = CellMoves(context, self.cells, self.adoption, self.mailbox, self.releases)
+        self.moves = CellMoves(context, self.cells, self.adoption, self.mailbox, self.releases, self.resubmit)
         self.line = LineWatch(context, self.replicas, lambda: self.available, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Pool:
     def change(self, settings: PoolSettings) -> None:
         """Take other settings of the kind that changes while the pool runs."""
         self.settings = settings
-        self.cells.layout.change(settings.cells)
+        self.cells.change(settings.cells, self.choices)
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
@@ -23,13 +23,17 @@ class Resubmit:
         self,
         context: PoolContext,
         granted: Callable[[Grant], None],
+        besides: Callable[[], Collection[str]],
     ) -> None:
-        """`granted` takes the grants of choices that find a place at once."""
+        """`granted` takes the grants of choices that find a place at once; `besides` lists requests that are put in
+        line elsewhere: they are adopted, or go to another cell.
+        """
         self._pool = context.name
         self._router_id = context.router_id
         self._queue = context.queue
         self._choices = context.choices
         self._granted = granted
+        self._besides = besides
         self.run_id = ""
         """The store's identity, as last heard."""
         self.changes = 0
@@ -51,6 +55,9 @@ class Resubmit:
         waiting.sort(key=lambda choice: choice.wait.submitted_at)
         _LOG.warning("pool.store_changed", extra={"pool": self._pool, "waiting": len(waiting)})
         for choice in waiting:
+            if choice.entry.request_id in self._besides():
+                # Reconciliation finds it if it is in no line afterwards.
+                continue
             try:
                 await self.submit(choice.entry.request_id)
                 self.submitted += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
@@ -70,7 +70,7 @@ class CellBeats:
             except QueueUnavailableError as failure:
                 error = failure
                 away.add(cell)
-                self._untold[cell] = (*self._telling.pop(cell, ()), *self._untold.get(cell, ()))
+                self._note_untold(cell, self._telling.pop(cell, ()))
                 continue
             self._telling.pop(cell, None)
             self._seen.heard(cell, reply)
@@ -86,7 +86,11 @@ class CellBeats:
     def _note_started(self, cell: int, beat: RouterBeat) -> None:
         entries = self._seen.entries
         own = tuple(pair for pair in beat.started if entries.get(pair[0]) in (cell, None))
-        self._untold[cell] = (*self._untold.get(cell, ()), *own)
+        self._note_untold(cell, own)
+
+    def _note_untold(self, cell: int, pairs: Iterable[tuple[str, str]]) -> None:
+        # A heartbeat that fails in all cells is sent again with the same pairs.
+        self._untold[cell] = tuple(dict.fromkeys((*self._untold.get(cell, ()), *pairs)))
 
     async def _send(self, cell: int, beat: RouterBeat) -> RouterBeatReply:
         seen, entries = self._seen, self._seen.entries

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.layout import CellRecord
 from cluster.queue.contract import Queue
+from cluster.queue.entries import Mail
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,12 @@ class Cell(Queue, Protocol):
         """
         ...
 
+    async def take_out(self, router_id: str, request_id: str) -> Mail | None:
+        """Take a router's entry out of the line, so that it can go to another cell. Return the mail that this causes;
+        None where the cell has no such entry, another router has it, it has a slot, or an order ends it.
+        """
+        ...
+
     async def read_orders(self) -> CellOrders:
         """Return the autoscaler's orders, which are written to cell 0."""
         ...
@@ -45,3 +57,28 @@ class Cell(Queue, Protocol):
     async def copy_orders(self, orders: CellOrders) -> None:
         """Take over the orders of cell 0. Those with an end hold for one lease at most."""
         ...
+
+
+async def ask(calls: Iterable[Awaitable[Answer]]) -> tuple[list[Answer], QueueUnavailableError | None]:
+    """Return the answers of the cells that answer, in their order, and the error of one that does not."""
+    found, away = [], None
+    for answer in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(answer, QueueUnavailableError):
+            away = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append(answer)
+    return found, away
+
+
+def first(found: Iterable[Answer | None], away: QueueUnavailableError | None) -> Answer | None:
+    """Return the first answer that is one. None where there is none and all cells have answered.
+
+    Raises:
+        QueueUnavailableError: there is none, and a cell does not answer.
+    """
+    answer = next((each for each in found if each is not None), None)
+    if answer is None and away is not None:
+        raise away
+    return answer

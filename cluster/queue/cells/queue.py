@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
-from cluster.queue.cells.cell import Cell
+from cluster.queue.cells.cell import Cell, ask, first
 from cluster.queue.cells.choice import choose, home, pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
@@ -113,12 +113,9 @@ class CellQueue:
             QueueUnavailableError: one does not answer.
         """
         numbers = range(self._layout.span) if cells is None else cells
-        answers = await asyncio.gather(*(call(self.cell(number)) for number in numbers), return_exceptions=True)
-        found = []
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            found.append(answer)
+        found, away = await ask(call(self.cell(number)) for number in numbers)
+        if away is not None:
+            raise away
         return found
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -133,13 +130,16 @@ class CellQueue:
         layout.settle()
         cell = seen.entries.get(entry.request_id)
         if cell is None:
-            if not entry.resume and 0 < self._max_waiting <= seen.waiting:
-                raise QueueFullError(self.pool, self._max_waiting, RETRY_FULL_S)
-            if entry.client_key and (others := self._homes.former(entry.tenant)):
+            full = not entry.resume and 0 < self._max_waiting <= seen.waiting
+            # A request that is here already is found in a full pool, too.
+            others = self._homes.cells(entry.tenant) if full else self._homes.former(entry.tenant)
+            if entry.client_key and others:
                 key = entry.tenant, entry.client_key, entry.request_id, entry.digest
                 found = await self._all(lambda cell: cell.find_key(*key), others)
                 if (known := next((each for each in found if each is not None), None)) is not None:
                     return Submitted(None, 0, known)
+            if full:
+                raise QueueFullError(self.pool, self._max_waiting, RETRY_FULL_S)
             cell = self._place(entry)
         spent = await self._budgets.elsewhere(entry, cell)
         try:
@@ -162,10 +162,13 @@ class CellQueue:
         try:
             submitted = await self.cell(cell).submit(router_id, entry)
         except QueueUnavailableError:
+            seen.entries.put(entry.request_id, cell)
             raise
         except Exception:
             seen.entries.drop(entry.request_id)
             raise
+        # Again: a look at the records that began and ended meanwhile did not find it.
+        seen.entries.put(entry.request_id, cell)
         if submitted.known is not None:
             seen.entries.drop(entry.request_id)
         position = seen.position(cell, submitted.position) if submitted.position else 0
@@ -249,21 +252,24 @@ class CellQueue:
             entries.drop(request_id)
         return self.seen.all_mail(dict(zip(cells, mails, strict=True)))
 
-    async def move(self, router_id: str, request_id: str, entry: QueueEntry, to: int) -> tuple[Mail, Submitted]:
+    async def move(self, router_id: str, request_id: str, entry: QueueEntry, to: int) -> tuple[Mail, Submitted] | None:
         """Move a waiting entry that is this router's to another cell. It leaves one before it enters the other, so it
-        is never in two. Return the mail of the one and the answer of the other.
+        is never in two. Return the mail of the one and the answer of the other; None where it stays, because it was
+        granted, cancelled or adopted meanwhile.
 
         Raises:
             QueueUnavailableError: a cell does not answer; the entry may be in none.
         """
         source = self.seen.entries.get(request_id)
-        mail = await self._about(request_id, lambda cell: cell.withdraw(router_id, request_id, None))
+        mail = None if source is None else await self.cell(source).take_out(router_id, request_id)
+        if source is None or mail is None:
+            return None
+        mail = self.seen.own_mail(source, mail)
         try:
             submitted = await self.submit_to(to, router_id, replace(entry, quota=self._part(entry)))
         except (QueueFullError, QuotaExceededError):
             # It was let in once, and goes back to the head of its tenant's line.
-            back = to if source is None else source
-            submitted = await self.submit_to(back, router_id, replace(entry, resume=True))
+            submitted = await self.submit_to(source, router_id, replace(entry, resume=True))
         return mail, submitted
 
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
@@ -273,7 +279,8 @@ class CellQueue:
         # One after the other, the likely one first: an entry that moves could be found twice otherwise.
         cells = sorted(range(self._layout.span), key=lambda cell: cell != known)
         away: QueueUnavailableError | None = None
-        for cell in cells:
+        # Twice: an entry that moves is in no cell for the time of one call.
+        for cell in cells * 2:
             try:
                 adopted = await self.cell(cell).adopt(router_id, tenant, request_id)
             except QueueUnavailableError as error:
@@ -287,18 +294,19 @@ class CellQueue:
         return None
 
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
-        async def call(cell: Cell) -> str | None:
-            return await cell.cancel(router_id, tenant, target, by_key=by_key)
-
         if (one := self._one) is not None:
-            return await call(one)
-        # The choices of a request may be in different cells.
-        cells = self._homes.cells(tenant) if by_key else range(self._layout.span)
-        found = [name for name in await self._all(call, cells) if name is not None]
-        if by_key and found:
-            # The same for what it named.
-            await self._all(lambda cell: cell.cancel(router_id, tenant, found[0]))
-        return found[0] if found else None
+            return await one.cancel(router_id, tenant, target, by_key=by_key)
+        if by_key:
+            homes = map(self.cell, self._homes.cells(tenant))
+            named = first(*await ask(cell.cancel(router_id, tenant, target, by_key=True) for cell in homes))
+            if named is None:
+                return None
+            target = named
+        every = [self.cell(cell) for cell in range(self._layout.span)]
+        # The choices of a request may be in different cells. Twice: one that moves is in none for the time of one call.
+        found, _ = await ask(cell.cancel(router_id, tenant, target) for cell in every)
+        more, away = await ask(cell.cancel(router_id, tenant, target) for cell in every)
+        return target if by_key else first([*found, *more], away)
 
     async def collect(self, router_id: str) -> Mail:
         if (one := self._one) is not None:
@@ -388,8 +396,3 @@ class CellQueue:
     async def close(self) -> None:
         await self._beats.close()
         await asyncio.gather(*(cell.close() for cell in self._cells))
-
-
-def free_to_move(entry: QueueEntry) -> bool:
-    """Return whether a waiting entry may go to another cell."""
-    return not pinned(entry)

@@ -275,7 +275,7 @@ def read_marks(reply: Sequence[Any]) -> Marks:
 
 
 def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
-    """Read the grants that `release`, `requeue`, `withdraw` and `refuse` return."""
+    """Read the grants that `release`, `requeue`, `withdraw`, `take_out` and `refuse` return."""
     return Mail(tuple(Grant(i.decode(), a.decode(), r.decode()) for i, a, r in reply)) if reply else _NO_MAIL
 
 

@@ -185,6 +185,10 @@ class RedisQueue:
     async def cells(self, count: int) -> CellRecord:
         return CellRecord(*await self._call("cells", codec.pack("", count)))
 
+    async def take_out(self, router_id: str, request_id: str) -> Mail | None:
+        reply = await self._call("take_out", codec.pack(router_id, request_id))
+        return None if reply is None else codec.read_grants(reply)
+
     async def read_orders(self) -> CellOrders:
         point, relief, relief_ms, standby, standby_ms = await self._call("read_orders", codec.pack(""))
         return CellOrders(point, relief.decode(), relief_ms, standby or b"", standby_ms)

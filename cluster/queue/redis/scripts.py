@@ -33,6 +33,7 @@ SCRIPTS = (
     "adopt",
     "requeue",
     "withdraw",
+    "take_out",
     "find_key",
     "finish_key",
     "await_key",

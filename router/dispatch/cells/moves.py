@@ -10,13 +10,13 @@ import logging
 from collections import defaultdict
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.choice import CellMove, moves
-from cluster.queue.cells.queue import free_to_move
+from cluster.queue.cells.choice import CellMove, moves, pinned
 from router.dispatch.adoption import Adoption
 from router.dispatch.cells.pool_cells import PoolCells
 from router.dispatch.mailbox import Mailbox
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.releases import Releases
+from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 
@@ -27,13 +27,20 @@ class CellMoves:
     """Moves of one router's waiting choices between the cells of a pool."""
 
     def __init__(
-        self, context: PoolContext, cells: PoolCells, adoption: Adoption, mailbox: Mailbox, releases: Releases
+        self,
+        context: PoolContext,
+        cells: PoolCells,
+        adoption: Adoption,
+        mailbox: Mailbox,
+        releases: Releases,
+        resubmit: Resubmit,
     ) -> None:
         self._context = context
         self._cells = cells
         self._adoption = adoption
         self._mailbox = mailbox
         self._releases = releases
+        self._resubmit = resubmit
         self._busy = False
         self.moved = 0
         """Choices that went to another cell, since start."""
@@ -57,7 +64,7 @@ class CellMoves:
         for choice in self._context.choices.waiting():
             # One with output goes on where it has its place at the head of the line.
             fresh = choice.run_id and not choice.attempt and choice.wait.waited_s is None
-            if fresh and free_to_move(choice.entry) and (cell := entries.get(choice.entry.request_id)) is not None:
+            if fresh and not pinned(choice.entry) and (cell := entries.get(choice.entry.request_id)) is not None:
                 found[cell].append(choice)
         for choices in found.values():
             choices.sort(key=lambda each: each.wait.submitted_at)
@@ -80,9 +87,10 @@ class CellMoves:
             return
         # A grant of the old cell that is on its way must not start it: its slot is given back.
         with self._adoption.held_open(request_id):
-            mail, submitted = await self._cells.queue.move(
-                context.router_id, request_id, choice.wait.entry_now(), target
-            )
+            moved = await self._cells.queue.move(context.router_id, request_id, choice.wait.entry_now(), target)
+        if moved is None:
+            return
+        mail, submitted = moved
         self.moved += 1
         self._mailbox.deliver(mail)
         if not self._waits(choice):
@@ -96,4 +104,6 @@ class CellMoves:
 
     def _waits(self, choice: Choice) -> bool:
         here = self._context.choices.get(choice.entry.request_id) is choice
-        return here and choice.state is ChoiceState.WAITING and not choice.attempt
+        # What is not known to be in line in the stores of now may be on its way into a cell again.
+        placed = choice.run_id == self._resubmit.run_id
+        return here and placed and choice.state is ChoiceState.WAITING and not choice.attempt

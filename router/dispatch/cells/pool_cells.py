@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.layout import Layout
@@ -23,6 +23,14 @@ class PoolCells:
         self._open_cell = open_cell
         self.queue = self.open()
         """Queue over all cells, for the router's loop."""
+
+    def change(self, cells: int, requests: Iterable[str]) -> None:
+        """Take another number of cells; `requests` are those of this router."""
+        if self.layout.span == 1 < cells:
+            # All are in the only cell, and while there is one nobody notes that.
+            for request_id in requests:
+                self.seen.entries.put(request_id, 0)
+        self.layout.change(cells)
 
     def open(self) -> CellQueue:
         """Open the queue over all cells for one loop."""

@@ -37,7 +37,7 @@ async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> No
         choice = Choice(0, entry(name, max_tokens=10, quota=quota), pb.Start(), Mock())
         choice.run_id = "before"
         choices.take(choice)
-    resubmission = Resubmit(PoolContext("demo", "A", queue, Mock(), choices), Mock())
+    resubmission = Resubmit(PoolContext("demo", "A", queue, Mock(), choices), Mock(), set)
     resubmission.run_id = "now"
 
     await resubmission.submit_all()
@@ -45,3 +45,20 @@ async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> No
     reply = await queue.heartbeat_router(RouterBeat("A", ("r1",), positions_of=NAMES))
     assert {"q0": 0, "q1": 1, "q2": 2, "q3": 3} == reply.positions
     assert 4 == resubmission.submitted
+
+
+async def test_what_goes_to_another_cell_is_not_put_in_line_again_meanwhile() -> None:
+    clock = ManualClock()
+    queue = RedisQueue(InProcessRedis(clock), "demo", QueueLimits())
+    await Scene(queue, clock).start({"r1": Windows(0, 1000, 1000)})
+    choices = ChoiceTable()
+    for name in NAMES:
+        choice = Choice(0, entry(name), pb.Start(), Mock())
+        choice.run_id = "before"
+        choices.take(choice)
+    resubmission = Resubmit(PoolContext("demo", "A", queue, Mock(), choices), Mock(), lambda: {"q1"})
+    resubmission.run_id = "now"
+
+    await resubmission.submit_all()
+
+    assert {"q0", "q2", "q3"} == {each.request_id for each in (await queue.holdings("A")).page}

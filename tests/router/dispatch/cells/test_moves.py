@@ -8,12 +8,17 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from cluster.clock import ManualClock
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.cells.choice import CellView
 from cluster.queue.cells.ids import EntryCells
 from cluster.queue.entries import Grant, Mail, Quota, Submitted
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
+from cluster.settings import QueueSettings
 from router.dispatch.cells.moves import CellMoves
+from router.dispatch.cells.pool_cells import PoolCells
 from router.generation.choice_state import ChoiceState
 from tests.cluster.queue.backends import entry
 
@@ -30,6 +35,7 @@ class Desk:
         self.meanwhile: Callable[[], None] = lambda: None
         self.failure: Exception | None = None
         self.granted = True
+        self.stays = False
         entries = EntryCells()
         views = [CellView(0, 5, 8, 8), CellView(1, 0, 0, 8)]
         self.layout = SimpleNamespace(span=2)
@@ -40,9 +46,10 @@ class Desk:
         context = SimpleNamespace(choices=table, owner=self.owner, router_id="A", name="demo")
         mailbox = SimpleNamespace(deliver=self.told.append, granted=self.start)
         releases = SimpleNamespace(withdraw=lambda name, used: self.told.append(("withdraw", name, used)))
+        resubmit = SimpleNamespace(run_id="run")
         adoption = SimpleNamespace(held_open=self.held_open)
         self.entries = entries
-        self.moves = CellMoves(context, cells, adoption, mailbox, releases)  # type: ignore[arg-type]
+        self.moves = CellMoves(context, cells, adoption, mailbox, releases, resubmit)  # type: ignore[arg-type]
 
     def add(self, name: str, at: float = 0.0, cell: int = 0, **changes: Any) -> Any:
         asked = entry(name, **{key: changes.pop(key) for key in ("client_key", "quota") if key in changes})
@@ -65,12 +72,14 @@ class Desk:
         finally:
             self.held -= 1
 
-    async def move(self, _router: str, name: str, _entry: Any, target: int) -> tuple[Mail, Submitted]:
+    async def move(self, _router: str, name: str, _entry: Any, target: int) -> tuple[Mail, Submitted] | None:
         assert 1 == self.held
         await asyncio.sleep(0)
         self.meanwhile()
         if self.failure is not None:
             raise self.failure
+        if self.stays:
+            return None
         self.entries.put(name, target)
         return OTHERS, Submitted(Grant(name, f"{name}.1", "r1") if self.granted else None, 0 if self.granted else 4)
 
@@ -154,3 +163,28 @@ async def test_a_cell_that_does_not_answer_ends_the_moves_and_later_ones_are_tri
     desk.failure = None
     await desk.look()
     assert [OTHERS, "a"] == desk.told
+
+
+async def test_a_choice_that_stays_where_it_is_starts_nothing() -> None:
+    desk = Desk()
+    choice = desk.add("a")
+    desk.stays = True
+    await desk.look()
+    assert [] == desk.told
+    assert (0, 9) == (desk.moves.moved, choice.wait.position)
+
+
+async def test_a_choice_that_is_put_in_line_again_does_not_move_meanwhile() -> None:
+    """The store has changed, and its submission may be on its way to its cell."""
+    desk = Desk()
+    desk.add("a", run_id="before")
+    await desk.look()
+    assert [] == desk.told
+
+
+def test_requests_of_the_only_cell_are_known_to_be_there_when_there_are_more() -> None:
+    cells = PoolCells("demo", 1, QueueSettings(), lambda name: RedisQueue(InProcessRedis(ManualClock()), name))
+    cells.change(1, ["a"])
+    assert None is cells.seen.entries.get("a")
+    cells.change(3, ["a", "b"])
+    assert [0, 0, None] == [cells.seen.entries.get(name) for name in ("a", "b", "new")]
