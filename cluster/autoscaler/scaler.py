@@ -1,8 +1,9 @@
 """One autoscaler's work for one pool: it leads the pool, or waits to, and decides at every tick on the replicas.
 
-Order within a tick: look, decide, store, act. A decision that can't be stored is not carried out, so every leader knows
-all that was done before. Only the last step, the call to the platform, is not fenced. If a deposed leader still sends a
-number, its successor's next tick corrects it: it compares the platform's number with the decided one.
+Order within a tick: look, decide, store, act, and then tell what can wait. A decision that can't be stored is not
+carried out, so every leader knows all that was done before. Only the call to the platform is not fenced. If a deposed
+leader still sends a number, its successor's next tick corrects it: it compares the platform's number with the decided
+one.
 """
 
 from __future__ import annotations
@@ -232,14 +233,12 @@ class PoolScaler:
             view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
             record.to_bytes(), self._host.decisions_kept, held.names,
         )  # fmt: skip
+        fence = self._fence
         try:
-            number = await self._store.commit(self._holder, self._fence, commit)
+            number = await self._store.commit(self._holder, fence, commit)
         except LeadershipLostError:
             self._lost()
             return None
-        await self.foresight.keep(self._store, self._holder, self._fence)
-        if self._cells is not None:
-            await self._cells.give(own.pool.cells, self._fence, held.names, RELIEF_TICKS * self._host.tick_s)
         if kinds(record.alarms) - kinds(self.record.alarms if self.record is not None else ()):
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
@@ -247,6 +246,10 @@ class PoolScaler:
         if acts and not await self._act(own, self.record, before) and made.replicas < seen.coming:
             # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
             self._leader_state = replace(self._leader_state, slow=made.state.unmoved(seen.at))
+        # The stored order is carried out first: these wait for stores, which may not answer.
+        if self._cells is not None:
+            await self._cells.give(own.pool.cells, fence, held.names, RELIEF_TICKS * self._host.tick_s)
+        await self.foresight.keep(self._store, self._holder, fence)
         return self.record
 
     async def _bounds_now(self, own: ScalerSettings) -> tuple[GroupBounds, bool]:

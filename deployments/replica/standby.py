@@ -21,8 +21,8 @@ from penstock.models import ReplicaState
 _LOG = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""Seconds for which an order stays in force while the store has none: it may have lost it, and the leader gives the
-next one at its next tick. A pool without a leader must not sleep for longer."""
+"""Seconds for which an order stays in force while the store has none, or does not answer: it may have lost it, and the
+leader gives the next one at its next tick. A pool without a leader must not sleep for longer."""
 WAKE_TIMEOUT_S = 300.0
 """Seconds after which an engine that does not wake up, or fall asleep, counts as dead."""
 _REPLIES = 2
@@ -57,6 +57,8 @@ class Standby:
         """Whether the order in force is to stand by."""
         self._ordered_at = 0.0
         """When the last order came, monotonic seconds."""
+        self._holds_until = 0.0
+        """When the order in force ends unless a heartbeat is answered before, in seconds of the loop."""
         self.replies = 0
         """Answered heartbeats since the start."""
         self._heard = asyncio.Event()
@@ -76,6 +78,7 @@ class Standby:
             self.ordered, self._ordered_at = order, now
         elif now - self._ordered_at > GRACE_S:
             self.ordered = False
+        self._holds_until = asyncio.get_running_loop().time() + GRACE_S - (now - self._ordered_at)
         self.replies += 1
         self._heard.set()
 
@@ -146,7 +149,14 @@ class Standby:
             raise EngineDeadError(f"the engine did not {what} within {WAKE_TIMEOUT_S:.0f} s") from None
 
     async def _until(self, reached: Callable[[], bool]) -> None:
-        """Wait for a condition. It is looked at with each answered heartbeat."""
+        """Wait for a condition. It is looked at with each answered heartbeat, and once an order is over without one."""
+        loop = asyncio.get_running_loop()
         while not reached():
             self._heard.clear()
-            await self._heard.wait()
+            try:
+                async with asyncio.timeout_at(self._holds_until if self.ordered else None):
+                    await self._heard.wait()
+            except TimeoutError:
+                if self.ordered and loop.time() >= self._holds_until:
+                    _LOG.warning("standby.store_away", extra={"seconds": GRACE_S})
+                    self.ordered = False

@@ -12,6 +12,7 @@ from cluster.control.replica_seconds import best_batch
 from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape
+from cluster.errors import QueueUnavailableError
 from cluster.forecast.pool_forecast import PoolForecast
 from cluster.forecast.schedule import ScheduledTime, scheduled
 from penstock.values.slo import OperatingPoint
@@ -80,7 +81,12 @@ class Foresight:
             _LOG.warning("autoscaler.forecast_unread", extra={"pool": self.pool, "error": str(error)})
 
     async def keep(self, store: ControlStore, holder: str, fence: int) -> None:
-        """Store the record if it has changed: once in five minutes."""
-        if self.changed:
+        """Store the record if it has changed: once in five minutes. Where the store fails the next call tries again."""
+        if not self.changed:
+            return
+        try:
             await store.store_forecast(holder, fence, self.forecast.to_bytes())
+        except QueueUnavailableError as error:
+            _LOG.warning("autoscaler.forecast_not_stored", extra={"pool": self.pool, "error": str(error)})
+        else:
             self.changed = False

@@ -74,8 +74,7 @@ class CellMember:
         if place.cell is None:
             place.enter(first_cell(beat.replica_id, await self._loads()))
         self._newest = beat
-        if beat.state is not ReplicaState.READY:
-            # One that sleeps or drains takes nothing anywhere.
+        if not self._may_move(beat):
             self._target = None
             return await self._beat(beat)
         if self._target is not None and await self._may_leave(beat):
@@ -129,6 +128,12 @@ class CellMember:
         own = next((each for each in view.replicas if each.replica_id == beat.replica_id), None)
         return own is None or (own.sequences == 0 and own.windows.sequences == 0)
 
+    def _may_move(self, beat: ReplicaBeat) -> bool:
+        """Return whether it has reason to move. One that sleeps or drains takes nothing anywhere; but a standby whose
+        cell is away hears no order to wake.
+        """
+        return beat.state is ReplicaState.READY or (beat.state is ReplicaState.STANDBY and self._is_away())
+
     def _is_away(self) -> bool:
         return time.monotonic() - self._answered_at > self._lease_s
 
@@ -166,7 +171,7 @@ class CellMember:
         replicas = sum(len(load.members) for load in loads if load is not None)
         self._beats_left = LOOK_HEARTBEATS + replicas // REPLICAS_A_LOOK
         # Newer than the look: it may have begun to drain meanwhile.
-        if (beat := self._newest) is None or own is None or beat.state is not ReplicaState.READY:
+        if (beat := self._newest) is None or own is None or not self._may_move(beat):
             return
         size = beat.windows.sequences
         here = loads[own]

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -68,9 +69,13 @@ def _read(client: Client, pool: str, hours: float) -> tuple[OperatingPoint, list
     found: dict[int, Decision] = {}
     for page in itertools.count():
         part = client.decisions(pool, limit=_PAGE, skip=page * _PAGE, timeout=_TIMEOUT_S)
+        least = min(found, default=math.inf)
+        older = [each for each in part.decisions if each.number < least]
         found |= {each.number: each for each in part.decisions}
         newest = max((each.at_ms for each in found.values()), default=0)
-        if len(part.decisions) < _PAGE or part.decisions[-1].at_ms < newest - hours * 3.6e6:
+        # A router of an earlier release knows no pages, and answers with the newest decisions each time. One that can't
+        # read a decision leaves it out, so a short page need not be the last.
+        if not older or older[-1].at_ms < newest - hours * 3.6e6:
             break
     kept = [found[number] for number in sorted(found) if found[number].at_ms >= newest - hours * 3.6e6]
     return part.operating_point, kept

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cluster.autoscaler.cell_standbys import CellStandbys
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import QueueUnavailableError
 from cluster.settings import PoolSettings
 from penstock.values.steps import Relief
@@ -25,6 +27,38 @@ async def test_the_platform_is_told_again_when_it_forgets(local: Backend) -> Non
     await site.run(scaler, 1)
 
     assert [3] == site.platform.told
+
+
+async def test_an_order_is_carried_out_though_the_forecast_can_not_be_stored(
+    local: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise QueueUnavailableError("out of memory")
+
+    site = Site(local, min_replicas=3)
+    scaler = site.scaler()
+    scaler.foresight.changed = True
+    with monkeypatch.context() as away:
+        away.setattr(RedisControlStore, "store_forecast", fails)
+        await site.run(scaler, 1)
+    assert [3] == site.platform.told
+    assert await local.store().forecast() is None
+    # The next tick stores it.
+    await site.run(scaler, 1)
+    assert await local.store().forecast() is not None
+
+
+async def test_an_order_is_carried_out_before_other_cells_are_told(local: Backend) -> None:
+    """One that is away may take long to fail."""
+    site = Site(local, min_replicas=3)
+    seen: list[list[int]] = []
+
+    class Watched(CellStandbys):
+        async def give(self, *_: Any) -> None:
+            seen.append(list(site.platform.told))
+
+    await site.run(site.scaler(cells=Watched("demo", lambda _: local.store())), 1)
+    assert [[3]] == seen
 
 
 async def test_advisory_decides_and_changes_nothing(local: Backend) -> None:

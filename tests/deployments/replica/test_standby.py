@@ -192,6 +192,21 @@ async def test_without_an_order_in_force_the_last_one_holds_for_a_while() -> Non
     await engine.close()
 
 
+async def test_a_standby_whose_store_is_away_wakes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = load_settings(flags={"pools": {POOL: sim_pool()}}, environ={}).pools[POOL]
+    engine = SimEngine(pool, None)
+    identity = await engine.start()
+    one = Standby(engine, identity, table_of(engine, identity), lambda: None, lambda error: None)
+    monkeypatch.setattr(standby, "GRACE_S", 0.05)
+    task = asyncio.create_task(one.run())
+    one.hear(True, 0.0)
+    # No heartbeat is answered from here on.
+    await until(lambda: one.wakes == 1 and not one.resting)
+    assert not one.ordered
+    task.cancel()
+    await engine.close()
+
+
 async def start(table: AttemptTable, name: str, spec: GenerationSpec) -> tuple[Refused, str] | None:
     return await table.start(name, "1", spec, Outlet(), 1)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +15,12 @@ from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
 from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
 from cluster.control.settings import ControlMode
+from penstock.client import Client, Decision, DecisionList, OperatingPoint
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
+from router.commands.decisions.review import _read
 from tests.cluster.hindsight.loads import TICK_S, changing
+from tests.cluster.hindsight.test_history import recorded, swing
 from tests.support.stack import Stack, running_stack, sim_pool
 
 POOL: dict[str, Any] = {
@@ -47,6 +51,36 @@ async def record(stack: Stack, hours: float) -> None:
             work=work, gpus_per_replica=2,
         )  # fmt: skip
         await store.commit("a", fence, Commit(b"{}", 9, Relief.NONE, 0, made.to_bytes(), 10_000))
+
+
+class Pages:
+    """Decisions as a router answers with them that knows pages or none, without those that it can't read."""
+
+    def __init__(self, decisions: Sequence[Decision], *, pages: bool, unread: int) -> None:
+        self.newest_first, self.pages, self.unread = decisions[::-1], pages, unread
+        self.calls = 0
+
+    def decisions(self, _: str, limit: int, skip: int, timeout: float) -> DecisionList:
+        self.calls += 1
+        assert self.calls <= 10, "it does not end"
+        first = skip if self.pages else 0
+        part = self.newest_first[first : first + limit]
+        return DecisionList(tuple(each for each in part if each.number != self.unread), OperatingPoint(), False)
+
+
+@pytest.mark.parametrize(
+    ("pages", "unread", "least", "calls"),
+    [
+        pytest.param(False, 0, 401, 2, id="a router of an earlier release knows no pages"),
+        pytest.param(True, 700, 1, 3, id="a decision can't be read"),
+        pytest.param(True, 0, 1, 3, id="all pages are whole"),
+    ],
+)
+def test_pages_are_read_until_one_brings_nothing_older(pages: bool, unread: int, least: int, calls: int) -> None:
+    router = Pages(recorded(swing(6.0)[:900], [RAN] * 900), pages=pages, unread=unread)
+    _, found = _read(cast("Client", router), "demo", 24.0)
+    assert [number for number in range(least, 901) if number != unread] == [each.number for each in found]
+    assert calls == router.calls
 
 
 async def run(stack: Stack, *flags: str) -> int:

@@ -173,14 +173,17 @@ async def test_a_cell_that_lost_its_replicas_gets_one_once_it_has_finished(four:
     assert [1, 1] == [len(found) for found in await four.members()][:2]
 
 
+@pytest.mark.parametrize("state", [ReplicaState.READY, ReplicaState.STANDBY])
 async def test_a_replica_of_a_cell_that_is_cut_off_goes_on_in_another(
-    four: Members, monkeypatch: pytest.MonkeyPatch
+    four: Members, monkeypatch: pytest.MonkeyPatch, state: ReplicaState
 ) -> None:
+    """A standby would hear no order to wake."""
     now = [1000.0]
     monkeypatch.setattr("cluster.queue.cells.member.time.monotonic", lambda: now[0])
     await four.beat()
     four.down = {cell_name(POOL, 1)}
     cut_off = tuple(name for name, cell in four.where().items() if cell == 1)
+    four.states = dict.fromkeys(cut_off, state)
     for name in cut_off:
         four.queues[name]._own().down = True  # type: ignore[attr-defined]
     for step in range(3):
