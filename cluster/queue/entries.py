@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.models import RequestClass
 
@@ -141,6 +141,8 @@ class Grant:
     request_id: str
     attempt: str
     replica_id: str
+    cell: int = field(default=0, compare=False)
+    """Cell that granted it, where a heartbeat brought it."""
 
 
 @dataclass(frozen=True, slots=True)

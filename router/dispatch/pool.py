@@ -17,6 +17,7 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
+from cluster.queue.cells.beats import newest
 from cluster.queue.cells.cell import Cell
 from cluster.queue.contract import Ledger
 from cluster.queue.entries import KnownRequest, Settlement
@@ -385,7 +386,7 @@ class Pool:
         self._positions.heard(reply.positions)
         if reply.marks != self.quarantine.marks:
             self._context.owner.spawn(self._follow(), "follow_marks")
-        self.mailbox.deliver(reply.mail)
+        self.mailbox.deliver(newest(reply.mail, self.cells.seen.entries))
         self.releases.tell_again()
         self.moves.look()
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.cell import Cell, CellOrders
+from cluster.queue.cells.ids import EntryCells
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Mail
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
@@ -79,7 +80,7 @@ class CellBeats:
         if not mails:
             raise error or QueueUnavailableError("no cell of the pool has answered yet")
         await self._bring_orders()
-        grants = tuple(grant for mail in mails.values() for grant in mail.grants)
+        grants = tuple(replace(grant, cell=cell) for cell, mail in mails.items() for grant in mail.grants)
         orders = tuple(order for mail in mails.values() for order in mail.orders)
         return self._seen.reply(Mail(grants, orders))
 
@@ -143,3 +144,11 @@ class CellBeats:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def newest(mail: Mail, entries: EntryCells) -> Mail:
+    """Return the mail of a heartbeat as it holds when it is delivered: without grants of cells that their entries have
+    left since.
+    """
+    grants = tuple(grant for grant in mail.grants if entries.get(grant.request_id) in (grant.cell, None))
+    return mail if len(grants) == len(mail.grants) else Mail(grants, mail.orders)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cluster.errors import QuotaExceededError
+from cluster.errors import QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.seen import CellsSeen
-from cluster.queue.entries import BudgetUse, QueueEntry, Quota, Submitted
+from cluster.queue.entries import BudgetUse, QueueEntry, Quota, Submitted, UsageLine
 
 FRESH_S = 60.0
 """How long a reading of the other cells' ledgers counts, in seconds."""
@@ -67,6 +67,8 @@ class CellBudgets:
         self._pool = pool
         self._seen = seen
         self._cell = cell
+        self._read_last: dict[tuple[str, int], Sequence[UsageLine]] = {}
+        """Lines by tenant and cell, as last read."""
         self._known: dict[str, tuple[float, int, int, Elsewhere]] = {}
         """Charges by tenant, with the time of the reading, the tenant's home and the day."""
 
@@ -75,7 +77,7 @@ class CellBudgets:
 
         Raises:
             QuotaExceededError: that alone uses a budget up.
-            QueueUnavailableError: a cell does not answer.
+            QueueUnavailableError: a cell does not answer, and has not been read before.
         """
         quota = entry.quota
         if not (quota.cost_per_day or quota.cost_per_month) or not entry.choices:
@@ -98,9 +100,22 @@ class CellBudgets:
     async def _read(self, tenant: str, home: int, today: int) -> Elsewhere:
         first = today - (_EPOCH + datetime.timedelta(days=today)).day + 1
         others = [cell for cell in range(self._seen.layout.span) if cell != home]
-        found = await asyncio.gather(*(self._cell(cell).usage(tenant, first, today) for cell in others))
-        lines = [line for part in found for line in part]
+        found = await asyncio.gather(*(self._lines(tenant, cell, first, today) for cell in others))
+        lines = [line for part in found for line in part if line.day >= first]
         return Elsewhere(sum(line.cost for line in lines if line.day == today), sum(line.cost for line in lines))
+
+    async def _lines(self, tenant: str, cell: int, first: int, today: int) -> Sequence[UsageLine]:
+        """Read a tenant's lines in a cell. Of one that is away the last reading counts."""
+        last = self._read_last.get((tenant, cell))
+        if last is not None and cell in self._seen.away:
+            return last
+        try:
+            lines = self._read_last[tenant, cell] = await self._cell(cell).usage(tenant, first, today)
+        except QueueUnavailableError:
+            if last is None:
+                raise
+            return last
+        return lines
 
 
 def _next_month(day: datetime.date) -> datetime.date:

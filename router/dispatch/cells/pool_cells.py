@@ -10,6 +10,9 @@ from cluster.queue.cells.queue import CellQueue
 from cluster.queue.cells.seen import CellsSeen
 from cluster.settings import QueueSettings
 
+LONGEST_S = 3600.0
+"""Longest request with a client's key that is found in its former home after the number of cells has changed."""
+
 
 class PoolCells:
     """Cells of one pool of one router."""
@@ -40,5 +43,5 @@ class PoolCells:
             self._open_cell,
             self.seen,
             max_waiting=settings.max_waiting,
-            keys_last_s=settings.result_s + settings.attach_grace_s,
+            keys_last_s=LONGEST_S + settings.attach_grace_s + settings.result_s,
         )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from cluster.clock import ManualClock
 from cluster.models import Windows
-from cluster.queue.entries import QueueLimits, Quota
+from cluster.queue.entries import Mail, Order, QueueLimits, Quota
 from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from penstock.internal.v1 import replica_pb2 as pb
+from router.dispatch.mailbox import Mailbox
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.generation.choice_table import ChoiceTable
 from tests.cluster.queue.backends import Scene, entry
 
@@ -62,3 +67,22 @@ async def test_what_goes_to_another_cell_is_not_put_in_line_again_meanwhile() ->
     await resubmission.submit_all()
 
     assert {"q0", "q2", "q3"} == {each.request_id for each in (await queue.holdings("A")).page}
+
+
+@pytest.mark.parametrize(("under_way", "spawned"), [(set(), ["submit_early"]), ({"q"}, [])], ids=["here", "moves"])
+def test_what_expired_early_is_put_in_line_again_unless_it_goes_to_another_cell(
+    under_way: set[str], spawned: list[str]
+) -> None:
+    told: list[str] = []
+
+    def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+        work.close()
+        told.append(name)
+
+    choice = Mock(state=ChoiceState.WAITING, wait=SimpleNamespace(has_time=True))
+    context: Any = SimpleNamespace(choices={"q": choice}, owner=SimpleNamespace(spawn=spawn))
+    adoption: Any = SimpleNamespace(under_way=under_way)
+    mailbox = Mailbox(context, Mock(), Mock(), adoption, Mock(), Mock(), parked=())
+    mailbox.deliver(Mail((), (Order("q", "expired"),)))
+    assert spawned == told
+    choice.ordered.assert_not_called()

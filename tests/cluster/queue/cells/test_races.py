@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import QueueFullError, QueueUnavailableError
+from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
+from cluster.queue.cells.beats import newest
+from cluster.queue.cells.choice import home
 from cluster.queue.cells.queue import CellQueue
+from cluster.queue.entries import Quota, Settlement
 from cluster.queue.heartbeats import RouterBeat
 from tests.cluster.queue.backends import entry
 from tests.cluster.queue.cells.scene import CellScene
@@ -170,3 +173,40 @@ async def test_the_cell_of_a_request_is_known_that_was_submitted_during_a_look()
     await queue.submit_to(1, "A", entry("x"))
     assert 1 == queue.seen.entries.get("x")
     await scene.close()
+
+
+async def test_a_budget_holds_while_another_cell_is_away() -> None:
+    """What was charged there is known from before."""
+    scene = await opened(2, replicas=2)
+    other = 1 - home("acme", 2)
+    answer = await scene.own[other].submit("A", entry("before"))
+    assert answer.grant is not None
+    await scene.own[other].release("A", "before", answer.grant.attempt, Settlement(1, requests=1, cost=1.0))
+    queue, quota = scene.routers_queues["A"], Quota(cost_per_day=5.0)
+    await scene.beat()
+    await queue.submit("A", entry("first", quota=quota))
+    queue._budgets._known.clear()
+    watch(queue)[other].away = True
+    with pytest.raises(QueueUnavailableError):
+        await queue.submit("A", entry("stranger", tenant=_neighbour("acme"), quota=quota))
+    answer = await queue.submit("A", entry("second", quota=quota))
+    assert answer.budget is not None
+    assert (1.0, 5.0) == (answer.budget.used, answer.budget.limit)
+    with pytest.raises(QuotaExceededError):
+        await queue.submit("A", entry("third", quota=Quota(cost_per_day=1.0)))
+    await scene.close()
+
+
+def _neighbour(tenant: str) -> str:
+    """Return another tenant of the same home."""
+    return next(name for number in range(99) if home(name := f"t{number}", 2) == home(tenant, 2))
+
+
+async def test_a_grant_that_a_heartbeat_brings_does_not_outlive_a_move(full: CellScene) -> None:
+    """It waits for its delivery while its entry goes to another cell."""
+    queue = full.routers_queues["A"]
+    reply = await queue.heartbeat_router(RouterBeat("A", ("r0", "r1")))
+    assert {"a", "b"} == {grant.request_id for grant in reply.mail.grants}
+    assert reply.mail == newest(reply.mail, queue.seen.entries)
+    queue.seen.entries.put("a", 1)
+    assert ["b"] == [grant.request_id for grant in newest(reply.mail, queue.seen.entries).grants]

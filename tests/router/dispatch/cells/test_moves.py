@@ -188,3 +188,15 @@ def test_requests_of_the_only_cell_are_known_to_be_there_when_there_are_more() -
     assert None is cells.seen.entries.get("a")
     cells.change(3, ["a", "b"])
     assert [0, 0, None] == [cells.seen.entries.get(name) for name in ("a", "b", "new")]
+
+
+def test_a_key_is_looked_for_in_former_homes_until_the_result_of_a_long_request_is_gone() -> None:
+    settings = QueueSettings(result_s=600.0, attach_grace_s=5.0)
+    cells = PoolCells("demo", 2, settings, lambda name: RedisQueue(InProcessRedis(ManualClock()), name))
+    clock = ManualClock()
+    cells.layout._clock = clock.monotonic
+    cells.change(3, [])
+    clock.advance(3600.0 + 5.0 + 599.0)
+    assert 2 == len(cells.queue._homes.former("acme"))
+    clock.advance(2.0)
+    assert [] == cells.queue._homes.former("acme")
