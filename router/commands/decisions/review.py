@@ -136,7 +136,7 @@ def _print_source(history: History, console: Console) -> None:
     left_out = f", {history.left_out_s / 3600:.1f} h without figures left out" if history.left_out_s >= 360 else ""
     console.print(
         f"load of {history.seconds / 3600:.1f} h{left_out}; a start takes {history.cold_start_s:.0f} s. Replayed in a "
-        "model without single requests: compare lines, not with other figures",
+        "model without single requests, schedules, forecasts and standbys: compare lines, not with other figures",
         highlight=False,
     )
 

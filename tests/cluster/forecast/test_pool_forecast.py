@@ -18,6 +18,8 @@ from cluster.forecast.pool_forecast import BLEND, ForecastRules, Outlook, Patter
 COLD_S = 180.0
 RULES = BlendRules()
 DAILY = "time of day"
+DAYS = 3
+"""Days before the morning that is foretold: the first to know, and more than one to judge the forecasts on."""
 
 
 def office(at: float) -> float:
@@ -41,8 +43,8 @@ def fed(load: Callable[[float], float], days: float, scatter: float = 0.1, since
 
 @pytest.fixture(scope="module")
 def at_nine() -> PoolForecast:
-    """Five working days, and the sixth until three minutes before nine."""
-    return fed(office, 5 + (9 * 60 - 3) / 1440)
+    """Three days, and the fourth until three minutes before nine."""
+    return fed(office, DAYS + (9 * 60 - 3) / 1440)
 
 
 def test_a_rise_at_the_same_time_of_each_day_is_foretold(at_nine: PoolForecast) -> None:
@@ -60,12 +62,12 @@ def test_a_rise_that_has_begun_is_not_counted_twice(at_nine: PoolForecast) -> No
     """At 9:04 half of the rise shows in the present load. What is still to come is measured from there."""
     forecast = copy.deepcopy(at_nine)
     for minute in range(-3, 5):
-        at = 5 * DAY_S + 9 * 3600 + 60.0 * minute
+        at = DAYS * DAY_S + 9 * 3600 + 60.0 * minute
         forecast.feed(at, office(at), COLD_S)
 
     assert forecast.outlook is not None
     assert forecast.outlook.pattern is not None
-    lately = sum(office(5 * DAY_S + 9 * 3600 + 60.0 * minute) for minute in (1, 2, 3)) / 3
+    lately = sum(office(DAYS * DAY_S + 9 * 3600 + 60.0 * minute) for minute in (1, 2, 3)) / 3
     assert 2.6 < lately * forecast.outlook.pattern.change < 3.8
 
 
@@ -77,7 +79,7 @@ def test_the_shape_is_less_wrong_than_the_level_where_there_is_one(at_nine: Pool
 
 
 def test_no_pattern_is_trusted_where_there_is_none() -> None:
-    forecast = fed(even, 3, scatter=0.3)
+    forecast = fed(even, 2.5, scatter=0.3)
 
     assert forecast.outlook is not None
     assert forecast.outlook.pattern is not None
@@ -100,7 +102,7 @@ def test_a_successor_knows_record_and_errors_and_gathers_the_present_anew(at_nin
     assert at_nine.judged == read.judged
     fresh = read.outlook
     assert fresh is None
-    start = 5 * DAY_S + 9 * 3600 - 180
+    start = DAYS * DAY_S + 9 * 3600 - 180
     for minute in range(2):
         read.feed(start + 60.0 * minute, 1.0, COLD_S)
     assert read.outlook is not None

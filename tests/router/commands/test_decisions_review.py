@@ -115,6 +115,7 @@ async def test_the_steps_of_the_dial_and_what_ran(tmp_path: Path, capsys: pytest
         assert 0 == await run(stack, "--headroom")
         text = capsys.readouterr().out
         assert "less *" in text
+        assert "without single requests, schedules, forecasts and standbys" in " ".join(text.split())
         assert f"{hours[0]:.1f}" in text
         assert 0 == await run(stack, "--compare")
         assert f"{saved:.1f} replica-hours a day less than what ran" in " ".join(capsys.readouterr().out.split())
