@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import tomli_w
 
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
@@ -61,6 +62,8 @@ ENTRY: dict[str, Any] = {
         "drain_s": 30.0,
         "hold_s": 10.0,
         "look_back_s": 100.0,
+        "forecast": "advisory",
+        "schedule": [{"start": "08:00", "end": "18:00", "min_replicas": 3, "dates": ["2020-01-02"]}],
         "idle_s": 100.0,
         "up_window_s": 30.0,
         "down_window_s": 100.0,
@@ -127,8 +130,7 @@ class Site:
         for each in changes:
             settings |= each
         file = self.folder / "cluster.toml"
-        lines = [f"{name} = {json.dumps(value)}" for name, value in leaves(settings)]
-        file.write_text("\n".join(["[pools.demo]", *lines]))
+        file.write_text(tomli_w.dumps({"pools": {"demo": settings}}))
         target = f"127.0.0.1:{self.stack.routers[0].port}"
         return await asyncio.to_thread(main, ["apply", str(file), "--yes", "--target", target])
 
