@@ -183,7 +183,7 @@ async def test_output_goes_on_with_the_same_weights_and_tokenizer_only(tmp_path:
 
 
 async def test_a_stream_of_the_old_model_is_resumed_although_most_replicas_have_the_new_one(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, routers=2, sim={"base_ms": 20.0}) as stack:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 60.0}) as stack:
         undisturbed = await whole(stack)
         call = stack.inference(0).StreamGenerate(stream_request(max_tokens=60, ignore_eos=True))
         began = await first_tokens(call, 5)
@@ -256,7 +256,7 @@ async def test_a_resumed_stream_of_ids_goes_on_at_a_sibling_although_most_replic
     tmp_path: Path,
 ) -> None:
     asked = of_ids(4, 5, 6, max_tokens=60, ignore_eos=True)
-    async with running_stack(tmp_path, routers=2, replicas=2, sim={"base_ms": 20.0}) as stack:
+    async with running_stack(tmp_path, routers=2, replicas=2, sim={"base_ms": 60.0}) as stack:
         undisturbed = ids_of(await collect(stack.inference().StreamGenerate(asked)))
         first = stack.inference(0).StreamGenerate(asked)
         began = await first_tokens(first, 5)
