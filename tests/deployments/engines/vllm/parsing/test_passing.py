@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deployments.engines.vllm.parsing.output import VllmOutputParser
@@ -29,6 +29,71 @@ ODD = (
     "</think>", "<|end|>", "null", "12", "\x1c",
 )  # fmt: skip
 Chunks = Sequence[str]
+
+HARD = (
+    # Braces, quotes and tags inside of a string, and a second call.
+    [
+        *"So.",
+        "</think>",
+        "<tool_call>",
+        '{"name": "f", "arguments": {"x',
+        '": "}}',
+        '</tool_call>\\"',
+        '{"}}',
+        "</tool_call>",
+        "a < b",
+        "<tool_call>",
+        '{"name":"f","arguments":{}}',
+        "</tool_call>",
+        "word",
+    ],
+    # Arguments before the name, and a key that is neither.
+    ["</think>", "<tool_call>", *'{"arguments": {"x": [1, {}]}, "other": null, "name": "f"}', "</tool_call>", "\n"],
+    # White space of every kind, and arguments that are no object.
+    [
+        "<think>",
+        "1 < 2",
+        "</think>",
+        " ",
+        "<tool_call>",
+        "\n{",
+        '"name":\t"a b"',
+        "\x85,",
+        '"arguments"\x1c: ',
+        "[12,",
+        '"é漢"]',
+        "  \n}",
+        "\n",
+        "</tool_call>",
+    ],
+    # Tags in pieces, and a call that breaks off.
+    [
+        "So",
+        "</think>",
+        "<tool_",
+        "call>",
+        '{"name": "f", ',
+        '"arguments": {"x": "a',
+        "</",
+        "tool_call>",
+        "<",
+        "<tool_call>",
+        '{"name": "g", "arg',
+    ],
+    # One that is wrong from the beginning, and reasoning that does not end.
+    [
+        "Never ends ",
+        "<tool_call>",
+        "}{",
+        '"name": "f"',
+        "</tool_call>",
+        "<tool_call>",
+        "null",
+        "</tool_call>",
+        "<|end|>",
+    ],
+)
+"""Outputs that are known to be hard, in every run."""
 
 
 def _text() -> st.SearchStrategy[str]:
@@ -82,6 +147,13 @@ def outputs(draw: st.DrawFn) -> list[str]:
     return chunks
 
 
+def hard(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Try the known outputs too."""
+    for chunks in HARD:
+        test = example(chunks=chunks)(test)
+    return test
+
+
 class Outputs:
     """Parsers of one family, and the tokens of chunks."""
 
@@ -123,11 +195,12 @@ def family(request: pytest.FixtureRequest, tokenizer: Any) -> Outputs:
     return Outputs(tokenizer, "hermes", request.param, ToolMode.AUTO)
 
 
-many = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many
 @given(chunks=outputs())
+@hard
 def test_each_piece_is_what_a_parser_says_that_sees_every_token(
     family: Outputs, caplog: pytest.LogCaptureFixture, chunks: Chunks
 ) -> None:
@@ -135,16 +208,18 @@ def test_each_piece_is_what_a_parser_says_that_sees_every_token(
     assert "parser.passed_otherwise" not in caplog.text
 
 
-@settings(many, max_examples=4)
+@settings(many, max_examples=2)
 @given(chunks=outputs())
+@hard
 def test_an_output_that_ends_anywhere_is_what_the_parser_says(family: Outputs, chunks: Chunks) -> None:
     for size in range(len(chunks)):
         assert family.pieces(chunks[:size], passes=False)[-1] == family.pieces(chunks[:size], passes=True)[-1]
 
 
 @pytest.mark.parametrize("mode", [ToolMode.NONE, ToolMode.REQUIRED])
-@settings(many, max_examples=10)
+@settings(many, max_examples=3)
 @given(chunks=outputs())
+@hard
 def test_requests_that_want_no_call_or_one_get_what_the_parser_says(
     tokenizer: Any, mode: ToolMode, chunks: Chunks
 ) -> None:
@@ -154,8 +229,9 @@ def test_requests_that_want_no_call_or_one_get_what_the_parser_says(
 
 
 @pytest.mark.parametrize("reasoner", REASONERS[1:])
-@settings(many, max_examples=10)
+@settings(many, max_examples=3)
 @given(chunks=outputs())
+@hard
 def test_reasoning_alone_is_what_the_parser_says(tokenizer: Any, reasoner: str, chunks: Chunks) -> None:
     family = Outputs(tokenizer, None, reasoner, ToolMode.NONE)
 
