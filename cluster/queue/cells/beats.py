@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.cell import Cell, CellOrders
+from cluster.queue.cells.cell import Cell, CellOrders, read_layout
 from cluster.queue.cells.ids import EntryCells
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Mail
@@ -44,6 +45,15 @@ class CellBeats:
         Raises:
             QueueUnavailableError: no cell answers.
         """
+        reply = await self._send_all(beat)
+        seen = self._seen
+        if seen.layout.is_due and 0 not in seen.away:
+            # After the heartbeat, which must not wait for it.
+            with suppress(QueueUnavailableError):
+                await read_layout(self._cell(0), seen.layout)
+        return reply
+
+    async def _send_all(self, beat: RouterBeat) -> RouterBeatReply:
         seen = self._seen
         if seen.layout.span == 1:
             reply = await self._cell(0).heartbeat_router(beat)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.layout import CellRecord
+from cluster.queue.cells.layout import CellRecord, Layout
 from cluster.queue.contract import Queue
 from cluster.queue.entries import Mail
 
@@ -38,9 +38,9 @@ class CellOrders:
 class Cell(Queue, Protocol):
     """One cell. Errors as of `Queue`."""
 
-    async def cells(self, count: int) -> CellRecord:
+    async def cells(self, count: int, most: int = 0) -> CellRecord:
         """Return the record of the pool's number of cells, which cell 0 keeps, after noting another number; 0 notes
-        none.
+        none. With `most`, the most cells that the caller has read of, it is noted only where the store lost its record.
         """
         ...
 
@@ -82,3 +82,12 @@ def first(found: Iterable[Answer | None], away: QueueUnavailableError | None) ->
     if answer is None and away is not None:
         raise away
     return answer
+
+
+async def read_layout(first: Cell, layout: Layout) -> None:
+    """Read the record of the number of cells, and note there what is news."""
+    question = layout.question()
+    record = await first.cells(*question)
+    # Unless this process was told another number meanwhile.
+    if question == layout.question():
+        layout.heard(record)

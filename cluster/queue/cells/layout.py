@@ -11,6 +11,8 @@ from cluster.queue.cells.names import MOST_CELLS
 SETTLE_S = 10.0
 """How long after a change of the number clients' keys and tenants with a quota stay in their former cells: all routers
 know of the change by then, so no two look for one key in different cells."""
+REREAD_S = 2.0
+"""Time between two looks of a router at the record of the number: the newest write holds for all routers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,11 @@ class Layout:
         self.homes = self.count
         """Cells among which clients' keys and tenants with a quota have their homes."""
         self.known = False
-        """Whether the store's record was read since the number changed."""
+        """Whether the store's record was read, by a process that knows the pool's settings."""
+        self._noted = False
+        """Whether the store has the number of the settings on record, or had it."""
+        self._read_at: float | None = None
+        """When the record was read; None where it must be read now."""
         self._clock = clock
         self._changed_at: float | None = None
 
@@ -50,23 +56,52 @@ class Layout:
         _check(count)
         if count != self.told:
             self.settle()
+            if count != self.count:
+                self._changed_at = self._clock()
             self.told = self.count = count
             self.span = max(self.span, count)
-            self._changed_at = self._clock()
-            self.known = False
+            self._noted, self._read_at = False, None
+
+    def lost(self) -> None:
+        """Note that the store may have lost its record."""
+        self._read_at = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the record should be read."""
+        return self._read_at is None or self._clock() - self._read_at >= REREAD_S
+
+    def question(self) -> tuple[int, int]:
+        """Return the arguments of `Cell.cells`: the number of the settings once, then what the record had."""
+        if not self.told:
+            return 0, 0
+        return (self.count, self.span) if self._noted else (self.told, 0)
 
     def heard(self, record: CellRecord) -> None:
-        """Take the store's record."""
-        self.known = bool(self.told)
+        """Take the store's record: another router may have noted a newer number."""
+        self.known = self._noted = bool(self.told)
+        self._read_at = self._clock()
         self.span = max(self.span, record.most)
-        if not self.told:
-            self.count = self.homes = max(1, record.count)
+        self.count = max(1, record.count)
         if record.age_ms >= 0:
             # The store's word, so that all routers settle at one time.
             self._changed_at = self._clock() - record.age_ms / 1000
-            if record.count == self.count and self.changed_s() < SETTLE_S:
+            if self.changed_s() < SETTLE_S:
                 self.homes = record.before
+        elif not self.told:
+            self.homes = self.count
         self.settle()
+
+    def follow(self, record: CellRecord) -> None:
+        """Take the store's record in a process that notes nothing there: the number only where that changed after this
+        process was told its own.
+        """
+        self.span = max(self.span, record.most)
+        if record.age_ms < 0:
+            return
+        at = self._clock() - record.age_ms / 1000
+        if record.count == self.count or self._changed_at is None or at > self._changed_at:
+            self.count, self._changed_at = record.count, at
 
     def settle(self) -> None:
         """Move the homes to the cells of now, once all routers know them."""

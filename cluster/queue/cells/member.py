@@ -16,7 +16,7 @@ from dataclasses import replace
 from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.accounts import ReplicaPlace
 from cluster.queue.cells.cell import Cell
-from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.layout import SETTLE_S, Layout
 from cluster.queue.cells.moving import CellLoad, first_cell, load_of, next_cell
 from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
@@ -28,6 +28,9 @@ LOOK_HEARTBEATS = 3
 """Heartbeats between two looks at all cells, in a small pool."""
 REPLICAS_A_LOOK = 32
 """Replicas of a pool for which one heartbeat more passes between two looks of each: all of them look at all cells."""
+
+LEARN_S = 3.0
+"""How much later than a replica a router may learn that the number of cells has changed."""
 
 
 class CellMember:
@@ -66,7 +69,7 @@ class CellMember:
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         place = self._place
-        if self._layout.count == 1 and not place.cell:
+        if self._layout.span == 1 and not place.cell:
             if place.cell is None:
                 place.enter(0)
             self._target = None
@@ -77,8 +80,10 @@ class CellMember:
         if not self._may_move(beat):
             self._target = None
             return await self._beat(beat)
-        if self._target is not None and await self._may_leave(beat):
-            return await self._move(beat, self._target)
+        target = self._target
+        # A look may end meanwhile and find that it should stay, or go elsewhere.
+        if target is not None and await self._may_leave(beat) and target == self._target:
+            return await self._move(beat, target)
         self._look_sometimes()
         return await self._beat(beat if self._target is None else _without_room(beat))
 
@@ -173,6 +178,9 @@ class CellMember:
         # Newer than the look: it may have begun to drain meanwhile.
         if (beat := self._newest) is None or own is None or not self._may_move(beat):
             return
+        if self._place.cell != own:
+            # It has moved meanwhile, so what this look says of its cell holds for another.
+            return
         size = beat.windows.sequences
         here = loads[own]
         if here is not None and beat.replica_id not in here.members:
@@ -184,14 +192,20 @@ class CellMember:
 
     async def _loads(self) -> list[CellLoad | None]:
         """Return the loads of all cells; None for those that do not answer."""
-        most = max(self._layout.count, (self._place.cell or 0) + 1)
+        most = max(self._layout.span, (self._place.cell or 0) + 1)
         return list(await asyncio.gather(*(self._load(cell) for cell in range(most))))
+
+    def _is_former(self, number: int) -> bool:
+        # Until the homes have moved, requests with a key or a quota still go there.
+        return number >= self._layout.count and self._layout.changed_s() >= SETTLE_S + LEARN_S
 
     async def _load(self, number: int) -> CellLoad | None:
         # A connection for each look: all replicas look at all cells, and would hold as many open.
         cell = self._open(cell_name(self.pool, number))
         try:
-            return load_of(await cell.observe(), former=number >= self._layout.count)
+            if number == 0:
+                self._layout.follow(await cell.cells(0))
+            return load_of(await cell.observe(), former=self._is_former(number))
         except QueueUnavailableError:
             return None
         finally:
@@ -201,11 +215,19 @@ class CellMember:
 class ReplicaCells:
     """One replica's way to the cells of its pool."""
 
-    def __init__(self, pool: str, open_cell: Callable[[str], Cell], cells: int, lease_s: float) -> None:
+    def __init__(
+        self,
+        pool: str,
+        open_cell: Callable[[str], Cell],
+        cells: int,
+        lease_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`open_cell` opens a cell by its name; `cells` is the pool's number of cells, and `lease_s` how long a
         heartbeat keeps a lease.
         """
-        self.layout = Layout(cells)
+        self.layout = Layout(cells, clock=clock)
         self._place = ReplicaPlace()
         self._parts = pool, open_cell, self.layout, self._place
         self._lease_s = lease_s

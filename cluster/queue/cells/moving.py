@@ -75,15 +75,19 @@ def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, si
         return _away(replica_id, cells) if idle else None
     if here.members[:1] != (replica_id,):
         return None
-    others = {number: load for number, load in enumerate(cells) if load and not load.former and number != own}
-    if not others:
+    loads = {number: load for number, load in enumerate(cells) if load and number != own}
+    others = {number: load for number, load in loads.items() if not load.former}
+    left = {number: load for number, load in loads.items() if load.former and load.waiting and not load.members}
+    if not others and not left:
         return None
     if here.former:
+        if here.waiting or not others:
+            return None
         least = min(others, key=lambda number: (_pressure(others[number].work, others[number].room), number))
-        return None if here.waiting else _after(here, others, least, replica_id)
-    if (bare := _bare(here, others)) is not None:
+        return _after(others, least)
+    if (bare := _bare(own, here, {**others, **left})) is not None:
         return bare
-    if not idle or len(here.members) < 2:
+    if not idle or len(here.members) < 2 or not others:
         return None
     target = max(others, key=lambda number: (_pressure(others[number].work, others[number].room), -number))
     there = others[target]
@@ -97,7 +101,7 @@ def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, si
     return fewest if evener and _pressure(few.work, few.room) >= _pressure(here.work, here.room) else None
 
 
-def _bare(here: CellLoad, others: dict[int, CellLoad]) -> int | None:
+def _bare(own: int, here: CellLoad, others: dict[int, CellLoad]) -> int | None:
     """Return a cell without replicas that this one must give one to: nothing else serves it."""
     bare = [number for number, load in others.items() if not load.members]
     if not bare:
@@ -107,7 +111,15 @@ def _bare(here: CellLoad, others: dict[int, CellLoad]) -> int | None:
     most = max(len(load.members) for load in others.values())
     if len(here.members) > 1:
         return target if len(here.members) >= most else None
-    return target if others[target].work and not here.work else None
+    if others[target].work and not here.work:
+        return target
+    if most > 1 or not others[target].waiting:
+        # A cell with two or more gives one.
+        return None
+    # There are fewer replicas than cells. One that has no line gives way, so that cells are served in turn.
+    giving = {number: load for number, load in {**others, own: here}.items() if load.members and not load.waiting}
+    least = min(giving, key=lambda number: (_pressure(giving[number].work, giving[number].room), number), default=None)
+    return target if least == own else None
 
 
 def _away(replica_id: str, cells: Sequence[CellLoad | None]) -> int | None:
@@ -115,7 +127,7 @@ def _away(replica_id: str, cells: Sequence[CellLoad | None]) -> int | None:
     return first_cell(replica_id, cells) if any(load is not None and not load.former for load in cells) else None
 
 
-def _after(here: CellLoad, others: dict[int, CellLoad], least: int, replica_id: str) -> int:
+def _after(others: dict[int, CellLoad], least: int) -> int:
     """Return the cell for a replica of one that takes nothing more: one without replicas, else where it is needed."""
     bare = [number for number, load in others.items() if not load.members]
     busiest = max(others, key=lambda number: (_pressure(others[number].work, others[number].room), -number))

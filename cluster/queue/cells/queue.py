@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
-from cluster.queue.cells.cell import Cell, ask, first
+from cluster.queue.cells.cell import Cell, ask, first, read_layout
 from cluster.queue.cells.choice import choose, home, pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
@@ -104,7 +104,7 @@ class CellQueue:
     async def _look(self) -> None:
         """Read how many cells there are, where this process does not know it for good."""
         if not self._layout.known:
-            self._layout.heard(await self._cells[0].cells(self._layout.told))
+            await read_layout(self._cells[0], self._layout)
 
     async def _all(self, call: Callable[[Cell], Awaitable[Answer]], cells: Iterable[int] | None = None) -> list[Answer]:
         """Return the answers of all cells, or of some.

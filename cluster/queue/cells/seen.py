@@ -44,6 +44,8 @@ class CellsSeen:
         """Take a cell's answer to a heartbeat."""
         if (before := self._replies.get(cell)) is not None and before.run_id != reply.run_id:
             self._renewed = {**self._renewed, cell: reply.run_id}
+            if not cell:
+                self.layout.lost()
         self._replies = {**self._replies, cell: reply}
         if reply.replicas is not None:
             self._replicas = {**self._replicas, cell: reply.replicas}

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.clock import Clock
 from cluster.queue.cells.cell import CellOrders
-from cluster.queue.cells.layout import CellRecord
+from cluster.queue.cells.layout import SETTLE_S, CellRecord
 from cluster.queue.cells.names import pool_of
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.entries import (
@@ -182,8 +182,8 @@ class RedisQueue:
     async def reap(self) -> int:
         return int(await self._call("reap", codec.pack("")))
 
-    async def cells(self, count: int) -> CellRecord:
-        return CellRecord(*await self._call("cells", codec.pack("", count)))
+    async def cells(self, count: int, most: int = 0) -> CellRecord:
+        return CellRecord(*await self._call("cells", codec.pack("", count, most, round(SETTLE_S * 1000))))
 
     async def take_out(self, router_id: str, request_id: str) -> Mail | None:
         reply = await self._call("take_out", codec.pack(router_id, request_id))

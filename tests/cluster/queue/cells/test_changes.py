@@ -83,6 +83,51 @@ async def test_the_ledger_and_what_runs_of_former_cells_are_still_seen() -> None
     await scene.close()
 
 
+async def test_the_number_is_on_record_again_after_the_store_lost_it() -> None:
+    scene = await opened(4, replicas=8)
+    await change(scene, 3)
+    scene.clock.advance(60.0)
+    await scene.beat()
+    scene.store.restart("another", forget=True)
+    await scene.beat()
+    found = await scene.own[0].cells(0)
+    assert (3, 3, 4, -1) == (found.count, found.before, found.most, found.age_ms)
+    late = CellQueue(POOL, scene.open_cell)
+    assert 8 == len((await late.observe()).replicas)
+    await late.close()
+    await scene.close()
+
+
+async def test_a_router_with_another_number_follows_the_newest() -> None:
+    scene = await opened(2, replicas=8)
+    scene.layouts["B"].change(4)
+    for _ in range(3):
+        await scene.beat()
+        scene.clock.advance(1.0)
+    assert [4, 4] == [scene.layouts[router].count for router in ROUTERS[:2]]
+    assert scene.layouts["A"].homes == scene.layouts["B"].homes
+    scene.clock.advance(60.0)
+    await scene.beat()
+    assert [4, 4] == [scene.layouts[router].homes for router in ROUTERS[:2]]
+    await scene.close()
+
+
+async def test_homes_stay_when_the_number_changes_twice_in_a_moment() -> None:
+    """One router hears of both changes, the other of none."""
+    scene = await opened(2, replicas=8)
+    scene.clock.advance(60.0)
+    await scene.beat()
+    homes = set[int]()
+    for count in (4, 2):
+        scene.layouts["A"].change(count)
+        for _ in range(3):
+            await scene.beat()
+            scene.clock.advance(1.0)
+            homes |= {layout.homes for layout in scene.layouts.values()}
+    assert {2} == homes
+    await scene.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_change_gives_a_tenant_at_most_one_bucket_more(seed: int) -> None:
     scene, draw = await opened(1, replicas=8), random.Random(seed)

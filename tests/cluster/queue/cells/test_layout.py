@@ -51,3 +51,35 @@ def test_one_that_only_looks_on_takes_the_number_on_record() -> None:
 def test_a_number_that_cannot_be_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="cells must be from 1 to 64"):
         Layout().change(count)
+
+
+def test_a_newer_number_of_another_router_holds_here_too() -> None:
+    clock = ManualClock()
+    layout = Layout(2, clock=clock.monotonic)
+    layout.heard(CellRecord(count=2, before=1, most=2, age_ms=-1))
+    layout.heard(CellRecord(count=4, before=2, most=4, age_ms=1000))
+    assert (4, 4, 2) == (layout.count, layout.span, layout.homes)
+    clock.advance(SETTLE_S)
+    layout.settle()
+    assert 4 == layout.homes
+
+
+def test_the_number_of_the_settings_is_noted_once_and_then_what_is_on_record_is_kept() -> None:
+    layout = Layout(2)
+    assert (2, 0) == layout.question()
+    layout.heard(CellRecord(count=2, before=1, most=4, age_ms=-1))
+    assert (2, 4) == layout.question()
+    layout.change(3)
+    assert (3, 0) == layout.question()
+    assert layout.is_due
+
+
+def test_a_replica_takes_the_number_on_record_only_if_it_is_newer_than_its_own() -> None:
+    clock = ManualClock()
+    layout = Layout(2, clock=clock.monotonic)
+    clock.advance(100)
+    layout.follow(CellRecord(count=4, before=2, most=4, age_ms=1000))
+    assert (4, 4) == (layout.count, layout.span)
+    layout.change(3)
+    layout.follow(CellRecord(count=4, before=2, most=4, age_ms=1000))
+    assert (3, 0.0) == (layout.count, layout.changed_s())

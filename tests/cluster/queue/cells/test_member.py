@@ -11,8 +11,10 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
-from cluster.queue.cells.member import LOOK_HEARTBEATS, CellMember, ReplicaCells
+from cluster.queue.cells.layout import SETTLE_S
+from cluster.queue.cells.member import LEARN_S, LOOK_HEARTBEATS, CellMember, ReplicaCells
 from cluster.queue.cells.merge import merge_costs
+from cluster.queue.cells.moving import CellLoad
 from cluster.queue.cells.names import cell_name
 from cluster.queue.entries import Settlement
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaTimes, RouterBeat
@@ -21,6 +23,8 @@ from cluster.redis.in_process.server import InProcessRedis
 from penstock.models import ReplicaState
 from tests.cluster.queue.backends import POOL, entry
 
+LEFT_BEATS = round(SETTLE_S + LEARN_S)
+"""Heartbeats after which a cell that was given up counts as former."""
 WINDOWS = Windows(sequences=2, kv_tokens=10**6, prefill_tokens=10**6)
 
 
@@ -48,7 +52,7 @@ class Members:
         self.store = InProcessRedis(self.clock)
         self.down: set[str] = set()
         self.cells = [self.open(cell_name(POOL, cell)) for cell in range(4)]
-        self.parts = {name: ReplicaCells(POOL, self.open, cells, lease_s=4.0) for name in names}
+        self.parts = {name: ReplicaCells(POOL, self.open, cells, 4.0, clock=self.clock.monotonic) for name in names}
         self.queues: dict[str, CellMember] = {name: part.open() for name, part in self.parts.items()}
         self.running: dict[str, tuple[tuple[str, str], ...]] = {}
         self.seconds = dict.fromkeys(names, 0.0)
@@ -199,7 +203,7 @@ async def test_a_replica_of_a_cell_that_is_cut_off_goes_on_in_another(
 async def test_fewer_cells_end_up_with_all_replicas_and_more_get_theirs(four: Members) -> None:
     for part in four.parts.values():
         part.layout.change(1)
-    await four.beat(4 * LOOK_HEARTBEATS)
+    await four.beat(LEFT_BEATS + 4 * LOOK_HEARTBEATS)
     assert [4, 0, 0, 0] == [len(found) for found in await four.members()]
     for part in four.parts.values():
         part.layout.change(4)
@@ -225,3 +229,79 @@ async def test_a_replica_that_takes_no_work_stays_where_it_is(four: Members, sta
     four.states = {name: state for name, cell in here.items() if cell == 1}
     await four.beat(4 * LOOK_HEARTBEATS)
     assert {1} == {four.where()[name] for name in four.states}
+
+
+async def test_a_look_that_ends_while_it_leaves_keeps_it_where_it_is(
+    four: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, queue = "a", four.queues["a"]
+    here = four.where()[name]
+    queue._target = 1 - (here or 0)
+
+    async def leave(beat: ReplicaBeat) -> bool:
+        # Nothing waits anywhere, so it finds that it should stay.
+        await queue._look()
+        return True
+
+    monkeypatch.setattr(queue, "_may_leave", leave)
+    await four.beat(names=(name,))
+    assert here == four.where()[name]
+    assert [2, 2] == [len(found) for found in await four.members()][:2]
+
+
+async def test_a_look_that_began_in_another_cell_decides_nothing(
+    four: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = next(name for name, cell in four.where().items() if cell == 1)
+    other = next(each for each, cell in four.where().items() if cell == 1 and each != name)
+    queue, loads = four.queues[name], four.queues[name]._loads
+    await _line(four, 0, 50)
+    await four.beat(names=(other,))
+
+    async def slow() -> list[CellLoad | None]:
+        found = await loads()
+        assert queue._newest is not None
+        await queue._move(queue._newest, 0)
+        return found
+
+    queue._target = None
+    monkeypatch.setattr(queue, "_loads", slow)
+    await queue._look()
+    assert None is queue._target
+    assert 0 == four.where()[name]
+    await four.beat()
+    assert name in (await four.members())[0]
+
+
+async def test_a_cell_that_is_given_up_keeps_a_replica_until_no_router_sends_anything_there(four: Members) -> None:
+    for part in four.parts.values():
+        part.layout.change(1)
+    await four.beat(LEFT_BEATS - 1)
+    assert {0, 1} == set(four.where().values())
+    await four.beat(4 * LOOK_HEARTBEATS)
+    assert {0} == set(four.where().values())
+
+
+async def test_what_waits_in_a_cell_that_all_replicas_have_left_is_served(four: Members) -> None:
+    for part in four.parts.values():
+        part.layout.change(1)
+    await four.beat(LEFT_BEATS + 4 * LOOK_HEARTBEATS)
+    await _line(four, 1, 1)
+    await four.beat(3 * LOOK_HEARTBEATS)
+    assert 1 in four.where().values()
+    await four.cells[1].cancel("R", "acme", "w0")
+    await four.beat(3 * LOOK_HEARTBEATS)
+    assert {0} == set(four.where().values())
+
+
+async def test_a_new_replica_learns_of_cells_that_were_given_up_before_it_began() -> None:
+    members = Members(2, "a", "b")
+    for count in (4, 2):
+        await members.cells[0].cells(count)
+    await members.beat(LEFT_BEATS + 2 * LOOK_HEARTBEATS)
+    await members.cells[3].heartbeat_router(RouterBeat("R", ()))
+    await members.cells[3].submit("R", entry("late"))
+    members.routers_in = (3,)
+    await members.beat(3 * LOOK_HEARTBEATS)
+    assert 3 in members.where().values()
+    await members.close()

@@ -52,6 +52,37 @@ def test_a_former_cell_runs_dry_before_its_replicas_go() -> None:
     assert 0 == step([load(0, "a"), load(3, "b", former=True)], 1, "b", idle=False)
 
 
+def test_requests_that_are_left_in_a_former_cell_get_a_replica() -> None:
+    left = load(2, former=True)
+    assert 1 == step([load(5, "a", "b"), left], 0, "a", idle=False)
+    assert 1 == step([load(0, "a"), left], 0, "a")
+    assert None is step([load(5, "a", "b"), load(0, former=True)], 0, "a")
+    assert 0 == step([load(5, "a"), load(1, "b", former=True)], 1, "b")
+    assert None is step([load(5, "a"), CellLoad(3, 1, SIZE, ("b",), former=True)], 1, "b")
+
+
+def test_with_fewer_replicas_than_cells_the_least_loaded_gives_way_to_a_line() -> None:
+    cells = [load(3, "a"), load(2, "b"), load(1)]
+    assert [None, 2] == [step(cells, 0, "a", idle=False), step(cells, 1, "b", idle=False)]
+    assert None is step([load(9, "a"), load(8, "b"), load(1)], 1, "b", idle=False)
+    assert None is step([load(3, "a"), load(2, "b"), load(0)], 1, "b", idle=False)
+    # Another cell has one to give.
+    assert None is step([load(3, "a", "c"), load(2, "b"), load(1)], 1, "b", idle=False)
+
+
+def test_fewer_replicas_than_cells_serve_all_cells_in_turn() -> None:
+    """Each replica finishes its cell's work, up to its size, at a time; lines come to an end in all cells."""
+    work, where = [3, 3, 9], {"a": 0, "b": 1}
+    for _ in range(20):
+        for name in where:
+            cells = [load(count, *(each for each in where if where[each] == cell)) for cell, count in enumerate(work)]
+            target = step(cells, where[name], name, idle=not work[where[name]])
+            where[name] = where[name] if target is None else target
+        for cell in set(where.values()):
+            work[cell] = max(0, work[cell] - SIZE)
+    assert [0, 0, 0] == work
+
+
 def test_a_replica_whose_cell_is_cut_off_goes_on_in_another_one() -> None:
     assert 1 == step([None, load(0, "b")], 0, "a")
     assert None is step([None, load(0, "b")], 0, "a", idle=False)
