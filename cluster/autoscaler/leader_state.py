@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import ClassCounts
@@ -18,6 +18,12 @@ from cluster.control.step_model import Shape
 from cluster.standby.rule import StandbyState
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Part = TypeVar("Part", bound="DataclassInstance")
+"""Part of a stored state."""
 
 _RULES = SlowRules()
 _GRACE_S = _RULES.attainment_s - _RULES.fill_period_s
@@ -41,7 +47,8 @@ class PoolMemory:
         slow, starts = self.slow, self.starts
         fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
         hold = slow.hold
-        known = (fill_at, slow.active_at, slow.regretted_at, hold.checked_at, hold.changed_at, starts.last_failure_at)
+        held = (hold.checked_at, hold.changed_at, hold.late_since, hold.suspended_at)
+        known = (fill_at, slow.active_at, slow.regretted_at, *held, starts.last_failure_at)
         ahead = [one for one in known if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         if max(times, default=at) <= at:
@@ -55,7 +62,13 @@ class PoolMemory:
                 fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
                 regretted_at=_clamped(slow.regretted_at, at),
-                hold=replace(hold, checked_at=_clamped(hold.checked_at, at), changed_at=_clamped(hold.changed_at, at)),
+                hold=replace(
+                    hold,
+                    checked_at=_clamped(hold.checked_at, at),
+                    changed_at=_clamped(hold.changed_at, at),
+                    late_since=_clamped(hold.late_since, at),
+                    suspended_at=_clamped(hold.suspended_at, at),
+                ),
             ),
             starts=replace(
                 starts,
@@ -85,33 +98,45 @@ class PoolMemory:
         slow["needs"] = [_need_fields(need) for need in self.slow.needs]
         slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
-        fields = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
-        fields |= {"standby": asdict(self.standby)}
-        return json.dumps(fields).encode()
+        # A release before this one refuses fields of these parts that it does not know, and empties its memory. It
+        # reads past other parts, so what is new has its own.
+        stored = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
+        stored |= {"hold": slow.pop("hold"), "standby": asdict(self.standby)}
+        return json.dumps(stored).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> PoolMemory:
-        """Read what `to_bytes` wrote.
+        """Read what `to_bytes` wrote. Fields that only a later release knows are left out.
 
         Raises:
             ValueError, KeyError, TypeError: the text is anything else.
         """
-        fields = json.loads(text)
-        slow, starts = fields["slow"], fields["starts"]
+        stored = json.loads(text)
+        slow, starts = stored["slow"], stored["starts"]
+        # The last leader may have been of a release that stored it there.
+        slow["hold"] = _known(Hold, stored.get("hold", slow.get("hold", {})))
         slow["needs"] = tuple(map(_need, slow["needs"]))
-        slow["moves"] = tuple(Move(*move) for move in slow["moves"])
-        slow["check"] = Check(**slow.get("check", {}))
-        slow["hold"] = Hold(**slow.get("hold", {}))
+        slow["moves"] = tuple(Move(*move[: len(fields(Move))]) for move in slow["moves"])
+        slow["check"] = _known(Check, slow.get("check", {}))
         slow["relief"] = Relief.of(slow.get("relief", ""))
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
         # The last leader may have been of a release that did not store the group, or knew no standbys.
-        group = str(fields.get("group", ""))
-        standby = fields.get("standby", {})
+        group = str(stored.get("group", ""))
+        standby = stored.get("standby", {})
         for name in ("released", "returns"):
             standby[name] = tuple(standby.get(name, ()))
-        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group, StandbyState(**standby))
+        return cls(
+            _known(SlowState, slow), _meter(stored["meter"]), _known(Starts, starts), group,
+            _known(StandbyState, standby),
+        )  # fmt: skip
+
+
+def _known(part: type[Part], values: Mapping[str, Any]) -> Part:
+    """Make a part of the state from the values that this release knows."""
+    names = {each.name for each in fields(part)}
+    return part(**{name: value for name, value in values.items() if name in names})
 
 
 def _need_fields(need: Need) -> list[float]:
@@ -119,10 +144,11 @@ def _need_fields(need: Need) -> list[float]:
     return [round(need.at, 3), _short(need.work), need.replicas, _short(need.requests), *map(_short, shape)]
 
 
-def _need(fields: Sequence[float]) -> Need:
-    # The last leader may have been of a release that did not store requests and shape.
-    at, work, replicas, *more = fields
-    return Need(at, work, int(replicas), more[0] if more else 0.0, Shape(*more[1:]) if more[1:] else None)
+def _need(values: Sequence[float]) -> Need:
+    # The last leader may have been of a release that did not store requests and shape, or stored more.
+    at, work, replicas, *more = values
+    shape = more[1 : 1 + len(fields(Shape))]
+    return Need(at, work, int(replicas), more[0] if more else 0.0, Shape(*shape) if shape else None)
 
 
 def _short(value: float) -> float:
@@ -133,15 +159,15 @@ def _clamped(value: float | None, most: float) -> float | None:
     return None if value is None else min(value, most)
 
 
-def _meter(fields: Mapping[str, Any]) -> Meter:
+def _meter(values: Mapping[str, Any]) -> Meter:
     counters = {
-        router: {RequestClass(int(number)): ClassCounts(**counts) for number, counts in classes.items()}
-        for router, classes in fields["counters"].items()
+        router: {RequestClass(int(number)): _known(ClassCounts, counts) for number, counts in classes.items()}
+        for router, classes in values["counters"].items()
     }
     rates = {
         RequestClass(int(number)): ClassRates(
             rate["requests"], Shape(**rate["shape"]) if rate["shape"] is not None else None
         )
-        for number, rate in fields["rates"].items()
+        for number, rate in values["rates"].items()
     }
-    return Meter(**{**fields, "counters": counters, "rates": rates})
+    return _known(Meter, {**values, "counters": counters, "rates": rates})

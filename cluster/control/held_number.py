@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from cluster.control.bursts.hold import Hold, HoldTimes, next_hold, outlasts
+from cluster.control.bursts.hold import Hold, HoldRules, HoldTimes, next_hold, outlasts, suspended
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.replica_seconds import SLO_WAIT_PART, best_batch, mean_shape
 from cluster.control.sizing import base_fill, planned_fill
@@ -37,7 +37,9 @@ def hold_times(point: OperatingPoint, seen: GroupSnapshot, rules: SlowRules) -> 
     shape = mean_shape(arriving)
     if wait_s is None or shape is None or seen.model is None or seen.filled:
         return None
-    if seen.outlook is not None and seen.outlook.pattern is not None and seen.outlook.pattern.trusted:
+    if seen.outlook_awaited or (
+        seen.outlook is not None and seen.outlook.pattern is not None and seen.outlook.pattern.trusted
+    ):
         return None
     batch = best_batch(point, seen, shape)
     lives_s = batch * seen.model.gpu_seconds(shape, batch, seen.step_tokens)
@@ -51,14 +53,21 @@ def after_look(point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rul
     """Return what is held after a look at the plans."""
     times = hold_times(point, seen, rules)
     if times is None:
-        return Hold()
+        return suspended(state.hold, seen.at, rules.hold)
     works = [need.work for need in state.needs]
     mean = sum(works) / len(works) if works else 0.0
     least = math.ceil(mean / planned_fill(mean, state, rules))
-    # Where the attainment shows that replicas do less than the plan says, the planned fill has fallen.
-    capacity = min(1.0, rules.hold.capacity * base_fill(state, rules) / rules.fill)
     aim = 1.0 - rules.slack * (1.0 - point.attainment)
-    return next_hold(state.hold, state.needs, aim, least, times, replace(rules.hold, capacity=capacity))
+    hold = replace(state.hold, suspended_at=None)
+    return next_hold(hold, state.needs, aim, least, times, measured_rules(state, rules))
+
+
+def measured_rules(state: SlowState, rules: SlowRules) -> HoldRules:
+    """Return the rules with the capacity that replicas show. Where the attainment says that they do less than planned,
+    the planned fill has fallen.
+    """
+    capacity = min(1.0, rules.hold.capacity * base_fill(state, rules) / rules.fill)
+    return replace(rules.hold, capacity=capacity)
 
 
 def held_number(point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rules: SlowRules) -> HeldNumber | None:
@@ -66,4 +75,4 @@ def held_number(point: OperatingPoint, seen: GroupSnapshot, state: SlowState, ru
     times = hold_times(point, seen, rules)
     if times is None or not state.hold.replicas:
         return None
-    return HeldNumber(state.hold.replicas, outlasts(state.hold, state.needs, times, rules.hold))
+    return HeldNumber(state.hold.replicas, outlasts(state.hold, state.needs, times, measured_rules(state, rules)))

@@ -20,6 +20,8 @@ class ReplicaCounts:
     """The number decided."""
     most: int
     """The largest number that any decision may have."""
+    held: bool = False
+    """Whether the number is held through a burst, and more could be ordered."""
 
 
 def relief_of(demand: Demand, counts: ReplicaCounts, fill: float, within_s: float) -> Step | None:
@@ -43,6 +45,9 @@ def relief_of(demand: Demand, counts: ReplicaCounts, fill: float, within_s: floa
     elif to_come > 0 and (counts.wanted < counts.most or load - demand.batch_work <= ready + to_come):
         # A request without a limit of its own can wait for these replicas, or for those that are ordered next.
         found, why = Relief.PREEMPT_BATCH, f"batch work has to give way; {to_come} are to come, so nobody is refused"
+    elif counts.held and counts.wanted < counts.most:
+        # Whoever holds a number has chosen to let requests wait. A burst that lasts too long for that gets more.
+        found, why = Relief.PREEMPT_BATCH, "batch work has to give way; more can be ordered, so nobody is refused"
     else:
         found, why = Relief.SHED, "requests that would wait too long are to be refused"
         if to_come > 0:

@@ -90,7 +90,8 @@ def _decide(
     point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules, *, without: str
 ) -> SlowDecision:
     sizing = size_group(point, seen, state, rules, without)
-    held = held_number(point, seen, state, rules) if without != "hold" else None
+    # A pool without requests is to go; its bursts are over.
+    held = held_number(point, seen, state, rules) if without != "hold" and not sizing.idle else None
     tick = _Tick(point, bounds, seen, state, rules, sizing, held)
     wanted = tick.rails(tick.change())
     relief = tick.relief(wanted)
@@ -132,11 +133,12 @@ class _Tick:
         if self.held.outlasted:
             self.note("hold", replicas, "at least, for the bursts that come and go; this one outlasts them")
             return max(self._followed(), replicas)
-        if replicas < have and (why := self._not_now()) is not None:
+        if replicas < have and (why := self._waits() or self._not_now()) is not None:
             self.note("keep", have, why)
             return have
-        self.note("hold", replicas, "for bursts that end before a replica is ready")
-        return replicas
+        target = self._safe(replicas) if replicas < have else replicas
+        self.note("hold", target, "for bursts that end before a replica is ready")
+        return target
 
     def _followed(self) -> int:
         needed, have = self.sizing.needed, self.seen.coming
@@ -154,12 +156,18 @@ class _Tick:
         if (why := self._not_now()) is not None:
             self.note("keep", have, why)
             return have
-        target = max(lasting, have - max(1, math.floor(self.rules.down_step * have)))
+        target = self._safe(lasting)
+        if target < have:
+            self.note("down", target, enough)
+        return target
+
+    def _safe(self, fewer: int) -> int:
+        """Return the replicas that are left after a removal: a quarter goes at most, and none that would be missed."""
+        have = self.seen.coming
+        target = max(fewer, have - max(1, math.floor(self.rules.down_step * have)))
         while target < have and (why := self._unsafe(target)) is not None:
             self.note("removal", target + 1, f"{counted(target, 'replica')} would not do: {why}")
             target += 1
-        if target < have:
-            self.note("down", target, enough)
         return target
 
     @property
@@ -204,8 +212,14 @@ class _Tick:
             return False
         return self.sizing.total <= have + max(rules.up_band_least, rules.up_band * have)
 
+    def _waits(self) -> str | None:
+        fresh = self.sizing.load.fresh
+        return "requests wait for longer than the SLO allows" if fresh is not None and fresh.backlog > 0 else None
+
     def _not_now(self) -> str | None:
         seen, rules = self.seen, self.rules
+        if seen.outlook_awaited:
+            return "a pattern of earlier days is known, and not looked up yet"
         if seen.starting:
             return counted(seen.starting, "replica is starting", "replicas are starting")
         if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
@@ -267,7 +281,8 @@ class _Tick:
         now.
         """
         seen, rules, fresh = self.seen, self.rules, self.sizing.load.fresh
-        counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, self._most)
+        held = self.held is not None and not self.held.outlasted and not seen.failed_starts
+        counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, self._most, held)
         if fresh is not None:
             step = relief_of(fresh, counts, self.sizing.fill, drain_time_s(seen, rules))
         else:
@@ -304,6 +319,7 @@ class _Tick:
         return replace(
             state, needs=needs, moves=moves, fill=fill, fill_at=fill_at, active_at=active_at, check=load.check,
             relief=relief, patience=patience, regretted_at=regretted_at,
+            hold=state.hold.next(seen.at, waits=self._waits() is not None),
         )  # fmt: skip
 
     def _patience(self, wanted: int) -> tuple[float, float | None]:
@@ -356,7 +372,7 @@ class _Tick:
             return state.fill, state.fill_at
         missed, allowed = 1.0 - seen.attainment, rules.slack * (1.0 - self.point.attainment)
         if missed > allowed:
-            return max(rules.least_fill, base_fill(state, rules) - rules.fill_down), seen.at
+            return max(rules.least_base_fill, base_fill(state, rules) - rules.fill_down), seen.at
         if missed < allowed / 2:
             return min(rules.most_fill, base_fill(state, rules) + rules.fill_up), seen.at
         return state.fill, seen.at

@@ -35,6 +35,8 @@ class SlowRules:
     fill_replicas: float = 4.0
     fill_floor: float = 0.55
     """Lower bound of the planned part, whatever attainment and group size ask for. A lower `fill` lowers it too."""
+    fill_give: float = 0.1
+    """Part by which it may fall in any case."""
     fill_ceiling: float = 0.95
     """Upper bound of the planned part, in the same way."""
     slack: float = 1.0
@@ -91,6 +93,11 @@ class SlowRules:
     def least_fill(self) -> float:
         """Smallest part of a replica's time that is ever planned for."""
         return min(self.fill_floor, self.fill)
+
+    @property
+    def least_base_fill(self) -> float:
+        """Smallest part that attainment can ask for: below the first one, however low that is."""
+        return max(0.05, min(self.fill_floor, self.fill - self.fill_give))
 
     @property
     def most_fill(self) -> float:

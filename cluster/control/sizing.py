@@ -85,11 +85,11 @@ def planned_fill(work: float, state: SlowState, rules: SlowRules) -> float:
     """Return the part of a replica's time to plan for with this work. The free part grows with the root of the load, as
     the scatter of the load does (square-root staffing; Halfin and Whitt, Operations Research 29, 1981).
     """
-    work = max(0.1, work)
+    work, base = max(0.1, work), base_fill(state, rules)
     # The work of a group of `fill_replicas`.
-    usual = rules.fill_replicas * base_fill(state, rules)
+    usual = rules.fill_replicas * base
     free = (rules.fill_replicas - usual) * math.sqrt(work / usual)
-    return max(rules.least_fill, min(rules.most_fill, work / (work + free)))
+    return max(min(rules.least_fill, base), min(rules.most_fill, work / (work + free)))
 
 
 def _idle(seen: GroupSnapshot, state: SlowState, rules: SlowRules) -> bool:

@@ -102,6 +102,8 @@ class GroupSnapshot:
     """Replicas that operators have scheduled for now or soon; None without any."""
     outlook: Outlook | None = None
     """What the record of the load foresees; None where there is no record, or nothing to foresee."""
+    outlook_awaited: bool = False
+    """Whether the record has a pattern that counts, and the leader is too new to know what it foresees."""
 
     @property
     def filled(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, field
 import msgpack
 
 from cluster.forecast.blend import BlendRules, ExpertRecord, blended, weights_of
-from cluster.forecast.experts import EXPERTS, LEVEL, PRESENT, SHAPES, KnownLoad
+from cluster.forecast.experts import EXPERTS, LEVEL, LEVEL_MINUTES, PRESENT, SHAPES, KnownLoad
 from cluster.forecast.load_record import SLOT_S, LoadRecord
 
 MINUTE_S = 60.0
@@ -38,6 +38,10 @@ class ForecastRules:
     trusted_skill: float = 0.03
     """Part by which a shape's error must be below that of the level that it is scaled to. Decisions use the pattern
     alone: what the level is now, the policy measures better."""
+    kept_skill: float = 0.015
+    """The same for a pattern that is trusted already: a skill near the bound must not turn decisions on and off."""
+    fallen: float = 0.05
+    """Part by which the last minutes must be below those before to show a fall."""
     least_load: float = 1e-3
     """Load below which nothing is judged: there is no part of nothing."""
 
@@ -74,6 +78,8 @@ class Pattern:
     """Part by which the expert's error is below that of the level that it is scaled to."""
     trusted: bool
     """Whether it was judged for long enough, and its skill is large enough to decide by."""
+    falling: bool = False
+    """Whether the load of the last minutes falls."""
 
 
 class PoolForecast:
@@ -90,6 +96,8 @@ class PoolForecast:
         """Number of the minute that is not over yet; None before the first."""
         self._sum = self._count = 0.0
         self._slot_sum = self._slot_count = 0.0
+        self._trusting = False
+        """Whether a pattern has been trusted of late."""
         self._pending: deque[tuple[int, dict[str, float]]] = deque()
         """Forecasts that wait for their time, with the number of the minute that follows it."""
 
@@ -183,10 +191,25 @@ class PoolForecast:
         if not known:
             return None
         best = min(known, key=lambda name: self.judged[name].loss)
+        self._trusting = self._trusts(best)
         skill = self._skill(best, LEVEL)
-        enough = self.judged[best].judged >= self.rules.trusted_minutes
-        trusted = enough and skill >= self.rules.trusted_skill
-        return Pattern(best, max(known[best][:2]), max(known[best]), skill, trusted)
+        return Pattern(best, max(known[best][:2]), max(known[best]), skill, self._trusting, self._falling(past))
+
+    def _trusts(self, name: str) -> bool:
+        record, rules = self.judged.get(name, ExpertRecord()), self.rules
+        least = rules.kept_skill if self._trusting else rules.trusted_skill
+        return record.judged >= rules.trusted_minutes and self._skill(name, LEVEL) >= least
+
+    def _falling(self, past: KnownLoad) -> bool:
+        lately, before = past.minutes[-LEVEL_MINUTES:], past.minutes[-2 * LEVEL_MINUTES : -LEVEL_MINUTES]
+        if not before:
+            return False
+        return sum(lately) / len(lately) < (1.0 - self.rules.fallen) * sum(before) / len(before)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a pattern is trusted by what is stored, and the first minute is not over that would show it."""
+        return not self._minutes and any(map(self._trusts, SHAPES))
 
     def to_bytes(self) -> bytes:
         """Return record and errors. Pending forecasts and the last hours stay behind: a successor gathers them anew."""

@@ -13,6 +13,7 @@ from cluster.control.settings import ControlMode
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape
 from cluster.errors import QueueUnavailableError
+from cluster.forecast.load_record import DAY_S, SLOT_S
 from cluster.forecast.pool_forecast import PoolForecast
 from cluster.forecast.schedule import ScheduledTime, scheduled
 from penstock.values.slo import OperatingPoint
@@ -35,6 +36,8 @@ class Foresight:
     forecast: PoolForecast = field(default_factory=PoolForecast)
     changed: bool = False
     """Whether the record has changed since it was last stored."""
+    unread: bool = False
+    """Whether the stored record can't be read here."""
 
     def follow(self, mode: ControlMode, schedule: Sequence[ScheduledTime]) -> None:
         """Take over settings that have changed."""
@@ -56,7 +59,7 @@ class Foresight:
         self.changed |= self.forecast.feed(needs[-1].at, needs[-1].work / unit, seen.cold_start_s)
         outlook = self.forecast.outlook
         if outlook is None:
-            return seen
+            return replace(seen, outlook_awaited=self.mode is ControlMode.ACTIVE and self.forecast.awaited)
         pattern = outlook.pattern
         if pattern is not None and self.mode is not ControlMode.ACTIVE:
             pattern = replace(pattern, trusted=False)
@@ -73,20 +76,25 @@ class Foresight:
     async def take_over(self, store: ControlStore) -> None:
         """Read what the last leader stored. Where nothing is stored the record of this process stays."""
         stored = await store.forecast()
+        self.unread = False
         if stored is None:
             return
         try:
             self.forecast = PoolForecast.from_bytes(stored, self.forecast.rules)
         except ValueError as error:
+            self.unread = True
             _LOG.warning("autoscaler.forecast_unread", extra={"pool": self.pool, "error": str(error)})
 
     async def keep(self, store: ControlStore, holder: str, fence: int) -> None:
-        """Store the record if it has changed: once in five minutes. Where the store fails the next call tries again."""
-        if not self.changed:
+        """Store the record if it has changed: once in five minutes. Where the store fails the next call tries again. A
+        stored one that can't be read is replaced by that of a whole day only: it may be of a later release, whose
+        leader comes back in the course of an upgrade.
+        """
+        if not self.changed or (self.unread and len(list(self.forecast.record.known())) < DAY_S / SLOT_S):
             return
         try:
             await store.store_forecast(holder, fence, self.forecast.to_bytes())
         except QueueUnavailableError as error:
             _LOG.warning("autoscaler.forecast_not_stored", extra={"pool": self.pool, "error": str(error)})
         else:
-            self.changed = False
+            self.changed = self.unread = False

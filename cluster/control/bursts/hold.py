@@ -84,6 +84,26 @@ class Hold:
     """1 where the last change was up, -1 down."""
     longest_s: float = 0.0
     """Longest time in a row in which the number missed work."""
+    late_since: float | None = None
+    """Time since which requests really wait for longer than the SLO allows; None while none does."""
+    suspended_at: float | None = None
+    """Time since which nothing can be held; None while something can."""
+
+    def next(self, at: float, *, waits: bool) -> Hold:
+        """Return what is known of the number after a tick in which requests waited for too long, or did not."""
+        if not self.replicas or not waits:
+            return replace(self, late_since=None)
+        return self if self.late_since is not None else replace(self, late_since=at)
+
+
+def suspended(hold: Hold, at: float, rules: HoldRules) -> Hold:
+    """Return what is held after a tick in which nothing can be: a pattern is foreseen, or something is not known. The
+    number is forgotten only if that lasts, or it would come and go with the reason.
+    """
+    if not hold.replicas:
+        return Hold()
+    since = at if hold.suspended_at is None else min(at, hold.suspended_at)
+    return Hold() if at - since >= rules.turn_s else replace(hold, suspended_at=since)
 
 
 def next_hold(hold: Hold, needs: Sequence[Need], aim: float, least: int, times: HoldTimes, rules: HoldRules) -> Hold:
@@ -119,7 +139,7 @@ def next_hold(hold: Hold, needs: Sequence[Need], aim: float, least: int, times: 
         longest_s = held(works, hold.replicas * rules.capacity, times.wait_s).longest_s
         return replace(hold, asked=asked, looks=looks, checked_at=at, longest_s=longest_s)
     longest_s = held(works, number * rules.capacity, times.wait_s).longest_s
-    return Hold(number, asked, looks, at, at, direction, longest_s)
+    return Hold(number, asked, looks, at, at, direction, longest_s, hold.late_since)
 
 
 def _holds(hold: Hold, needs: Sequence[Need], works: Sequence[Work], times: HoldTimes, rules: HoldRules) -> bool:
@@ -166,6 +186,10 @@ def best_level(works: Sequence[Work], aim: float, wait_s: float, rules: HoldRule
 
 
 def outlasts(hold: Hold, needs: Sequence[Need], times: HoldTimes, rules: HoldRules) -> bool:
-    """Return whether the held number has now missed work for longer than bursts took before."""
+    """Return whether the held number has now missed work for longer than bursts took before. Requests that really wait
+    count too: replicas may do less than the step model says.
+    """
     lasting_s = held(works_of(needs, times.window_s), hold.replicas * rules.capacity, times.wait_s).lasting_s
+    if needs and hold.late_since is not None:
+        lasting_s = max(lasting_s, needs[-1].at - hold.late_since)
     return lasting_s > max(times.cold_start_s, rules.longer * hold.longest_s)

@@ -15,7 +15,8 @@ from cluster.control.load_forecast import Need
 from cluster.control.replica_rules import SlowState
 from cluster.control.replica_seconds import demand_of
 from cluster.control.settings import ControlMode
-from cluster.forecast.experts import PRESENT
+from cluster.forecast.blend import ExpertRecord
+from cluster.forecast.experts import LEVEL, PRESENT
 from cluster.forecast.load_record import DAY_S
 from cluster.forecast.pool_forecast import Outlook, Pattern, PoolForecast
 from tests.cluster.autoscaler.conftest import Backend
@@ -23,14 +24,13 @@ from tests.cluster.autoscaler.scaled_pool import TICK_S, Site, both
 from tests.cluster.control.groups import BOUNDS, MODEL, POINT, decide, group, interactive, long_ago, names, reason
 
 
-def outlook(change: float, later: float, *, trusted: bool = True) -> Outlook:
-    return Outlook(
-        3.0, 240.0, 0.2, Pattern("time of day", change, later, 0.25, trusted), {PRESENT: 1.0}, {PRESENT: 3.0}
-    )
+def outlook(change: float, later: float, *, trusted: bool = True, falling: bool = False) -> Outlook:
+    pattern = Pattern("time of day", change, later, 0.25, trusted, falling)
+    return Outlook(3.0, 240.0, 0.2, pattern, {PRESENT: 1.0}, {PRESENT: 3.0})
 
 
-def needed(change: float, later: float, state: SlowState, have: int = 6, *, trusted: bool = True) -> int:
-    seen = dataclasses.replace(group(have, interactive(3.0)), outlook=outlook(change, later, trusted=trusted))
+def needed(change: float, later: float, state: SlowState, have: int = 6, *, falling: bool = False) -> int:
+    seen = dataclasses.replace(group(have, interactive(3.0)), outlook=outlook(change, later, falling=falling))
     return decide(POINT, BOUNDS, seen, state).replicas
 
 
@@ -58,18 +58,19 @@ def test_replicas_stay_for_a_rise_that_comes_before_they_could_be_back() -> None
     assert 5 >= needed(1.0, 1.0, long_ago(4, 3.0))
 
 
-def test_replicas_go_sooner_where_the_load_is_said_to_fall() -> None:
+def test_replicas_go_sooner_where_the_load_falls_and_is_said_to_go_on() -> None:
     """Ten minutes ago six were needed, which the usual look-back still counts."""
     needs = tuple(Need(10_000.0 - TICK_S * n, 3.0, 6 if n * TICK_S > 200 else 4) for n in range(240, 0, -1))
     state = SlowState(needs=needs, active_at=10_000.0)
 
     assert 6 == needed(1.0, 1.0, state)
-    assert 5 == needed(0.8, 0.8, state)
+    assert 5 == needed(0.8, 0.8, state, falling=True)
+    assert 6 == needed(0.8, 0.8, state)
 
 
 def test_no_removal_leaves_too_little_for_the_present_load() -> None:
     """A fall that is foretold has not happened yet."""
-    fullest = min(needed(0.7, 0.7, long_ago(2, 3.0), have) for have in (4, 5, 6))
+    fullest = min(needed(0.7, 0.7, long_ago(2, 3.0), have, falling=True) for have in (4, 5, 6))
 
     assert math.ceil(3.0 / 0.95) <= fullest
 
@@ -113,6 +114,20 @@ def test_only_an_active_forecast_is_trusted(mode: ControlMode, trusted: bool) ->
     assert 1.3 < seen.pattern.change
 
 
+@pytest.mark.parametrize(("mode", "waits"), [(ControlMode.ADVISORY, False), (ControlMode.ACTIVE, True)])
+def test_a_new_leader_waits_for_its_first_outlook_where_the_record_is_trusted(mode: ControlMode, waits: bool) -> None:
+    foresight = Foresight("demo", mode)
+    seen = dataclasses.replace(group(4, interactive(2.0)), at=60_000.0)
+    needs = [Need(60_000.0, 2.0, 4)]
+    assert not foresight.look(POINT, seen, needs).outlook_awaited
+
+    foresight.forecast = PoolForecast()
+    foresight.forecast.judged = {LEVEL: ExpertRecord(0.2, judged=2000), "time of day": ExpertRecord(0.1, judged=2000)}
+    assert waits == foresight.look(POINT, seen, needs).outlook_awaited
+    later = [Need(60_060.0, 2.0, 4)]
+    assert not foresight.look(POINT, dataclasses.replace(seen, at=60_060.0), later).outlook_awaited
+
+
 def test_a_forecast_that_is_off_records_nothing() -> None:
     foresight = Foresight("demo", ControlMode.OFF)
     for minute in range(20):
@@ -151,7 +166,8 @@ async def test_a_record_that_was_lost_is_stored_again_within_five_minutes(backen
 
 
 @both
-async def test_a_record_that_nobody_can_read_begins_anew(backend: Backend) -> None:
+async def test_a_record_that_nobody_can_read_stays_until_there_is_one_of_a_day(backend: Backend) -> None:
+    """A later release may have written it."""
     site = Site(backend)
     store = backend.store()
     await store.lead("z", 5.0)
@@ -159,10 +175,18 @@ async def test_a_record_that_nobody_can_read_begins_anew(backend: Backend) -> No
     await store.resign("z")
     scaler = site.scaler("a")
     await site.run(scaler, 45, rate=60.0)
-    stored = await store.forecast()
+    assert b"of another release" == await store.forecast()
 
+    record = scaler.foresight.forecast.record
+    assert 2 == len(list(record.known()))
+    newest = record.newest
+    assert newest is not None
+    for before in range(1, 290):
+        record.put(newest - before, 1.0)
+    await site.run(scaler, 20, rate=60.0)
+    stored = await store.forecast()
     assert stored is not None
-    assert 2 == len(list(PoolForecast.from_bytes(stored).record.known()))
+    assert 290 <= len(list(PoolForecast.from_bytes(stored).record.known()))
 
 
 async def test_metrics_say_what_is_foreseen_and_how_wrong_each_expert_was(local: Backend) -> None:

@@ -172,12 +172,15 @@ def test_what_started_before_the_first_look_is_no_short_start() -> None:
 
 
 def test_what_is_held_goes_to_the_next_leader() -> None:
-    hold = Hold(7, 7.5, 3, 100.0, 50.0, 1, 45.0)
+    hold = Hold(7, 7.5, 3, 100.0, 50.0, 1, 45.0, 90.0, 80.0)
     stored = PoolMemory(slow=SlowState(hold=hold)).to_bytes()
     assert hold == PoolMemory.from_bytes(stored).slow.hold
-    assert replace(hold, checked_at=60.0) == PoolMemory.from_bytes(stored).up_to(60.0).slow.hold
+    ahead = replace(hold, checked_at=60.0, late_since=60.0, suspended_at=60.0)
+    assert ahead == PoolMemory.from_bytes(stored).up_to(60.0).slow.hold
 
     fields = json.loads(stored)
+    fields["slow"]["hold"] = fields.pop("hold")
+    assert hold == PoolMemory.from_bytes(json.dumps(fields).encode()).slow.hold
     del fields["slow"]["hold"]
     assert Hold() == PoolMemory.from_bytes(json.dumps(fields).encode()).slow.hold
 
@@ -362,6 +365,31 @@ def test_a_leader_takes_over_from_a_release_that_wrote_less_down() -> None:
     del fields["slow"]["relief"], fields["group"], fields["standby"]
 
     assert PoolMemory(SlowState((Need(1.0, 0.5, 2),))) == PoolMemory.from_bytes(json.dumps(fields).encode())
+
+
+def test_a_leader_takes_over_from_a_later_release() -> None:
+    memory = PoolMemory(
+        SlowState((Need(1.0, 0.5, 2, 3.0, UNKNOWN_SHAPE),), (Move(1.0, 3),), hold=Hold(7)),
+        metered((0, {"a": counts(0)}), (10, {"a": counts(30)})),
+    )
+    fields = json.loads(memory.to_bytes())
+    parts = [fields, fields["slow"], fields["slow"]["check"], fields["hold"], fields["starts"], fields["standby"]]
+    for part in [*parts, fields["meter"]]:
+        part["later"] = 1.0
+    fields["slow"]["needs"][0].append(9.0)
+    fields["slow"]["moves"][0].append(9.0)
+
+    assert memory == PoolMemory.from_bytes(json.dumps(fields).encode())
+
+
+def test_a_release_that_knew_no_held_number_can_still_take_over() -> None:
+    """It refuses any field of this part that it does not know, and reads past other parts."""
+    fields = json.loads(PoolMemory(SlowState(hold=Hold(7))).to_bytes())
+    slow = {
+        "needs", "moves", "fill", "fill_at", "active_at", "check", "relief", "patience", "regretted_at",
+    }  # fmt: skip
+
+    assert slow == fields["slow"].keys()
 
 
 def test_what_lies_ahead_is_forgotten_when_another_store_is_behind() -> None:

@@ -168,8 +168,8 @@ def test_a_blend_is_the_weighted_mean_of_logarithms() -> None:
     assert blended({"c": 9.0}, {"a": 1.0}) is None
 
 
-def seen(change: float, later: float, *, trusted: bool = True) -> Outlook:
-    pattern = Pattern(DAILY, change, later, 0.2, trusted)
+def seen(change: float, later: float, *, trusted: bool = True, falling: bool = True) -> Outlook:
+    pattern = Pattern(DAILY, change, later, 0.2, trusted, falling)
     return Outlook(1.0, 240.0, 0.1, pattern, {}, {})
 
 
@@ -187,6 +187,51 @@ def test_a_plan_needs_a_trusted_pattern_that_foretells_a_change(
     change: float, later: float, trusted: bool, plan: AheadPlan | None
 ) -> None:
     assert plan == plan_ahead(seen(change, later, trusted=trusted), AheadRules())
+
+
+@pytest.mark.parametrize(
+    ("change", "later", "plan"), [(0.3, 0.2, None), (0.8, 1.5, AheadPlan(1.0, 1.5)), (1.5, 2.0, AheadPlan(1.5, 2.0))]
+)
+def test_a_fall_that_the_last_minutes_do_not_show_is_not_planned_for(
+    change: float, later: float, plan: AheadPlan | None
+) -> None:
+    """After a change of the clocks the day ends an hour later than the record says."""
+    assert plan == plan_ahead(seen(change, later, falling=False), AheadRules())
+
+
+def test_a_load_falls_when_its_last_minutes_are_lower_than_those_before() -> None:
+    """At 16:58 the record foretells the end of the day. On this day it comes an hour later."""
+    forecast = fed(office, 2 + (17 * 60 - 2) / 1440, scatter=0.0)
+    assert forecast.outlook is not None
+    assert forecast.outlook.pattern is not None
+    assert forecast.outlook.pattern.change < 0.95
+    assert not forecast.outlook.pattern.falling
+    assert plan_ahead(forecast.outlook, AheadRules()) is None
+
+    for minute in range(-2, 6):
+        at = 2 * DAY_S + 17 * 3600 + 60.0 * minute
+        forecast.feed(at, office(at), COLD_S)
+    assert forecast.outlook.pattern is not None
+    assert forecast.outlook.pattern.falling
+
+
+def test_a_trusted_pattern_stays_so_until_its_skill_is_clearly_gone() -> None:
+    forecast, trusted = PoolForecast(), []
+    for slot in range(4 * 288):
+        forecast.record.put(slot, 2.0)
+    for minute, skill in enumerate([0.02, 0.04, 0.02, 0.01, 0.02]):
+        at = 4 * DAY_S + 60.0 * minute
+        forecast.judged = {
+            name: ExpertRecord(0.2 * (1.0 - better), judged=2000.0)
+            for name, better in {LEVEL: 0.0, PRESENT: 0.0, DAILY: skill}.items()
+        }
+        forecast.feed(at, 2.0, COLD_S)
+        forecast.feed(at + 60.0, 2.0, COLD_S)
+        assert forecast.outlook is not None
+        assert forecast.outlook.pattern is not None
+        trusted.append(forecast.outlook.pattern.trusted)
+
+    assert [False, True, True, False, False] == trusted
 
 
 def test_without_an_outlook_there_is_no_plan() -> None:
