@@ -36,7 +36,7 @@ class SlowRules:
     fill_floor: float = 0.55
     """Lower bound of the planned part, whatever attainment and group size ask for. A lower `fill` lowers it too."""
     fill_give: float = 0.1
-    """Part by which it may fall in any case."""
+    """Part by which it may fall from a start at the floor or above."""
     fill_ceiling: float = 0.95
     """Upper bound of the planned part, in the same way."""
     slack: float = 1.0
@@ -96,8 +96,8 @@ class SlowRules:
 
     @property
     def least_base_fill(self) -> float:
-        """Smallest part that attainment can ask for: below the first one, however low that is."""
-        return max(0.05, min(self.fill_floor, self.fill - self.fill_give))
+        """Smallest part that attainment can ask for. It is below the first one, unless that is below the floor."""
+        return self.fill if self.fill < self.fill_floor else min(self.fill_floor, self.fill - self.fill_give)
 
     @property
     def most_fill(self) -> float:

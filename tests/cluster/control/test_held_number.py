@@ -89,7 +89,7 @@ def test_a_burst_is_outlasted_by_the_capacity_that_the_number_was_chosen_for() -
     assert (False, True) == (usual.outlasted, slower.outlasted)
 
 
-def test_bad_attainment_lowers_the_fill_below_its_first_value_however_low_that_is() -> None:
+def test_bad_attainment_lowers_the_fill_below_its_first_value_at_each_headroom() -> None:
     for fill in (0.55, 0.66):
         rules = SlowRules(fill=fill)
         state = dataclasses.replace(long_ago(6, 3.0), fill_at=NOW - 1000.0)
