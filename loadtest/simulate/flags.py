@@ -17,6 +17,20 @@ POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a simulation, and note which of them a command line has."""
     note_given(parser)
+    _add_load(parser)
+    _add_cluster(parser)
+    _add_engine(parser)
+    _add_scaling(parser)
+    _add_report(parser)
+    show_examples(
+        parser,
+        "penstock simulate --trace sample --scale-rate 10",
+        "penstock simulate --trace sample --max-num-seqs 8 --base-ms 40 --cold-start 60 --html run.html",
+    )
+    parser.set_defaults(run=_simulate)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument(
         "--trace",
@@ -34,6 +48,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="standard",
         help="class of requests that have none (default %(default)s)",
     )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     pool = parser.add_argument_group("cluster")
     count = whole(0, MOST_REPLICAS)
     pool.add_argument(
@@ -70,6 +87,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N:FACTOR",
         help="the first N replicas that start are on slow nodes: their steps take FACTOR times as long",
     )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group(
         "engine", "a step takes base + per-token * tokens + per-kv-token * tokens of context that it reads"
     )
@@ -89,7 +109,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         help="steps that a prompt waits for beside the one that runs: those prepared in advance (default %(default)g)",
     )
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
     scaling = parser.add_argument_group("scaling")
+    count = whole(0, MOST_REPLICAS)
     scaling.add_argument(
         "--policy",
         choices=POLICIES,
@@ -153,13 +177,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=20.0,
         help="how long a standby's wake-up takes (default %(default)g)",
     )
-    _add_report(parser)
-    show_examples(
-        parser,
-        "penstock simulate --trace sample --scale-rate 10",
-        "penstock simulate --trace sample --max-num-seqs 8 --base-ms 40 --cold-start 60 --html run.html",
-    )
-    parser.set_defaults(run=_simulate)
 
 
 def _deaths(text: str) -> tuple[tuple[float, int], ...]:
