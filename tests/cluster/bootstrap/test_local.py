@@ -256,11 +256,14 @@ async def test_a_start_does_not_wait_for_pools_that_the_settings_do_not_have(clu
 
 
 ROUTER = """
-import json, pathlib, sys, time
+import json, os, sys, time
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 ports = {"port": int(flags["--port"]), "metrics_port": int(flags["--metrics-port"]), "http_port": 0}
 fields = {"router_id": "again", **ports}
-pathlib.Path(flags["--ready-file"]).write_text(json.dumps(fields))
+partial = flags["--ready-file"] + ".partial"
+with open(partial, "w") as file:
+    json.dump(fields, file)
+os.replace(partial, flags["--ready-file"])
 time.sleep(600)
 """
 
