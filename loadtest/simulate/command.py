@@ -34,6 +34,9 @@ from loadtest.simulate.chosen import (
     with_floor,
 )
 from loadtest.simulate.given_flags import given
+from loadtest.simulate.parts.assembly import lines
+from loadtest.simulate.parts.assembly import notes as parts_notes
+from loadtest.simulate.parts.chosen import parts_of, with_parts
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
@@ -73,6 +76,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         options.scale_rate,
     )
     setup = setup_of(options)
+    trace = with_parts(trace, setup.parts, setup.engine.block_size, setup.seed)
     tuned: Tuning | None = None
     if options.tune is not None:
         tuned = _tune(trace, options, setup)
@@ -84,16 +88,16 @@ def run_simulate(options: argparse.Namespace) -> int:
     figures = figures_of(run, slo)
     title, made_by = _title(trace, options), origin()
     if options.json:
-        more = {} if tuned is None else tuned.as_json()
+        more = {**({} if tuned is None else tuned.as_json()), **({"parts": run.parts} if run.parts else {})}
         sys.stdout.write(json_text({**figures.as_json(), **more, "notes": notes_of(setup), "origin": made_by}))
     else:
         screen().print(table_of(figures, title, _slo(setup)))
         if tuned is not None:
             screen().print(escape(tuned.words), highlight=False, soft_wrap=True)
-        for note in notes_of(setup):
+        for note in [*lines(run.parts), *notes_of(setup)]:
             screen().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
     # The pictures come last, so that one that can't be drawn or written costs no figures.
-    load = [*_load(options, setup), *notes_of(setup), *([] if tuned is None else [tuned.words])]
+    load = [*_load(options, setup), *lines(run.parts), *notes_of(setup), *([] if tuned is None else [tuned.words])]
     _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
     return MISSED if tuned is not None and tuned.found.best is None else 0
 
@@ -191,7 +195,7 @@ def notes_of(setup: Setup) -> list[str]:
         slow = counted(setup.slow.replicas, "replica")
         how = f"{slow} at first with steps {setup.slow.factor:g} times as long"
         notes.append(f"{how}; that all parts of a step are slower alike is not measured.")
-    return notes
+    return [*notes, *parts_notes(setup.parts)]
 
 
 def _slo(setup: Setup) -> str:
@@ -283,6 +287,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         deaths=tuple(Death(at_s, count) for at_s, count in options.die),
         slow=SlowNodes(*options.slow) if options.slow else SlowNodes(),
         prefix_cache=not options.no_prefix_cache,
+        parts=parts_of(options),
         scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,
         overhead_steps=options.overhead_steps,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cluster.terminal.command import show_examples
 from cluster.terminal.values import above_zero, time_from_zero, up_to, whole
 from loadtest.simulate.given_flags import note_given
+from loadtest.simulate.parts.flags import add_part_flags
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
 """Bounds of the flags. Larger numbers take minutes to set up, and then the memory."""
@@ -20,6 +21,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_load(parser)
     _add_cluster(parser)
     _add_engine(parser)
+    add_part_flags(parser)
     _add_scaling(parser)
     _add_report(parser)
     show_examples(

@@ -8,6 +8,7 @@ from cluster.errors import SettingsError
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from cluster.standby.rule import StandbyLimits
+from loadtest.simulate.parts.settings import Parts
 from penstock.models import RequestClass
 
 
@@ -82,6 +83,7 @@ class Setup:
     give_up_s: float = 3600.0
     """Time without an arrival, a running request or a start after which the run ends. Requests that still wait count as
     unfinished."""
+    parts: Parts = field(default_factory=Parts)
     scripts: bool = False
     """Whether the queue's scripts run also where its twin would choose as they do."""
     samples: int = 400

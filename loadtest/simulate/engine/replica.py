@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -64,6 +65,16 @@ class StepEnd:
     """Whether the replica tells the queue at once which requests left its prefill window."""
 
 
+def core_limits(settings: SimSettings, block_tokens: int | None) -> CoreLimits:
+    """Return the limits of an engine's batch. The KV cache has the trace's block size, where it has one."""
+    return CoreLimits(
+        settings.max_num_seqs,
+        settings.max_num_batched_tokens,
+        settings.kv_tokens,
+        block_tokens or settings.block_size,
+    )
+
+
 class SimReplica:
     """Batch of one engine.
 
@@ -73,6 +84,7 @@ class SimReplica:
         block_tokens: the trace's block size, which the KV cache then has too. None or 0 shares no prefixes.
         step_times: the step model; None for that of the settings.
         whole_log: whether the log of its steps has all columns.
+        core: its scheduler; None for the usual one.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class SimReplica:
         step_times: StepTimes | None = None,
         *,
         whole_log: bool = True,
+        core: BatchCore | None = None,
     ) -> None:
         self.name = name
         self.state = ReplicaState.READY
@@ -94,14 +107,7 @@ class SimReplica:
         self.preemptions = 0
         self.ends_at: float | None = None
         """End of the planned steps; None while there is nothing to do."""
-        self._core = BatchCore(
-            CoreLimits(
-                settings.max_num_seqs,
-                settings.max_num_batched_tokens,
-                settings.kv_tokens,
-                block_tokens or settings.block_size,
-            )
-        )
+        self._core = core or BatchCore(core_limits(settings, block_tokens))
         self._block_tokens = block_tokens
         self._times = step_times or StepTimes.of(settings)
         self._ending: list[tuple[int, int, SimRequest]] = []
@@ -125,8 +131,11 @@ class SimReplica:
         item.started_at = now
         item.decodes_from = item.ends_at_turn = -1
         request = item.request
-        shared = request.full_blocks if request.block_tokens == self._block_tokens else ()
-        self._core.add(item.request_id, request.prompt_tokens + item.prior_tokens, shared)
+        self._core.add(item.request_id, request.prompt_tokens + item.prior_tokens, self.shared_blocks(request))
+
+    def shared_blocks(self, request: TraceRequest) -> Sequence[int]:
+        """Return the blocks of a prompt that others may have too."""
+        return request.full_blocks if request.block_tokens == self._block_tokens else ()
 
     def abort(self, request_id: str, now: float) -> None:
         """Stop a request at the end of the step that is under way. Unknown ids are ignored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import FastPolicy
@@ -16,6 +17,21 @@ from penstock.values.steps import Relief
 
 REVERSAL_WITHIN_S = 1800.0
 """Seconds after a change of the replica count within which a change in the other direction is a reversal."""
+
+
+class ReplicaMaker(Protocol):
+    """What makes a replica."""
+
+    def __call__(
+        self,
+        name: str,
+        settings: SimSettings,
+        block_tokens: int | None = None,
+        step_times: StepTimes | None = None,
+        /,
+        *,
+        whole_log: bool = True,
+    ) -> SimReplica: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -90,9 +106,10 @@ class Fleet:
         times: StepTimes | None = None,
         *,
         whole_logs: bool = True,
+        make: ReplicaMaker = SimReplica,
     ) -> None:
-        """`whole_logs`: whether the logs of steps have all columns."""
-        self._whole_logs = whole_logs
+        """`whole_logs`: whether the logs of steps have all columns. `make` makes the replicas."""
+        self._whole_logs, self._make = whole_logs, make
         self._engine = engine
         self._cold_start_s = cold_start_s
         self._block_tokens = block_tokens
@@ -201,7 +218,7 @@ class Fleet:
         times = self._times
         if self.slow.replicas > int(name[1:]):
             times = (times or StepTimes.of(self._engine)).times(self.slow.factor)
-        replica = SimReplica(name, self._engine, self._block_tokens, times, whole_log=self._whole_logs)
+        replica = self._make(name, self._engine, self._block_tokens, times, whole_log=self._whole_logs)
         replica.state = ReplicaState.STARTING
         member = self.members[replica.name] = Member(replica, now, ready_at)
         return member

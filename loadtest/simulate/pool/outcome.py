@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias, overload
@@ -176,6 +176,8 @@ class SimulatedRun:
     """What ran the queue, in words."""
     tally: GapTally = field(default_factory=GapTally)
     """Gaps between tokens of steps that the replicas' logs have dropped."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of the cluster's parts; none where it has none."""
 
 
 def completed(item: SimRequest, request_class: RequestClass, now: float, setup: Setup) -> Outcome:

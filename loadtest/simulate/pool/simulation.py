@@ -17,7 +17,10 @@ from cluster.queue.redis.keys import bell_channel
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from loadtest.simulate.autoscalers.contract import FastFactory, Holding, SlowPolicy
+from loadtest.simulate.engine.replica import SimReplica
 from loadtest.simulate.engine.steps import StepTimes
+from loadtest.simulate.parts.assembly import PartsOfRun
+from loadtest.simulate.pool.approach import Approach
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
 from loadtest.simulate.pool.gaps import GapTally
 from loadtest.simulate.pool.loop import EventLoop
@@ -104,7 +107,11 @@ class Simulation:
         if relieving is not None:
             self._orders = ReliefOrders(relieving, store, _POOL, setup.slow_period_s)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
-        self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None)
+        self._parts = PartsOfRun(setup.parts) if setup.parts.any else None
+        make = SimReplica if self._parts is None else self._parts.replica
+        self._fleet = Fleet(
+            setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None, make=make
+        )
         self._tally = GapTally()
         self._watch = PoolWatch(setup, self._fleet, told=slow is not None)
         self._fleet.wake_s, self._fleet.slow = setup.standby.wake_s, setup.slow
@@ -119,6 +126,8 @@ class Simulation:
             rnd=self._random,
             drained=self._remove,
         )
+        if self._parts is not None:
+            self._traffic.bring = Approach(self._loop, self._traffic.drive).bring
 
     def run(self) -> SimulatedRun:
         """Serve the whole trace."""
@@ -147,6 +156,7 @@ class Simulation:
             time.process_time() - cpu,
             self._queue.name,
             self._tally,
+            {} if self._parts is None else self._parts.as_json(self._trace),
         )
 
     def _begin(self) -> None:

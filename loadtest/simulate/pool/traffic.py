@@ -96,6 +96,8 @@ class Traffic:
         self._context = context
         self._random = rnd
         self._drained = drained
+        self.bring: Callable[[Member, SimRequest], None] | None = None
+        """Brings a granted request into a replica's batch, where that takes more than to start it."""
         self._arrivals = iter(trace)
         self._items: dict[str, SimRequest] = {}
         """Requests that came and have not ended."""
@@ -242,6 +244,9 @@ class Traffic:
             router.affinity.granted(wish.trail, wish.preferred, grant.replica_id, wish.kv_tokens)
         if member.fast is not None:
             member.started.append(self._class(item.request))
+        if self.bring is not None:
+            self.bring(member, item)
+            return
         member.replica.start(item, self._loop.now)
         self.drive(member)
 

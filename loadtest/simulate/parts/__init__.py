@@ -1,0 +1,1 @@
+"""Parts of a cluster that a simulation has only where it is asked for them."""

@@ -1,0 +1,78 @@
+"""Flags of the parts that a simulated cluster has besides."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from cluster.terminal.values import above_zero, time_from_zero, whole
+from loadtest.simulate.parts.settings import KV_BYTES, SharedPrefix, Tier
+
+_GB_PER_S = {"cpu": 25.0, "disk": 5.0}
+"""What PCIe 4 x16 and a fast NVMe drive carry, from data sheets."""
+_MOST_TOKENS = 10**12
+
+
+def add_part_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, in a group per part."""
+    cache = parser.add_argument_group(
+        "prefix cache",
+        "beginnings of prompts that the GPU no longer has. What it computes is also kept in the tiers below, each "
+        "replica's own; the block that was used last stays longest",
+    )
+    for name, memory in (("cpu", "host memory"), ("disk", "a local drive")):
+        cache.add_argument(
+            f"--{name}-cache",
+            type=_tier(name),
+            metavar="TOKENS[:GB/S[:MS]]",
+            help=f"tokens that each replica keeps in {memory}, its bandwidth to the GPU (default "
+            f"{_GB_PER_S[name]:g}) and the milliseconds of a load beside it (default 0)",
+        )
+    cache.add_argument(
+        "--kv-bytes",
+        type=whole(1, 10**9),
+        metavar="N",
+        default=KV_BYTES,
+        help="KV cache of a token in bytes, for transfers (default %(default)s, an 8-billion-parameter model)",
+    )
+    cache.add_argument(
+        "--shared-prefix",
+        type=_shared,
+        metavar="TOKENS[:PART[:N]]",
+        help="for a trace without hash_ids: PART of the longer prompts (default 1) begin with one of N beginnings "
+        "(default 1) of this many tokens",
+    )
+
+
+def _tier(name: str) -> Callable[[str], Tier]:
+    def read(text: str) -> Tier:
+        """Read a tier, such as 2000000:25:0.5."""
+        tokens, gb_per_s, latency_ms = _fields(text, "tokens, GB/s and milliseconds such as 2000000:25:0.5")
+        return Tier(
+            name,
+            int(whole(1, _MOST_TOKENS)(tokens)),
+            above_zero(gb_per_s) if gb_per_s else _GB_PER_S[name],
+            time_from_zero(latency_ms) / 1e3 if latency_ms else 0.0,
+        )
+
+    return read
+
+
+def _shared(text: str) -> SharedPrefix:
+    """Read a shared beginning, such as 1024:0.8:4."""
+    tokens, part, number = _fields(text, "tokens, a part and a number such as 1024:0.8:4")
+    if part and not 0 < above_zero(part) <= 1:
+        raise argparse.ArgumentTypeError(f"must have a part above 0 of at most 1, got {part!r}")
+    return SharedPrefix(
+        int(whole(1, _MOST_TOKENS)(tokens)),
+        above_zero(part) if part else 1.0,
+        int(whole(1, 1_000_000)(number)) if number else 1,
+    )
+
+
+def _fields(text: str, like: str) -> tuple[str, str, str]:
+    fields = text.split(":")
+    if len(fields) > 3 or not all(fields):
+        raise argparse.ArgumentTypeError(f"must be {like}, got {text!r}")
+    first, second, third = [*fields, "", ""][:3]
+    return first, second, third

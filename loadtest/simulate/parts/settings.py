@@ -1,0 +1,73 @@
+"""Settings of the parts of a cluster that are off by default."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cluster.errors import SettingsError
+
+KV_BYTES = 131_072
+"""KV cache of a token in bytes: 32 layers, 8 KV heads of 128 values, keys and values in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Memory below a replica's GPU that keeps KV blocks."""
+
+    name: str
+    tokens: int
+    """Capacity."""
+    gb_per_s: float
+    """Bandwidth to the GPU, in 10^9 bytes per second."""
+    latency_s: float = 0.0
+    """Seconds of a load beside the bandwidth."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise SettingsError(f"{self.name}-cache must be at least 1 token, got {self.tokens}")
+        if not self.gb_per_s > 0:
+            raise SettingsError(f"{self.name}-cache must have a bandwidth above 0 GB/s, got {self.gb_per_s:g}")
+        if not 0 <= self.latency_s < math.inf:
+            raise SettingsError(f"{self.name}-cache must have a latency of at least 0 s, got {self.latency_s:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """Beginnings that prompts share, for a trace that tells none."""
+
+    tokens: int
+    part: float = 1.0
+    """Part of the prompts that are longer than this which begin so."""
+    number: int = 1
+    """Number of different beginnings, all equally frequent."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise SettingsError(f"shared-prefix must be at least 1 token, got {self.tokens}")
+        if not 0 < self.part <= 1:
+            raise SettingsError(f"shared-prefix must have a part above 0 of at most 1, got {self.part:g}")
+        if self.number < 1:
+            raise SettingsError(f"shared-prefix must have at least 1 beginning, got {self.number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a simulated cluster has besides. The default is nothing."""
+
+    kv_bytes: int = KV_BYTES
+    """Of a token, for transfers."""
+    tiers: tuple[Tier, ...] = ()
+    """Below the GPU, the fastest first."""
+    shared: SharedPrefix | None = None
+    """What the trace was given."""
+
+    @property
+    def prefixes(self) -> bool:
+        """Whether the result tells where the beginnings of prompts were found."""
+        return bool(self.tiers) or self.shared is not None
+
+    @property
+    def any(self) -> bool:
+        """Whether replicas differ from plain ones."""
+        return self.prefixes
