@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.control.replica_rules import SlowRules
 from cluster.errors import SettingsError
+from cluster.settings import AffinitySettings
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.autoscalers.tuning import Dial
 from loadtest.simulate.given_flags import given
+from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.setup import Setup
+from loadtest.traces import TraceRequest
+from router.affinity import Affinity
 
 STATIC = ("static", "penstock-fast")
 """Policies that keep the number of replicas, which is their dial."""
@@ -22,6 +27,35 @@ FILLED = ("penstock", "penstock-slow")
 _HPA = {HpaMetric.QUEUE: (4.0, 64.0, 0.1), HpaMetric.SLOTS: (0.7, 2.0, 0.05), HpaMetric.KV: (0.7, 1.0, 0.05)}
 """Usual target, and the ends of a search."""
 _ENDS = {"ray": (128.0, 0.5), "dynamo": (1.5, 0.1), "wva": (0.95, 0.05), **dict.fromkeys(FILLED, (0.95, 0.1))}
+
+
+def simulation_of(
+    trace: Sequence[TraceRequest],
+    options: argparse.Namespace,
+    setup: Setup,
+    target: float | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> Simulation:
+    """Return the simulation that the flags ask for.
+
+    Args:
+        trace: the load.
+        options: the flags.
+        setup: the cluster.
+        target: the policy's dial; None for its usual one.
+        tell: called now and then with the number of requests that have ended.
+
+    Raises:
+        SettingsError: a flag is not for this policy.
+    """
+    return Simulation(
+        trace,
+        setup,
+        fast=fast_policy(options, setup),
+        slow=slow_policy(options, setup, target),
+        affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
+        progress=tell,
+    )
 
 
 def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cluster.errors import SettingsError
 from cluster.plural import counted
-from cluster.settings import AffinitySettings, SimSettings
+from cluster.settings import SimSettings
 from cluster.standby.rule import StandbyLimits
 from cluster.terminal.console import messages, screen
 from cluster.terminal.lines import ProgressLines
@@ -28,9 +28,8 @@ from loadtest.simulate.chosen import (
     STATIC,
     counted_at,
     dial_of,
-    fast_policy,
     most_replicas,
-    slow_policy,
+    simulation_of,
     with_floor,
 )
 from loadtest.simulate.given_flags import given
@@ -38,14 +37,12 @@ from loadtest.simulate.parts.assembly import lines
 from loadtest.simulate.parts.assembly import notes as parts_notes
 from loadtest.simulate.parts.chosen import parts_of, with_parts
 from loadtest.simulate.pool.outcome import SimulatedRun
-from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of
 from loadtest.simulate.results.simulated import Simulated
 from loadtest.simulate.setup import Death, Setup, Slo, SlowNodes
 from loadtest.traces import TraceRequest, read_trace, scale_rate, trace_file
 from penstock.models import RequestClass
-from router.affinity import Affinity
 
 _COMPARED = ("requests", "attainment", "worst_5min_attainment", "ttft_s", "itl_s", "e2e_s", "replica_hours")
 MISSED = 3
@@ -60,23 +57,14 @@ def run_simulate(options: argparse.Namespace) -> int:
         SettingsError: a flag is out of range.
     """
     if not options.trace:
-        raise SettingsError("one of trace and validate must be given")
+        raise SettingsError("one of trace, models and validate must be given")
     for name in ("html", "png"):
-        _check_folder(name, getattr(options, name))
+        check_folder(name, getattr(options, name))
     if options.compare and not options.html:
         raise SettingsError(f"compare is a part of the page, so html must be given with it, got {options.compare}")
     others = {options.compare: read_report(options.compare, _COMPARED, "a simulation")} if options.compare else {}
-    console = messages()
-    trace = scale_rate(
-        read_trace(
-            Path(trace_file(options.trace)),
-            options.limit,
-            tell=lambda text: console.print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True),
-        ),
-        options.scale_rate,
-    )
     setup = setup_of(options)
-    trace = with_parts(trace, setup.parts, setup.engine.block_size, setup.seed)
+    trace = with_parts(read_load(options), setup.parts, setup.engine.block_size, setup.seed)
     tuned: Tuning | None = None
     if options.tune is not None:
         tuned = _tune(trace, options, setup)
@@ -91,15 +79,30 @@ def run_simulate(options: argparse.Namespace) -> int:
         more = {**({} if tuned is None else tuned.as_json()), **({"parts": run.parts} if run.parts else {})}
         sys.stdout.write(json_text({**figures.as_json(), **more, "notes": notes_of(setup), "origin": made_by}))
     else:
-        screen().print(table_of(figures, title, _slo(setup)))
+        screen().print(table_of(figures, title, slo_of(setup)))
         if tuned is not None:
             screen().print(escape(tuned.words), highlight=False, soft_wrap=True)
         for note in [*lines(run.parts), *notes_of(setup)]:
             screen().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
     # The pictures come last, so that one that can't be drawn or written costs no figures.
-    load = [*_load(options, setup), *lines(run.parts), *notes_of(setup), *([] if tuned is None else [tuned.words])]
+    load = [*load_of(options, setup), *lines(run.parts), *notes_of(setup), *([] if tuned is None else [tuned.words])]
     _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
     return MISSED if tuned is not None and tuned.found.best is None else 0
+
+
+def read_load(options: argparse.Namespace) -> Sequence[TraceRequest]:
+    """Read the trace that the flags name.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    console = messages()
+    trace = read_trace(
+        Path(trace_file(options.trace)),
+        options.limit,
+        tell=lambda text: console.print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True),
+    )
+    return scale_rate(trace, options.scale_rate)
 
 
 def _simulated(
@@ -107,22 +110,14 @@ def _simulated(
 ) -> SimulatedRun:
     """Simulate a trace with a value of the policy's dial, and tell how far it is."""
     console = messages()
-    with _bar(console, quiet=not console.is_terminal) as progress:
+    with progress_bar(console, quiet=not console.is_terminal) as progress:
         task, lines = progress.add_task(what, total=len(trace)), ProgressLines(console)
 
         def tell(ended: int) -> None:
             progress.update(task, completed=ended)
             lines(f"{ended:,} of {len(trace):,} requests simulated")
 
-        simulation = Simulation(
-            trace,
-            setup,
-            fast=fast_policy(options, setup),
-            slow=slow_policy(options, setup, target),
-            affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
-            progress=tell,
-        )
-        return simulation.run()
+        return simulation_of(trace, options, setup, target, tell).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +162,7 @@ def _chosen(found: Tuned) -> Try:
     return found.best or max(found.tried, key=lambda each: each.attainment)
 
 
-def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
+def load_of(options: argparse.Namespace, setup: Setup) -> list[str]:
     """Return the cluster and the SLO in sentences, for the page."""
     engine = setup.engine
     count = counted(setup.replicas, "replica")
@@ -181,7 +176,7 @@ def _load(options: argparse.Namespace, setup: Setup) -> list[str]:
         f"{engine.per_kv_token_us:g} µs per token of context; at most {engine.max_num_seqs} sequences and "
         f"{engine.kv_tokens:,} tokens of KV cache. A first token takes {1e3 * setup.overhead_s:g} ms and "
         f"{setup.overhead_steps:g} steps more.",
-        f"SLO of a request: {_slo(setup)}.",
+        f"SLO of a request: {slo_of(setup)}.",
     ]
 
 
@@ -198,11 +193,11 @@ def notes_of(setup: Setup) -> list[str]:
     return [*notes, *parts_notes(setup.parts)]
 
 
-def _slo(setup: Setup) -> str:
+def slo_of(setup: Setup) -> str:
     return f"TTFT within {setup.slo.ttft_s:g} s, own ITL p95 within {setup.slo.itl_s:g} s"
 
 
-def _check_folder(name: str, path: str | None) -> None:
+def check_folder(name: str, path: str | None) -> None:
     """Refuse a missing folder before the long run, not after it."""
     if path and not Path(path).absolute().parent.is_dir():
         raise SettingsError(f"{name} must name a file in a folder that exists, got {path}")
@@ -212,7 +207,7 @@ def _draw(options: argparse.Namespace, what: Simulated) -> None:
     if options.html:
         from loadtest.simulate.results.page import write_html
 
-        _written("html", options.html, lambda path: write_html(path, what))
+        write_file("html", options.html, lambda path: write_html(path, what))
     if options.png:
         from loadtest.report.draw import write_png
         from loadtest.simulate.results.timeline import timeline_of
@@ -220,10 +215,10 @@ def _draw(options: argparse.Namespace, what: Simulated) -> None:
         charts = timeline_of(what.run, what.setup)
         if not charts:
             raise SettingsError(f"png must be of a run that lasts longer than 0 s, got {what.run.seconds:g} s")
-        _written("png", options.png, lambda path: write_png(path, charts, what.title))
+        write_file("png", options.png, lambda path: write_png(path, charts, what.title))
 
 
-def _written(name: str, path: str, write: Callable[[Path], None]) -> None:
+def write_file(name: str, path: str, write: Callable[[Path], None]) -> None:
     try:
         write(Path(path))
     except OSError as error:
@@ -303,7 +298,7 @@ def _standby(options: argparse.Namespace) -> StandbyLimits:
     return StandbyLimits(0, options.standby, options.standby_price, options.wake)
 
 
-def _bar(console: Console, *, quiet: bool) -> Progress:
+def progress_bar(console: Console, *, quiet: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=quiet)
 

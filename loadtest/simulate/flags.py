@@ -39,6 +39,12 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the recorded load: an Azure, BurstGPT, Mooncake, CSV or JSONL trace, or `sample`, which ships with this",
     )
+    load.add_argument(
+        "--models",
+        metavar="FILE",
+        help="instead of a trace: a TOML file with gpus, and a table models.NAME for each model that shares them, "
+        "which has gpus (of a replica) and flags of this command",
+    )
     load.add_argument("--limit", type=whole(1), metavar="N", help="only the first N requests")
     load.add_argument(
         "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"

@@ -47,6 +47,10 @@ def _run(options: argparse.Namespace) -> int:
         for name in VALIDATION:
             if name in found:
                 raise SettingsError(f"{_flag(name)} is for validate: a trace has no measured times")
+        if options.models is not None:
+            from loadtest.simulate.models.command import run_shared
+
+            return run_shared(options)
         from loadtest.simulate.command import run_simulate
 
         return run_simulate(options)

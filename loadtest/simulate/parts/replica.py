@@ -48,7 +48,6 @@ class PartsReplica(SimReplica):
         """Take a granted request. Return when it can join the batch, which `join` then does."""
         self.running[item.request_id] = item
         item.started_at = now
-        item.decodes_from = item.ends_at_turn = -1
         blocks = self._batch.usable(item.request.prompt_tokens + item.prior_tokens, self.shared_blocks(item.request))
         self.sync(now)
         here = self._batch.beginning(blocks)
@@ -73,6 +72,10 @@ class PartsReplica(SimReplica):
         granted_at = item.started_at
         self.start(item, now)
         item.started_at = granted_at
+
+    def begin(self, now: float) -> None:
+        if len(self._reserved) < len(self.running):
+            super().begin(now)
 
     def output_tokens(self, item: SimRequest) -> int:
         return item.prior_tokens if item.request_id in self._reserved else super().output_tokens(item)

@@ -34,6 +34,22 @@ class ReplicaMaker(Protocol):
     ) -> SimReplica: ...
 
 
+class GpuShare(Protocol):
+    """A pool's part of GPUs that several pools share."""
+
+    def take(self) -> bool:
+        """Take the GPUs of one replica. Return False if too few are free."""
+        ...
+
+    def give(self, now: float) -> None:
+        """Give back the GPUs of one replica."""
+        ...
+
+    def lacks(self, replicas: int, now: float) -> None:
+        """Say how many replicas could not start."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     """One replica from its order to its removal."""
@@ -126,12 +142,16 @@ class Fleet:
         """Those whose steps take longer."""
         self.wake_s = 20.0
         """Duration of a wake-up."""
+        self.gpus: GpuShare | None = None
+        """GPUs that the replicas share with other pools; None for as many as they need."""
         self.changes: list[tuple[float, int]] = []
         """Time and new number of every change of the desired count after the first."""
 
     def begin(self, count: int, now: float) -> list[Member]:
         """Return replicas that are ready from the first moment."""
         self.desired = count
+        if self.gpus is not None and not all(self.gpus.take() for _ in range(count)):
+            raise ValueError(f"there are too few GPUs for {count} replicas at first")
         started = [self._start(now, now) for _ in range(count)]
         for member in started:
             member.replica.state = ReplicaState.READY
@@ -151,8 +171,12 @@ class Fleet:
         change = Change()
         kept = [member for member in self.members.values() if member.state is not ReplicaState.DRAINING]
         total = self.desired + self.standby
-        for _ in range(total - len(kept)):
+        missing = total - len(kept)
+        while missing > 0 and (self.gpus is None or self.gpus.take()):
             change.started.append(self._start(now, now + self._cold_start_s))
+            missing -= 1
+        if self.gpus is not None:
+            self.gpus.lacks(max(0, missing), now)
         surplus = len(kept) - total
         if surplus > 0:
             kept.sort(key=lambda member: (member.state is ReplicaState.STARTING, member.created_at))
@@ -184,6 +208,8 @@ class Fleet:
         member.removed_at = now
         del self.members[member.name]
         self.gone.append(member)
+        if self.gpus is not None:
+            self.gpus.give(now)
 
     def count(self, state: ReplicaState) -> int:
         return sum(1 for member in self.members.values() if member.state is state)

@@ -26,6 +26,11 @@ class EventLoop:
         """Call `handle(argument)` at a time."""
         heapq.heappush(self._events, (at, next(self._order), handle, argument))
 
+    @property
+    def next_at(self) -> float:
+        """Time of the next event."""
+        return self._events[0][0]
+
     def step(self) -> None:
         """Move the clock to the next event, and run it."""
         at, _, handle, argument = heapq.heappop(self._events)

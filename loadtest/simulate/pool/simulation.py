@@ -21,7 +21,7 @@ from loadtest.simulate.engine.replica import SimReplica
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.parts.assembly import PartsOfRun
 from loadtest.simulate.pool.approach import Approach
-from loadtest.simulate.pool.fleet import Change, Fleet, Member
+from loadtest.simulate.pool.fleet import Change, Fleet, GpuShare, Member
 from loadtest.simulate.pool.gaps import GapTally
 from loadtest.simulate.pool.loop import EventLoop
 from loadtest.simulate.pool.outcome import SimulatedRun
@@ -88,6 +88,7 @@ class Simulation:
         self._fast, self._slow = fast, slow
         self._progress = progress
         self._clock = ManualClock()
+        self._began = 0.0, 0.0
         self._loop = EventLoop(self._clock)
         self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
         self._queue: SimQueue
@@ -131,8 +132,7 @@ class Simulation:
 
     def run(self) -> SimulatedRun:
         """Serve the whole trace."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        self._begin()
+        self.begin()
         traffic, total = self._traffic, len(self._trace)
         every, told = max(1, total // 200), 0
         step, outcomes = self._loop.step, traffic.outcomes
@@ -142,6 +142,49 @@ class Simulation:
             if self._progress is not None and len(outcomes) >= told + every:
                 told = len(outcomes)
                 self._progress(told)
+        return self.result()
+
+    def begin(self) -> None:
+        """Begin a run that `step` carries on, for one beside others; `run` does all."""
+        self._began = time.perf_counter(), time.process_time()
+        self._begin()
+
+    @property
+    def over(self) -> bool:
+        """Whether all requests have ended, or none will any more."""
+        return len(self._traffic.outcomes) >= len(self._trace) or (self._traffic.coming is None and self._stuck())
+
+    @property
+    def ended(self) -> int:
+        """Number of requests that have ended."""
+        return len(self._traffic.outcomes)
+
+    @property
+    def next_at(self) -> float:
+        """Time of the next event."""
+        return self._loop.next_at
+
+    @property
+    def now(self) -> float:
+        """Time of the last event."""
+        return self._loop.now
+
+    def step(self) -> None:
+        """Go on to the next event."""
+        self._loop.step()
+        self._traffic.answer_bells()
+
+    def share_gpus(self, share: GpuShare) -> None:
+        """Take the replicas' GPUs from a share."""
+        self._fleet.gpus = share
+
+    def grow_at(self, now: float) -> None:
+        """Start replicas that GPUs are held for."""
+        self._loop.at(now, lambda _: self._apply(self._fleet.settle(self._loop.now)))
+
+    def result(self) -> SimulatedRun:
+        """Return what came of the run. Requests that have not ended count as unfinished."""
+        traffic, (wall, cpu) = self._traffic, self._began
         traffic.give_up()
         if len(self._watch.samples) < 2 and self._loop.now > 0:
             # A timeline needs a beginning and an end.
@@ -150,7 +193,7 @@ class Simulation:
             self._fleet,
             self._setup.replicas,
             traffic.outcomes,
-            self._watch.samples,
+            list(self._watch.samples),
             self._loop.now,
             time.perf_counter() - wall,
             time.process_time() - cpu,

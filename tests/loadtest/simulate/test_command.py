@@ -240,7 +240,7 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             "replicas or min-replicas must be at least 1 with policy wva, which starts nothing from 0 replicas",
         ),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
-        ((), "one of trace and validate must be given"),
+        ((), "one of trace, models and validate must be given"),
         (("--trace", "{trace}", "--fit", "1-3"), "fit is for validate"),
         (("--validate", ".", "--fit", "5-1"), "two whole numbers from 1 such as 1-100, got '5-1'"),
     ],
