@@ -32,6 +32,7 @@ from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
 from router.admin.open import open_admin
+from router.announced.keeper import AnnouncedKeeper
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.dispatch.pool_set import PoolSet
@@ -97,6 +98,7 @@ class RouterParts:
     records: RecordKeeper
     registry: RegistryView
     rollouts: RolloutKeeper
+    announced: AnnouncedKeeper
     push: PushPlan | None
     tracing: Tracing | None
     """Export of traces; None where it is off."""
@@ -213,6 +215,7 @@ def build_router(
         records=records,
         registry=registry.view,
         rollouts=admin.rollouts,
+        announced=admin.announced,
         push=push_plan(settings, router_id),
         tracing=tracing,
         health=health_service,
@@ -286,6 +289,7 @@ class Router:
         parts.jobs.feeder.start()
         parts.records.start()
         parts.rollouts.start()
+        parts.announced.start()
         await parts.jobs.stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -361,6 +365,7 @@ class Router:
         if parts.tracing is not None:
             await asyncio.to_thread(parts.tracing.close)
         await parts.rollouts.close()
+        await parts.announced.close()
         await parts.control_api.close()
         await parts.jobs.stores.close()
         await parts.bell.close()

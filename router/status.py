@@ -19,6 +19,8 @@ from grpc_status import rpc_status
 
 from cluster.errors import (
     AdapterInUseError,
+    AnnouncementLimitError,
+    AnnouncementNotFoundError,
     BatchUnknownError,
     CancelledError,
     DeadlineError,
@@ -83,6 +85,8 @@ CODES: Mapping[type[PenstockError], int] = {
     JobExistsError: code_pb2.ALREADY_EXISTS,
     RegistryConflictError: code_pb2.ABORTED,
     AdapterInUseError: code_pb2.FAILED_PRECONDITION,
+    AnnouncementLimitError: code_pb2.RESOURCE_EXHAUSTED,
+    AnnouncementNotFoundError: code_pb2.NOT_FOUND,
     RolloutStateError: code_pb2.FAILED_PRECONDITION,
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
     QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
@@ -163,7 +167,13 @@ def _request_status(error: RequestError) -> status_pb2.Status:
             return _invalid(error)
         case PermissionDeniedError():
             return _status(error, {"tenant": error.tenant, error.subject: error.value})
-        case RegistryConflictError() | AdapterInUseError() | KeyRevokedError() | RolloutStateError():
+        case (
+            RegistryConflictError()
+            | AdapterInUseError()
+            | KeyRevokedError()
+            | RolloutStateError()
+            | AnnouncementLimitError()
+        ):
             return _status(error, error.facts)
         case JobLimitError():
             # No RetryInfo: waiting does not help until a job is deleted.

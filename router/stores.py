@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cluster.announced.contract import AnnouncedStore
+from cluster.announced.redis.store import RedisAnnouncedStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.store import ControlStore
 from cluster.jobs.contract import JobStore
@@ -49,6 +51,8 @@ class QueueFactory:
     registry: Callable[[], RegistryStore]
     rollout: Callable[[str], RolloutStore]
     """Roll-out of a pool, by the pool's name."""
+    announced: Callable[[str], AnnouncedStore]
+    """Announced load of a pool, by the pool's name."""
 
     def pool(self, name: str) -> Queue:
         """Open all cells of a pool, to look at it."""
@@ -75,4 +79,5 @@ def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
         records=lambda pool: RedisRecordStore(url, pool, record_limits, timeout_s),
         registry=lambda: RedisRegistryStore(url, timeout_s),
         rollout=lambda pool: RedisRolloutStore(url, pool, timeout_s),
+        announced=lambda pool: RedisAnnouncedStore(url, pool, timeout_s),
     )

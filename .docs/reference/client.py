@@ -33,6 +33,7 @@ GROUPS = {
         "values.admin.costs",
         "values.admin.registry",
         "values.admin.rollout",
+        "values.admin.announced",
         "values.admin.identity",
         "values.admin.records",
     ),

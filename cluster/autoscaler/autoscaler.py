@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from cluster.announced.contract import AnnouncedStore
 from cluster.autoscaler.actuator import Actuator
 from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.metrics import AutoscalerMetrics
@@ -46,6 +47,8 @@ class AutoscalerStores:
     control: Callable[[str], ControlStore]
     rollout: Callable[[str], RolloutStore] | None = None
     """None where no pool can have a roll-out."""
+    announced: Callable[[str], AnnouncedStore] | None = None
+    """None where nobody announces load."""
     registry: Callable[[], RegistryStore] | None = None
     """Factory without arguments; None where pools are those of the settings and stay as they are."""
 
@@ -57,12 +60,15 @@ class _Connections:
     queue: Queue
     store: ControlStore
     rollouts: RolloutBook | None
+    announced: AnnouncedStore | None
 
     async def close(self) -> None:
         await self.queue.close()
         await self.store.close()
         if self.rollouts is not None:
             await self.rollouts.close()
+        if self.announced is not None:
+            await self.announced.close()
 
 
 class Autoscaler:
@@ -94,11 +100,14 @@ class Autoscaler:
     def _open(self, name: str, pool: PoolSettings) -> None:
         stores, host = self._stores, self._settings.autoscaler
         rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
-        own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
+        own = self._connections[name] = _Connections(
+            stores.queue(name), stores.control(name), rollouts, stores.announced(name) if stores.announced else None
+        )
         scaler = PoolScaler(
             *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret),
             rollouts=rollouts,
             cells=CellStandbys(name, stores.control),
+            announced=own.announced,
         )
         self.scalers = {**self.scalers, name: scaler}
 

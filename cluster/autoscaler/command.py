@@ -48,6 +48,7 @@ def run_autoscaler(options: argparse.Namespace) -> int:
 
 
 async def _run(settings: Settings, options: argparse.Namespace, token_file: Path) -> None:
+    from cluster.announced.redis.store import RedisAnnouncedStore
     from cluster.autoscaler.actuator import ServeActuator
     from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores, scaled_pools
     from cluster.autoscaler.redis.store import RedisControlStore
@@ -80,6 +81,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
         queue=lambda pool: CellQueue(pool, open_cell),
         control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
         rollout=lambda pool: RedisRolloutStore(redis.url, pool, redis.timeout_s),
+        announced=lambda pool: RedisAnnouncedStore(redis.url, pool, redis.timeout_s),
         registry=lambda: RedisRegistryStore(redis.url, redis.timeout_s),
     )
     secret = ClusterSecret.create_file(settings.cluster.secret_file or settings.cluster.folder / "secret")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cluster.announced.belief import Belief
+from cluster.announced.stored import belief_values, read_belief
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import ClassCounts
 from cluster.autoscaler.starts import Starts
@@ -41,6 +43,8 @@ class PoolMemory:
     group: str = ""
     """Group of the last replicas, whose step model is used while there are none; empty if there never were any."""
     standby: StandbyState = field(default_factory=StandbyState)
+    belief: Belief = field(default_factory=Belief)
+    """How right tenants who announced load have been."""
 
     def up_to(self, at: float) -> PoolMemory:
         """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
@@ -51,10 +55,12 @@ class PoolMemory:
         known = (fill_at, slow.active_at, slow.regretted_at, *held, starts.last_failure_at)
         ahead = [one for one in known if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
-        if max(times, default=at) <= at:
+        belief = self.belief.up_to(at)
+        if max(times, default=at) <= at and belief is self.belief:
             return self
         return replace(
             self,
+            belief=belief,
             slow=replace(
                 slow,
                 needs=tuple(need for need in slow.needs if need.at <= at),
@@ -102,6 +108,7 @@ class PoolMemory:
         # reads past other parts, so what is new has its own.
         stored = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
         stored |= {"hold": slow.pop("hold"), "standby": asdict(self.standby)}
+        stored["belief"] = belief_values(self.belief)
         return json.dumps(stored).encode()
 
     @classmethod
@@ -129,7 +136,7 @@ class PoolMemory:
             standby[name] = tuple(standby.get(name, ()))
         return cls(
             _known(SlowState, slow), _meter(stored["meter"]), _known(Starts, starts), group,
-            _known(StandbyState, standby),
+            _known(StandbyState, standby), read_belief(stored.get("belief", {})),
         )  # fmt: skip
 
 

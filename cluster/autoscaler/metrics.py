@@ -57,9 +57,10 @@ class AutoscalerMetrics(Collector):
         yield "replicas_starting", "Replicas that were asked for and take no work yet.", {}, made.starting
         yield "replicas_standby", "Replicas that are to stand by: loaded, and without work.", {}, made.standby
         for step in made.steps:
-            if step.name in ("demand", "growth", "ahead", "backlog", "batch"):
+            if step.name in ("demand", "growth", "ahead", "announced", "backlog", "batch"):
                 yield "term_replicas", "What each term asks for, in replicas.", {"term": step.name}, step.value
         yield from self._foreseen(scaler)
+        yield from self._announced(scaler)
         for relief in Relief:
             yield "relief", "1 for what the pool gives up now.", {"relief": relief.value}, float(relief is made.relief)
         for demand in made.demands:
@@ -92,6 +93,19 @@ class AutoscalerMetrics(Collector):
         if (pattern := outlook.pattern) is not None:
             yield "forecast_change", "Factor on the load that earlier days or weeks foretell.", {}, pattern.change
             yield "forecast_trusted", "1 while that was right enough to decide by.", {}, float(pattern.trusted)
+
+    @staticmethod
+    def _announced(scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
+        said = "Work that tenants announced for one cold start from now, replica-seconds per second."
+        work = scaler.announcements.work
+        yield "announced_work", said, {}, work.said if work is not None else 0.0
+        more = "Part of it that is believed, and does not come already."
+        yield "announced_awaited_work", more, {}, work.soon if work is not None else 0.0
+        count = "Announcements that are not over."
+        yield "announcements", count, {}, float(len(scaler.announcements.loads))
+        for tenant in sorted({load.tenant for load in scaler.announcements.loads}):
+            part = "Part of a tenant's announcements that came true of late; 1 before the first."
+            yield "announced_part", part, {"tenant": tenant}, scaler.announcements.belief.of(tenant).part
 
     def _counters(self, scalers: Mapping[str, PoolScaler]) -> Iterator[Metric]:
         changes = CounterMetricFamily(

@@ -26,6 +26,8 @@ class ScalerSettings:
     mode: ControlMode
     forecast: ControlMode
     """Effect of the forecast on decisions."""
+    announced: ControlMode
+    """Effect of announced load on decisions."""
     schedule: tuple[ScheduledTime, ...]
     """Replicas that are wanted at given times."""
     bounds: GroupBounds
@@ -43,6 +45,7 @@ class ScalerSettings:
             pool,
             ControlMode(own.mode),
             ControlMode(own.forecast),
+            ControlMode(own.announced),
             tuple(each.value for each in own.schedule),
             GroupBounds(own.min_replicas, own.max_replicas or pool.replicas),
             GroupFacts(own.cold_start_s, pool.ranks),

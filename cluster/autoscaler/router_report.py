@@ -4,12 +4,17 @@ lost report loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 
 import msgpack
 
+from cluster.announced.arrivals import TenantCounts
+from cluster.queue.heartbeats import PoolView
 from penstock.models import RequestClass
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Report:
 
     counts: Counts
     jobs: tuple[JobWork, ...] = ()
+    tenants: Mapping[str, TenantCounts] = field(default_factory=dict)
+    """Counters of the tenants who have announced load."""
 
 
 def empty_counts() -> Counts:
@@ -64,9 +71,15 @@ def empty_counts() -> Counts:
     return {request_class: ClassCounts() for request_class in RequestClass}
 
 
-def pack_report(counts: Counts, jobs: Sequence[JobWork] = ()) -> bytes:
+def pack_report(
+    counts: Counts, jobs: Sequence[JobWork] = (), tenants: Mapping[str, TenantCounts] | None = None
+) -> bytes:
     rows = [astuple(counts[request_class]) for request_class in RequestClass]
-    return bytes(msgpack.packb([rows, [astuple(job) for job in jobs]]))
+    report: list[object] = [rows, [astuple(job) for job in jobs]]
+    if tenants:
+        # Left out without any: an autoscaler of the last release reads no third part.
+        report.append({tenant: astuple(own) for tenant, own in tenants.items()})
+    return bytes(msgpack.packb(report))
 
 
 def unpack_report(report: bytes) -> Report:
@@ -76,8 +89,21 @@ def unpack_report(report: bytes) -> Report:
         ValueError: the bytes are anything else.
     """
     try:
-        rows, jobs = msgpack.unpackb(report)
+        rows, jobs, *more = msgpack.unpackb(report)
         counts = {request_class: ClassCounts(*row) for request_class, row in zip(RequestClass, rows, strict=True)}
-        return Report(counts, tuple(JobWork(RequestClass(number), *rest) for number, *rest in jobs))
-    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        tenants = {str(tenant): TenantCounts(*own) for tenant, own in (more[0] if more else {}).items()}
+        return Report(counts, tuple(JobWork(RequestClass(number), *rest) for number, *rest in jobs), tenants)
+    except (TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
         raise ValueError(f"no report of a router: {error}") from error
+
+
+def read_reports(pool: str, view: PoolView) -> dict[str, Report]:
+    """Return the reports that can be read, by router."""
+    reports = {}
+    for one in view.reports:
+        try:
+            reports[one.router_id] = unpack_report(one.report)
+        except ValueError:
+            # The router runs a newer version.
+            _LOG.warning("autoscaler.report_unread", extra={"pool": pool, "router": one.router_id})
+    return reports

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from cluster.announced.contract import AnnouncedStore
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
+from cluster.autoscaler.ahead.announcements import Announcements
 from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
 from cluster.autoscaler.cell_standbys import CellStandbys
@@ -20,7 +22,7 @@ from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import point_in_force, who_set
 from cluster.autoscaler.own_settings import ScalerSettings
-from cluster.autoscaler.router_report import Counts, Report, unpack_report
+from cluster.autoscaler.router_report import Counts, Report, read_reports
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
 from cluster.control.replica_policy import SlowDecision, decide
@@ -81,8 +83,11 @@ class PoolScaler:
         *,
         rollouts: RolloutBook | None = None,
         cells: CellStandbys | None = None,
+        announced: AnnouncedStore | None = None,
     ) -> None:
-        """Without `rollouts` the pool has none. Without `cells` its replicas are all in the first cell."""
+        """Without `rollouts` the pool has none. Without `cells` its replicas are all in the first cell. Without
+        `announced` nobody announces load.
+        """
         self.name = name
         self.record: DecisionRecord | None = None
         """Last decision made by this autoscaler."""
@@ -102,6 +107,7 @@ class PoolScaler:
         self._point: bytes | None = None
         self._leader_state = PoolMemory()
         self.foresight = Foresight(name, self._settings.forecast, self._settings.schedule)
+        self.announcements = Announcements(self._settings.announced, announced)
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread: dict[str, int] = {}
@@ -117,6 +123,7 @@ class PoolScaler:
         if settings != self._settings.pool:
             self._settings = ScalerSettings.of(settings)
             self.foresight.follow(self._settings.forecast, self._settings.schedule)
+            self.announcements.mode = self._settings.announced
             _LOG.warning("autoscaler.changed", extra={"pool": self.name, "mode": self.mode.value})
 
     async def lead(self) -> bool:
@@ -188,6 +195,7 @@ class PoolScaler:
         own = self._settings
         acts = own.mode is ControlMode.ACTIVE
         view = await self._queue.observe()
+        await self.announcements.read()
         trouble = await self._look()
         bounds, rolling = await self._bounds_now(own)
         if rolling:
@@ -195,7 +203,7 @@ class PoolScaler:
             trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
         view = self._own(view)
         before = self.actual.target if self.actual is not None else None
-        reports = self._read(view)
+        reports = read_reports(self.name, view)
         view = self._aged(view, reports)
         trouble += [f"the report of router {name} can't be read: it runs another version" for name in self._unread]
         counts = {name: one.counts for name, one in reports.items()}
@@ -212,6 +220,7 @@ class PoolScaler:
         seen = with_standbys(seen, standing(view), self._leader_state.standby)
         point = point_in_force(await self._point_of(view), own.point)
         seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
+        seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports)
         made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
         held = order_standbys(
             own.standby if acts and not rolling else None, seen, view, made.replicas, self._leader_state.standby,
@@ -222,7 +231,9 @@ class PoolScaler:
         # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
         starts = self._leader_state.starts if rolling or not acts else self._asked(view, made, held)
         stood = self._leader_state.standby.standby
-        self._leader_state = replace(self._leader_state, slow=slow, starts=starts, standby=held.made.state)
+        self._leader_state = replace(
+            self._leader_state, slow=slow, starts=starts, standby=held.made.state, belief=belief
+        )
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=own.mode, standby=held.number,
             before=max(0, before - stood) if before is not None else seen.coming,
@@ -293,16 +304,6 @@ class PoolScaler:
         own = tuple(record for record in view.replicas if record.replica_id in actual.replicas)
         # Replicas run, but none of the platform's ids matches an announced one: then these ids can't be compared.
         return view if actual.running and not own else replace(view, replicas=own)
-
-    def _read(self, view: PoolView) -> dict[str, Report]:
-        reports = {}
-        for one in view.reports:
-            try:
-                reports[one.router_id] = unpack_report(one.report)
-            except ValueError:
-                # The router runs a newer version.
-                _LOG.warning("autoscaler.report_unread", extra={"pool": self.name, "router": one.router_id})
-        return reports
 
     def _aged(self, view: PoolView, read: Mapping[str, Report]) -> PoolView:
         """Return the view in which reports that can't be read are as old as their router's last readable one. Their

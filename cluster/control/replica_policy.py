@@ -26,7 +26,7 @@ from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 
-TERMS = ("check", "lengths", "burst", "growth", "ahead", "backlog", "batch", "running", "hold")
+TERMS = ("check", "lengths", "burst", "growth", "ahead", "announced", "backlog", "batch", "running", "hold")
 """Terms that the policy decides again without."""
 
 
@@ -97,7 +97,7 @@ def _decide(
     relief = tick.relief(wanted)
     return SlowDecision(
         replicas=wanted,
-        needed=sizing.needed if held is None or held.outlasted else held.replicas,
+        needed=_needed(sizing, held),
         relief=relief,
         alarms=tick.alarms(),
         steps=(*sizing.steps, *tick.steps),
@@ -105,6 +105,12 @@ def _decide(
         state=tick.next_state(wanted, relief),
         work=sizing.load.fresh.work if sizing.load.fresh else None,
     )
+
+
+def _needed(sizing: Sizing, held: HeldNumber | None) -> int:
+    if held is None or held.outlasted:
+        return sizing.needed
+    return max(sizing.needed, held.replicas) if sizing.announced else held.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,9 @@ class _Tick:
         have, replicas = self.seen.coming, self.held.replicas
         if self.held.outlasted:
             self.note("hold", replicas, "at least, for the bursts that come and go; this one outlasts them")
+            return max(self._followed(), replicas)
+        if self.sizing.announced and self.sizing.needed > replicas:
+            self.note("hold", replicas, "at least, for the bursts that come and go; more is announced")
             return max(self._followed(), replicas)
         if replicas < have and (why := self._waits() or self._not_now()) is not None:
             self.note("keep", have, why)
@@ -208,7 +217,9 @@ class _Tick:
 
     def _within_band(self, have: int) -> bool:
         demand, rules = self.sizing.load.demand, self.rules
-        if demand is None or demand.backlog or demand.work * max(1.0, self.sizing.growth) > rules.drain_fill * have:
+        if demand is None or demand.backlog or self.sizing.announced:
+            return False
+        if demand.work * max(1.0, self.sizing.growth) > rules.drain_fill * have:
             return False
         return self.sizing.total <= have + max(rules.up_band_least, rules.up_band * have)
 

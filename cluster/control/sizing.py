@@ -54,6 +54,8 @@ class Sizing:
     """Replicas for the largest load that a pattern foretells until a removed one could be back; 0 without a pattern."""
     falls: bool = False
     """Whether a pattern foretells less load for as long."""
+    announced: bool = False
+    """Whether announced work asks for more than the load does."""
 
 
 def size_group(
@@ -118,17 +120,21 @@ class _Sizer:
         load = self.load()
         fill = planned_fill(load.demand.work if load.demand else 0.0, self.state, self.rules)
         idle = _idle(self.seen, self.state, self.rules)
-        later, falls = 0.0, False
+        later, falls, announced = 0.0, False, False
         if load.demand is None:
             needed, total, grown = self._fallback(idle=idle), 0.0, 1.0
         else:
             ahead = self._ahead()
             grown = self._growing(load.demand, fill, ahead)
-            total = self._total(load.demand, fill, grown)
-            needed = self._whole(total, idle=idle)
+            arriving = load.demand.work * grown / fill
+            soon, later = self._announced(load)
+            announced, falls = soon > arriving, ahead is not None and ahead.later < 1.0 and not later
+            idle = idle and not later
             if ahead is not None:
-                later, falls = load.demand.work * ahead.later / fill, ahead.later < 1.0
-        return Sizing(needed, total, grown, load, fill, idle, tuple(self.steps), later, falls)
+                later = max(later, load.demand.work * ahead.later / fill)
+            total = self._total(load.demand, fill, grown, max(arriving, soon))
+            needed = self._whole(total, idle=idle)
+        return Sizing(needed, total, grown, load, fill, idle, tuple(self.steps), later, falls, announced)
 
     # --- the load -----------------------------------------------------------------------------------------------------
 
@@ -214,8 +220,29 @@ class _Sizer:
             return 1.0
         return growth(self.state.needs, demand.work, self.seen.at, self.seen.cold_start_s, self.rules.load)
 
-    def _total(self, demand: Demand, fill: float, grown: float) -> float:
-        total = demand.work * grown / fill + self._piled_up(demand, fill, grown) + self._batch(demand, fill, grown)
+    def _announced(self, load: GroupLoad) -> tuple[float, float]:
+        """Return the replicas for what comes and what is announced: one cold start from now, and until a replica that
+        is removed now could be back. Both are 0 without announced work.
+        """
+        announced, demand = self.seen.announced, load.demand
+        if announced is None or demand is None or load.fresh is None or self.without == "announced":
+            return 0.0, 0.0
+        # Averages over a cold start do not show yet what has just begun.
+        comes = max(demand.work, load.fresh.work) if announced.recent else demand.work
+        factor = load.check.factor if self.without != "check" else 1.0
+        soon, later = (self._replicas(comes + factor * each) for each in (announced.soon, announced.later))
+        self.note(
+            "announced", soon, f"{announced.said:.3g} replica-seconds per second are announced for the next "
+            f"{self.seen.cold_start_s:.0f} s; {announced.soon:.3g} of them are believed, and do not come yet",
+        )  # fmt: skip
+        return soon, later
+
+    def _replicas(self, work: float) -> float:
+        """Return the replicas for so much work."""
+        return work / planned_fill(work, self.state, self.rules)
+
+    def _total(self, demand: Demand, fill: float, grown: float, arriving: float) -> float:
+        total = arriving + self._piled_up(demand, arriving) + self._batch(demand, fill, grown)
         counts = self.without != "running" and not self.seen.filled
         return max(total, self._running(demand, fill, total) if counts else 0.0)
 
@@ -259,13 +286,13 @@ class _Sizer:
             f"to be {fill:.0%} full, in batches of {demand.batch:.4g}",
         )  # fmt: skip
 
-    def _piled_up(self, demand: Demand, fill: float, grown: float) -> float:
+    def _piled_up(self, demand: Demand, arriving: float) -> float:
         """Return the replicas for a backlog. It takes the free part of the others first, and more only for the rest."""
         if demand.backlog <= 0:
             return 0.0
         rules, within = self.rules, drain_time_s(self.seen, self.rules)
         together = (demand.work + demand.backlog / within) / rules.drain_fill
-        value = max(0.0, together - demand.work * grown / fill)
+        value = max(0.0, together - arriving)
         self.note(
             "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked off "
             f"in {within:.0f} s with replicas {rules.drain_fill:.0%} full",

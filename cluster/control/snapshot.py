@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel, StepSample
+from cluster.forecast.announced import AnnouncedWork
 from cluster.forecast.pool_forecast import Outlook
 from cluster.forecast.schedule import Scheduled
 from penstock.models import RequestClass
@@ -100,6 +101,8 @@ class GroupSnapshot:
     gpus_per_replica: int = 1
     scheduled: Scheduled | None = None
     """Replicas that operators have scheduled for now or soon; None without any."""
+    announced: AnnouncedWork | None = None
+    """Work that tenants have announced, as far as it is believed and does not come already; None without any."""
     outlook: Outlook | None = None
     """What the record of the load foresees; None where there is no record, or nothing to foresee."""
     outlook_awaited: bool = False

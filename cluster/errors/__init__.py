@@ -19,6 +19,8 @@ PenstockError
 │   ├── AdapterInUseError           requests use the adapter that is to be deleted
 │   ├── RegistryConflictError       somebody else changed the entry meanwhile
 │   ├── RolloutStateError           the state of the pool's roll-out does not allow the order
+│   ├── AnnouncementLimitError      a bound on announced load is reached; names it
+│   ├── AnnouncementNotFoundError   no announcement has this id, or it is another tenant's
 │   ├── ResponseNotFoundError       no stored response has this id, or it is another tenant's
 │   ├── ResponseLimitError          the tenant's running responses take all that it may store
 │   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
@@ -59,6 +61,7 @@ Errors hold data, and their sentence is composed from it. `reason` is the stable
 `remedy` what to do about it.
 """
 
+from cluster.errors.announced import AnnouncementLimitError, AnnouncementNotFoundError
 from cluster.errors.registry import AdapterInUseError, KeyRevokedError, RegistryConflictError
 from cluster.errors.requests import (
     BatchUnknownError,
@@ -122,6 +125,8 @@ from cluster.errors.setup import (
 __all__ = [
     "ActuatorError",
     "AdapterInUseError",
+    "AnnouncementLimitError",
+    "AnnouncementNotFoundError",
     "BatchUnknownError",
     "BootstrapError",
     "CancelledError",

@@ -9,6 +9,8 @@ from cluster.settings import Settings
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.servicer import AdminServicer
+from router.announced.api import AnnouncedApi
+from router.announced.keeper import AnnouncedKeeper
 from router.dispatch.pool import Pool
 from router.identity import TenantPolicies
 from router.metrics import RouterMetrics
@@ -28,6 +30,7 @@ class AdminParts:
     servicer: AdminServicer
     control_api: ControlApi
     rollouts: RolloutKeeper
+    announced: AnnouncedKeeper
 
 
 def open_admin(
@@ -46,9 +49,11 @@ def open_admin(
     control_api = ControlApi(settings.pools, queues.control, queues.pool)
     rollouts = open_rollouts(settings, queues.rollout, queues.pool)
     metrics.registry.register(RolloutMetrics(rollouts.pools))
+    announced = AnnouncedKeeper(pools, queues.announced)
     servicer = AdminServicer(
         *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),
         aliases=aliases,
         rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
+        announced=AnnouncedApi(pools, announced, policies),
     )
-    return AdminParts(servicer, control_api, rollouts)
+    return AdminParts(servicer, control_api, rollouts, announced)

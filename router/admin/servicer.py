@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import cluster
 from penstock.v1 import admin_pb2 as api
-from penstock.v1 import registry_pb2, rollout_pb2
+from penstock.v1 import announced_pb2, registry_pb2, rollout_pb2
 from router.admin.control import ControlApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader, own_status
 from router.admin.usage import read_costs, read_usage
 from router.admin.whoami import who_is
+from router.announced.api import AnnouncedApi
 from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, TenantPolicies, may_use
@@ -35,10 +36,12 @@ class AdminServicer:
         *,
         aliases: Aliases,
         rollouts: RolloutApi,
+        announced: AnnouncedApi,
     ) -> None:
         self._pools = pools
         self._aliases = aliases
         self._rollouts = rollouts
+        self._announced = announced
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
@@ -127,3 +130,18 @@ class AdminServicer:
         self, request: rollout_pb2.ChangeRolloutRequest, context: CallContext, caller: Caller
     ) -> rollout_pb2.ChangeRolloutResponse:
         return await self._rollouts.change(request, caller)
+
+    async def AnnounceLoad(  # noqa: N802
+        self, request: announced_pb2.AnnounceLoadRequest, context: CallContext, caller: Caller
+    ) -> announced_pb2.AnnounceLoadResponse:
+        return await self._announced.announce(request, caller)
+
+    async def ListAnnouncedLoad(  # noqa: N802
+        self, request: announced_pb2.ListAnnouncedLoadRequest, context: CallContext, caller: Caller
+    ) -> announced_pb2.ListAnnouncedLoadResponse:
+        return await self._announced.list_loads(request, caller)
+
+    async def WithdrawAnnouncedLoad(  # noqa: N802
+        self, request: announced_pb2.WithdrawAnnouncedLoadRequest, context: CallContext, caller: Caller
+    ) -> announced_pb2.WithdrawAnnouncedLoadResponse:
+        return await self._announced.withdraw(request, caller)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from cluster.announced.arrivals import TenantCounts
 from cluster.autoscaler.router_report import JobWork, empty_counts, pack_report
 from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
 from penstock.models import RequestClass
@@ -48,9 +49,23 @@ class DemandCounter:
         self._outputs: dict[RequestClass, float] = {}
         self._cached: dict[RequestClass, float] = {}
         """Average part of the prompt that was cached, by class."""
+        self._tenants: dict[str, TenantCounts] = {}
+
+    def follow(self, tenants: Collection[str]) -> None:
+        """Count these tenants one by one from now on, and no others: they have announced load."""
+        if tenants != self._tenants.keys():
+            # Replaced and not changed: another thread may report meanwhile.
+            self._tenants = {tenant: self._tenants.get(tenant, TenantCounts()) for tenant in sorted(tenants)}
 
     def arrived(
-        self, request_class: RequestClass, prompt_tokens: int, max_tokens: int, usual_tokens: int, choices: int
+        self,
+        request_class: RequestClass,
+        prompt_tokens: int,
+        max_tokens: int,
+        usual_tokens: int,
+        choices: int,
+        *,
+        tenant: str = "",
     ) -> None:
         """Count a request.
 
@@ -60,12 +75,17 @@ class DemandCounter:
             max_tokens: most output tokens of a choice.
             usual_tokens: output tokens to assume for a choice until there is an average.
             choices: sequences that it asks for.
+            tenant: who sends it.
         """
         mine = self._counts[request_class]
+        cached = choices * prompt_tokens * self._cached.get(request_class, 0.0)
+        output = choices * min(max_tokens, self._outputs.get(request_class, usual_tokens))
         mine.requests += choices
         mine.prompt_tokens += choices * prompt_tokens
-        mine.cached_tokens += choices * prompt_tokens * self._cached.get(request_class, 0.0)
-        mine.output_tokens += choices * min(max_tokens, self._outputs.get(request_class, usual_tokens))
+        mine.cached_tokens += cached
+        mine.output_tokens += output
+        if (own := self._tenants.get(tenant)) is not None:
+            self._tenants[tenant] = own.plus(TenantCounts(choices, choices * prompt_tokens, cached, output))
 
     def ended(self, request_class: RequestClass, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """Update the averages with a choice that ended well."""
@@ -112,7 +132,7 @@ class DemandCounter:
 
     def report(self, jobs: Sequence[JobWork] = ()) -> bytes:
         """Return the counts since the start and the remaining work of jobs, packed for the heartbeat."""
-        return pack_report(self._counts, jobs)
+        return pack_report(self._counts, jobs, self._tenants)
 
 
 def _mixed(old: float | None, new: float) -> float:

@@ -8,6 +8,7 @@ COMMANDS = (
     Command("generate", "send a prompt and stream the answer", "router.commands.generate", Purpose.CALL),
     Command("chat", "talk with a model, message by message", "router.commands.chat", Purpose.CALL),
     Command("jobs", "run files of requests in the background", "router.commands.jobs", Purpose.CALL),
+    Command("announce", "tell a pool what load will come", "router.commands.announce", Purpose.CALL),
     Command("top", "watch the cluster live", "router.commands.top.command", Purpose.LOOK_AFTER),
     Command("explain", "show where the time of a request went", "router.commands.explain", Purpose.LOOK_AFTER),
     Command("status", "show pools, replicas and routers", "router.commands.status", Purpose.LOOK_AFTER),

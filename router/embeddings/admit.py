@@ -132,7 +132,7 @@ class PoolingAdmission:
             if counted:
                 # Otherwise a pool without replicas would never get one.
                 tokens = sum(likely_tokens(each) for each in (*checked.inputs, *checked.queries))
-                pool.admission.demand.arrived(checked.request_class, tokens, 0, 0, 1)
+                pool.admission.demand.arrived(checked.request_class, tokens, 0, 0, 1, tenant=caller.tenant)
             raise
         ranges = plan(
             [len(each.ids) for each in encoded], most_groups(self._policies.of(caller.tenant, pool.name).quota)

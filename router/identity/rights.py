@@ -22,6 +22,9 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "ListRegistryChanges": Role.TENANT_OPERATOR,
     "CreateKey": Role.TENANT_OPERATOR,
     "GetRollout": Role.OPERATOR,
+    "AnnounceLoad": Role.USER,
+    "ListAnnouncedLoad": Role.USER,
+    "WithdrawAnnouncedLoad": Role.USER,
 }
 
 

@@ -158,7 +158,7 @@ class Admission:
                 # the tokenizer.
                 most = checked.sampling.max_tokens or self._expected_output_tokens
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
-                pool.admission.demand.arrived(checked.request_class, *size)
+                pool.admission.demand.arrived(checked.request_class, *size, tenant=caller.tenant)
             raise
         if params.structured != enforced.constraint:
             params = replace(params, structured=enforced.constraint)
@@ -305,6 +305,7 @@ class Admission:
                 admitted.params.max_tokens,
                 self._expected_output_tokens,
                 admitted.n,
+                tenant=admitted.caller.tenant,
             )
 
     async def _submit(self, admitted: Admitted, generation: Generation) -> KnownRequest | None:

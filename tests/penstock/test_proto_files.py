@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FileDescriptor
 from penstock.internal.v1 import replica_pb2
 from penstock.v1 import (
     admin_pb2,
+    announced_pb2,
     embeddings_pb2,
     inference_pb2,
     jobs_pb2,
@@ -27,6 +28,7 @@ PUBLIC = [
     module.DESCRIPTOR
     for module in (
         admin_pb2,
+        announced_pb2,
         embeddings_pb2,
         inference_pb2,
         jobs_pb2,

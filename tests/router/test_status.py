@@ -50,6 +50,14 @@ CASES = [
         {"adapter": "poet", "uses": "2"},
         None,
     ),
+    (errors.AnnouncementNotFoundError("x"), "NOT_FOUND", "ANNOUNCEMENT_NOT_FOUND", {}, None),
+    (
+        errors.AnnouncementLimitError("demo", "autoscale.announced_per_tenant", 16),
+        "RESOURCE_EXHAUSTED",
+        "ANNOUNCEMENT_LIMIT",
+        {"pool": "demo", "bound": "autoscale.announced_per_tenant", "limit": "16"},
+        None,
+    ),
     (
         errors.RolloutStateError("demo", "another roll-out goes on"),
         "FAILED_PRECONDITION",

@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 
 from cluster.addresses import host_port
+from cluster.announced.contract import AnnouncedStore
+from cluster.announced.redis.store import RedisAnnouncedStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.autoscaler.store import ControlStore
 from cluster.clock import SystemClock
@@ -144,6 +146,7 @@ class Stack:
             records=self.records,
             registry=self.registry,
             rollout=self.rollout,
+            announced=self.announced,
         )
 
     def responses(self) -> ResponseStore:
@@ -161,6 +164,10 @@ class Stack:
     def rollout(self, pool: str) -> RolloutStore:
         """Open the record of a pool's roll-out."""
         return RedisRolloutStore(self.target, pool, self.timeout_s)
+
+    def announced(self, pool: str) -> AnnouncedStore:
+        """Open the announced load of a pool."""
+        return RedisAnnouncedStore(self.target, pool, self.timeout_s)
 
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""

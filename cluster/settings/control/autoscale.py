@@ -53,6 +53,16 @@ class AutoscaleSettings(Section):
     where such forecasts were better than the present load over at least a day."""
     schedule: tuple[ScheduleSettings, ...] = Field(default=(), max_length=64)
     """Times at which the pool has at least so many replicas, ordered a cold start sooner: office hours, or a launch."""
+    announced: Mode = "active"
+    """Load that tenants announce before it comes (`penstock announce`). "off" takes no announcements. "advisory" takes
+    them, and exports how right they were, but decides nothing. "active" also has the replicas before, as far as the
+    tenant's earlier announcements came true."""
+    announced_per_tenant: int = Field(default=16, ge=1, le=1024)
+    """Most announcements that a tenant may have in the pool at once."""
+    announced_ahead_s: float = Field(default=2_678_400.0, ge=60, le=31_622_400)
+    """Longest time in seconds from now to the beginning of an announced load; 31 days by default."""
+    announced_rate: float = Field(default=100_000.0, gt=0, le=1e9)
+    """Most requests per second that one announcement may name; as tokens, a thousand times as many."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
     """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)

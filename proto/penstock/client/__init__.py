@@ -30,6 +30,7 @@ from penstock.models import (
     ToolMode,
     Unenforced,
 )
+from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostLine, CostReport, GpuTime
 from penstock.values.admin.identity import CredentialKind, Identity, Role
 from penstock.values.admin.records import (
@@ -122,6 +123,7 @@ __all__ = [
     "CHANNEL_OPTIONS",
     "DEFAULT_TARGET",
     "AlreadyExistsError",
+    "AnnouncedLoad",
     "ApiKey",
     "AsyncClient",
     "AsyncStream",

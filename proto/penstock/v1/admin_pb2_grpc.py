@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from penstock.v1 import admin_pb2 as penstock_dot_v1_dot_admin__pb2
+from penstock.v1 import announced_pb2 as penstock_dot_v1_dot_announced__pb2
 from penstock.v1 import registry_pb2 as penstock_dot_v1_dot_registry__pb2
 from penstock.v1 import rollout_pb2 as penstock_dot_v1_dot_rollout__pb2
 
@@ -111,6 +112,21 @@ class AdminServiceStub:
                 '/penstock.v1.AdminService/ChangeRollout',
                 request_serializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.FromString,
+                _registered_method=True)
+        self.AnnounceLoad = channel.unary_unary(
+                '/penstock.v1.AdminService/AnnounceLoad',
+                request_serializer=penstock_dot_v1_dot_announced__pb2.AnnounceLoadRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_announced__pb2.AnnounceLoadResponse.FromString,
+                _registered_method=True)
+        self.ListAnnouncedLoad = channel.unary_unary(
+                '/penstock.v1.AdminService/ListAnnouncedLoad',
+                request_serializer=penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadResponse.FromString,
+                _registered_method=True)
+        self.WithdrawAnnouncedLoad = channel.unary_unary(
+                '/penstock.v1.AdminService/WithdrawAnnouncedLoad',
+                request_serializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.FromString,
                 _registered_method=True)
 
 
@@ -240,6 +256,32 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnnounceLoad(self, request, context):
+        """Announce load that the caller's tenant will send to a pool, so that its autoscaler has the replicas before. Any role.
+        It counts as far as the tenant's quota lets it through and its earlier announcements came true. INVALID_ARGUMENT
+        names wrong fields. RESOURCE_EXHAUSTED where the tenant has as many as it may. UNAVAILABLE while the store cannot be
+        reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAnnouncedLoad(self, request, context):
+        """List announced load of a pool. Any role may list its own tenant's; operators all. UNAVAILABLE while the store cannot
+        be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawAnnouncedLoad(self, request, context):
+        """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
+        UNAVAILABLE while the store cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -317,6 +359,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ChangeRollout,
                     request_deserializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.SerializeToString,
+            ),
+            'AnnounceLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnnounceLoad,
+                    request_deserializer=penstock_dot_v1_dot_announced__pb2.AnnounceLoadRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_announced__pb2.AnnounceLoadResponse.SerializeToString,
+            ),
+            'ListAnnouncedLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAnnouncedLoad,
+                    request_deserializer=penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadResponse.SerializeToString,
+            ),
+            'WithdrawAnnouncedLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawAnnouncedLoad,
+                    request_deserializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -725,6 +782,87 @@ class AdminService:
             '/penstock.v1.AdminService/ChangeRollout',
             penstock_dot_v1_dot_rollout__pb2.ChangeRolloutRequest.SerializeToString,
             penstock_dot_v1_dot_rollout__pb2.ChangeRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnnounceLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/AnnounceLoad',
+            penstock_dot_v1_dot_announced__pb2.AnnounceLoadRequest.SerializeToString,
+            penstock_dot_v1_dot_announced__pb2.AnnounceLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAnnouncedLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ListAnnouncedLoad',
+            penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadRequest.SerializeToString,
+            penstock_dot_v1_dot_announced__pb2.ListAnnouncedLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawAnnouncedLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/WithdrawAnnouncedLoad',
+            penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.SerializeToString,
+            penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,

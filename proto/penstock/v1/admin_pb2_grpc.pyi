@@ -6,6 +6,7 @@ The operators' API."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from penstock.v1 import admin_pb2 as _admin_pb2
+from penstock.v1 import announced_pb2 as _announced_pb2
 from penstock.v1 import registry_pb2 as _registry_pb2
 from penstock.v1 import rollout_pb2 as _rollout_pb2
 import abc as _abc_1
@@ -94,6 +95,20 @@ class AdminServiceStub:
     """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read."""
     ChangeRollout: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.ChangeRolloutRequest, _rollout_pb2.ChangeRolloutResponse]
     """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
+    AnnounceLoad: _grpc.UnaryUnaryMultiCallable[_announced_pb2.AnnounceLoadRequest, _announced_pb2.AnnounceLoadResponse]
+    """Announce load that the caller's tenant will send to a pool, so that its autoscaler has the replicas before. Any role.
+    It counts as far as the tenant's quota lets it through and its earlier announcements came true. INVALID_ARGUMENT
+    names wrong fields. RESOURCE_EXHAUSTED where the tenant has as many as it may. UNAVAILABLE while the store cannot be
+    reached.
+    """
+    ListAnnouncedLoad: _grpc.UnaryUnaryMultiCallable[_announced_pb2.ListAnnouncedLoadRequest, _announced_pb2.ListAnnouncedLoadResponse]
+    """List announced load of a pool. Any role may list its own tenant's; operators all. UNAVAILABLE while the store cannot
+    be read.
+    """
+    WithdrawAnnouncedLoad: _grpc.UnaryUnaryMultiCallable[_announced_pb2.WithdrawAnnouncedLoadRequest, _announced_pb2.WithdrawAnnouncedLoadResponse]
+    """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
+    UNAVAILABLE while the store cannot be reached.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -159,6 +174,20 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Report a pool's newest roll-out. For operators. UNAVAILABLE while the store cannot be read."""
     ChangeRollout: _aio.UnaryUnaryMultiCallable[_rollout_pb2.ChangeRolloutRequest, _rollout_pb2.ChangeRolloutResponse]  # type: ignore[assignment]
     """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
+    AnnounceLoad: _aio.UnaryUnaryMultiCallable[_announced_pb2.AnnounceLoadRequest, _announced_pb2.AnnounceLoadResponse]  # type: ignore[assignment]
+    """Announce load that the caller's tenant will send to a pool, so that its autoscaler has the replicas before. Any role.
+    It counts as far as the tenant's quota lets it through and its earlier announcements came true. INVALID_ARGUMENT
+    names wrong fields. RESOURCE_EXHAUSTED where the tenant has as many as it may. UNAVAILABLE while the store cannot be
+    reached.
+    """
+    ListAnnouncedLoad: _aio.UnaryUnaryMultiCallable[_announced_pb2.ListAnnouncedLoadRequest, _announced_pb2.ListAnnouncedLoadResponse]  # type: ignore[assignment]
+    """List announced load of a pool. Any role may list its own tenant's; operators all. UNAVAILABLE while the store cannot
+    be read.
+    """
+    WithdrawAnnouncedLoad: _aio.UnaryUnaryMultiCallable[_announced_pb2.WithdrawAnnouncedLoadRequest, _announced_pb2.WithdrawAnnouncedLoadResponse]  # type: ignore[assignment]
+    """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
+    UNAVAILABLE while the store cannot be reached.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Status and control of a cluster, for its operators."""
@@ -311,5 +340,37 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rollout_pb2.ChangeRolloutResponse, _abc.Awaitable[_rollout_pb2.ChangeRolloutResponse]]:
         """Stop a roll-out, let it go on, or let it go back. For admins. FAILED_PRECONDITION where its state does not allow it."""
+
+    @_abc_1.abstractmethod
+    def AnnounceLoad(
+        self,
+        request: _announced_pb2.AnnounceLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_announced_pb2.AnnounceLoadResponse, _abc.Awaitable[_announced_pb2.AnnounceLoadResponse]]:
+        """Announce load that the caller's tenant will send to a pool, so that its autoscaler has the replicas before. Any role.
+        It counts as far as the tenant's quota lets it through and its earlier announcements came true. INVALID_ARGUMENT
+        names wrong fields. RESOURCE_EXHAUSTED where the tenant has as many as it may. UNAVAILABLE while the store cannot be
+        reached.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAnnouncedLoad(
+        self,
+        request: _announced_pb2.ListAnnouncedLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_announced_pb2.ListAnnouncedLoadResponse, _abc.Awaitable[_announced_pb2.ListAnnouncedLoadResponse]]:
+        """List announced load of a pool. Any role may list its own tenant's; operators all. UNAVAILABLE while the store cannot
+        be read.
+        """
+
+    @_abc_1.abstractmethod
+    def WithdrawAnnouncedLoad(
+        self,
+        request: _announced_pb2.WithdrawAnnouncedLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_announced_pb2.WithdrawAnnouncedLoadResponse, _abc.Awaitable[_announced_pb2.WithdrawAnnouncedLoadResponse]]:
+        """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
+        UNAVAILABLE while the store cannot be reached.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.announced.redis.store import RedisAnnouncedStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.clock import ManualClock
 from cluster.queue.redis.queue import RedisQueue
@@ -49,6 +50,13 @@ class Backend:
         """Open the record of the pool's roll-out."""
         target: Any = self.memory if self.server is None else self.server.url
         store = RedisRolloutStore(target, POOL, 10.0, clock=self.clock)
+        self.opened.append(store)
+        return store
+
+    def announced(self) -> Any:
+        """Open the announced load of the pool."""
+        target: Any = self.memory if self.server is None else self.server.url
+        store = RedisAnnouncedStore(target, POOL, 10.0, clock=self.clock)
         self.opened.append(store)
         return store
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.announced.arrivals import TenantCounts
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.decision_record import DecisionRecord
@@ -71,6 +72,8 @@ class Site:
         self.queue = backend.queue()
         self.ready = [f"r{n}" for n in range(replicas)]
         self.counts = empty_counts()
+        self.tenants: dict[str, TenantCounts] = {}
+        """Counters of tenants who announced load; those of the whole pool do not follow from them."""
         self.born = dict.fromkeys(self.ready, -1000.0)
         self.stats: dict[str, float] = dict(MODEL)
         self.record = b""
@@ -91,6 +94,7 @@ class Site:
             *("demo", name, self.settings, host, self.queue, self.backend.store(), self.platform, SECRET),
             rollouts=RolloutBook("demo", self.backend.rollout()),
             cells=cells,
+            announced=self.backend.announced(),
         )
 
     async def live(self, seconds: float, rate: float = 0.0) -> None:
@@ -112,7 +116,9 @@ class Site:
                 reply = await self.queue.heartbeat_replica(beat)
                 (self.standing.add if reply.standby else self.standing.discard)(name)
                 self.point, self.relief = reply.point, reply.relief
-            await self.queue.heartbeat_router(RouterBeat("A", tuple(self.ready), report=pack_report(self.counts)))
+            await self.queue.heartbeat_router(
+                RouterBeat("A", tuple(self.ready), report=pack_report(self.counts, (), self.tenants))
+            )
 
     def _carry_out(self, now: float) -> None:
         wanted = self.platform.target

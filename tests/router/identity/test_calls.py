@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2, rollout_pb2
+from penstock.v1 import admin_pb2, announced_pb2, jobs_pb2, registry_pb2, rollout_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.identity.key import mint_key
@@ -93,6 +93,9 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stack.admin().StartRollout(rollout_pb2.StartRolloutRequest(), metadata=metadata),
         stack.admin().GetRollout(rollout_pb2.GetRolloutRequest(), metadata=metadata),
         stack.admin().ChangeRollout(rollout_pb2.ChangeRolloutRequest(), metadata=metadata),
+        stack.admin().AnnounceLoad(announced_pb2.AnnounceLoadRequest(), metadata=metadata),
+        stack.admin().ListAnnouncedLoad(announced_pb2.ListAnnouncedLoadRequest(), metadata=metadata),
+        stack.admin().WithdrawAnnouncedLoad(announced_pb2.WithdrawAnnouncedLoadRequest(), metadata=metadata),
     ]
 
 

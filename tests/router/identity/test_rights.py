@@ -33,6 +33,9 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "StartRollout": Role.ADMIN,
         "GetRollout": Role.OPERATOR,
         "ChangeRollout": Role.ADMIN,
+        "AnnounceLoad": Role.USER,
+        "ListAnnouncedLoad": Role.USER,
+        "WithdrawAnnouncedLoad": Role.USER,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client.calls import UnaryCall
-from penstock.v1 import admin_pb2, registry_pb2, rollout_pb2
+from penstock.v1 import admin_pb2, announced_pb2, registry_pb2, rollout_pb2
+from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
@@ -133,12 +135,15 @@ def _made_key(
     request: registry_pb2.CreateKeyRequest, valid: tuple[datetime.datetime | None, datetime.datetime | None]
 ) -> UnaryCall[NewKey]:
     for name, moment in zip(("not_before", "expires"), valid, strict=True):
-        if moment is None:
-            continue
-        if not isinstance(moment, datetime.datetime) or moment.tzinfo is None:
-            raise unfit(name, "a datetime with a time zone", moment)
-        getattr(request, name).FromDatetime(moment)
+        if moment is not None:
+            getattr(request, name).FromDatetime(_zoned(name, moment))
     return UnaryCall(lambda stubs: stubs.admin.CreateKey, request, NewKey.from_proto)
+
+
+def _zoned(name: str, moment: Any) -> datetime.datetime:
+    if not isinstance(moment, datetime.datetime) or moment.tzinfo is None:
+        raise unfit(name, "a datetime with a time zone", moment)
+    return moment
 
 
 def _whose(tenant: str, all_tenants: bool) -> dict[str, Any]:
@@ -170,3 +175,38 @@ def get_rollout(pool: str) -> UnaryCall[Rollout | None]:
 def change_rollout(pool: str, action: RolloutAction) -> UnaryCall[Rollout]:
     request = build(rollout_pb2.ChangeRolloutRequest, pool=pool, action=action.to_proto())
     return UnaryCall(lambda stubs: stubs.admin.ChangeRollout, request, lambda reply: Rollout.from_proto(reply.rollout))
+
+
+def announce_load(
+    load: Mapping[str, Any], times: tuple[datetime.datetime | None, datetime.datetime]
+) -> UnaryCall[AnnouncedLoad]:
+    """Return the AnnounceLoad call; `load` has the fields of the request without the times.
+
+    Raises:
+        ValueError: not exactly one rate is given, or a time has no time zone.
+    """
+    if (load["requests_per_second"] is None) == (load["tokens_per_second"] is None):
+        raise ValueError("give exactly one of requests_per_second and tokens_per_second")
+    # With an id of its own a repeated call replaces what the first one stored.
+    named = {**load, "id": load["id"] or f"load-{secrets.token_hex(4)}"}
+    request = build(announced_pb2.AnnounceLoadRequest, **named)
+    for name, moment in zip(("start", "end"), times, strict=True):
+        if moment is not None:
+            getattr(request, name).FromDatetime(_zoned(name, moment))
+    return UnaryCall(
+        lambda stubs: stubs.admin.AnnounceLoad, request, lambda reply: AnnouncedLoad.from_proto(reply.load)
+    )
+
+
+def announced_load(pool: str, tenant: str, all_tenants: bool) -> UnaryCall[tuple[AnnouncedLoad, ...]]:
+    request = build(announced_pb2.ListAnnouncedLoadRequest, pool=pool, **_whose(tenant, all_tenants))
+    return UnaryCall(
+        lambda stubs: stubs.admin.ListAnnouncedLoad,
+        request,
+        lambda reply: tuple(map(AnnouncedLoad.from_proto, reply.loads)),
+    )
+
+
+def withdraw_load(load_id: str, pool: str, tenant: str) -> UnaryCall[None]:
+    request = build(announced_pb2.WithdrawAnnouncedLoadRequest, id=load_id, pool=pool, tenant=tenant)
+    return UnaryCall(lambda stubs: stubs.admin.WithdrawAnnouncedLoad, request, lambda reply: None)

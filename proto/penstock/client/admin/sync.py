@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.client.admin import calls
 from penstock.client.sync_calls import Caller
+from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
 from penstock.values.admin.records import Explanation, RequestRecord
@@ -293,3 +294,71 @@ class AdminCaller(Caller):
             PenstockClientError: its state does not allow it (ROLLOUT_STATE).
         """
         return self._run(calls.change_rollout(pool, action), timeout)
+
+    def announce_load(
+        self,
+        pool: str = "",
+        *,
+        end: datetime.datetime,
+        start: datetime.datetime | None = None,
+        requests_per_second: float | None = None,
+        tokens_per_second: float | None = None,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        load_id: str = "",
+        timeout: float | None = None,
+    ) -> AnnouncedLoad:
+        """Announce load that the caller's tenant will send, so that replicas are there before it comes.
+
+        Args:
+            pool: default: the only one.
+            end: time at which it ends, with a time zone.
+            start: time at which it begins, with a time zone; default: now.
+            requests_per_second: rate in that time; give this one or the next.
+            tokens_per_second: the same in tokens, of prompts and outputs together.
+            prompt_tokens: mean prompt of a request; default: like the tenant's requests of late, or the pool's.
+            output_tokens: mean output of a request, as above.
+            load_id: id of the announcement; one that the tenant has already is replaced. Default: a new one.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            InvalidArgumentError: names every wrong field (INVALID_ARGUMENT).
+            PenstockClientError: the tenant has as many as it may (ANNOUNCEMENT_LIMIT).
+            ValueError: not exactly one rate is given, or a time has no time zone.
+        """
+        load = {
+            "id": load_id,
+            "pool": pool,
+            "requests_per_second": requests_per_second,
+            "tokens_per_second": tokens_per_second,
+            "prompt_tokens": prompt_tokens,
+            "output_tokens": output_tokens,
+        }
+        return self._run(calls.announce_load(load, (start, end)), timeout)
+
+    def announced_load(
+        self, pool: str = "", *, tenant: str = "", all_tenants: bool = False, timeout: float | None = None
+    ) -> tuple[AnnouncedLoad, ...]:
+        """Return announced load that is not over, in order of its beginning. Operators may ask for other tenants'.
+
+        Args:
+            pool: default: the only one.
+            tenant: default: the caller's own.
+            all_tenants: whether to return all tenants'.
+            timeout: seconds; default: the client's.
+        """
+        return self._run(calls.announced_load(pool, tenant, all_tenants), timeout)
+
+    def withdraw_load(self, load_id: str, pool: str = "", *, tenant: str = "", timeout: float | None = None) -> None:
+        """Withdraw an announcement. Admins may withdraw other tenants'.
+
+        Args:
+            load_id: its id.
+            pool: default: the only one.
+            tenant: default: the caller's own.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: there is none of that id (ANNOUNCEMENT_NOT_FOUND).
+        """
+        self._run(calls.withdraw_load(load_id, pool, tenant), timeout)

@@ -1,0 +1,150 @@
+"""How much of what tenants announce is believed: by how much of it came before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.announced.arrivals import Arrivals, RouterCounts, TenantRate
+from cluster.announced.load import AnnouncedLoad
+from cluster.control.step_model import Shape
+from cluster.forecast.announced import AnnouncedWork
+
+MOST_TENANTS = 256
+"""Most tenants whose record is kept. Those that were judged least go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeliefRules:
+    """Constants of the belief."""
+
+    first_minutes: float = 10.0
+    """Announced minutes that a tenant's first announcement counts as if they had come true."""
+    memory_minutes: float = 240.0
+    """Announced minutes over which the past fades."""
+    grace_s: float = 120.0
+    """Seconds from the beginning of an announcement in which nothing is judged: rates are averages, and people are a
+    little late."""
+    longest_s: float = 60.0
+    """Longest time between two looks that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBelief:
+    """How right one tenant has been."""
+
+    part: float = 1.0
+    """Part of the announced work that came, of late. More than the announced counts as all of it."""
+    judged: float = 0.0
+    """Announced minutes that this rests on."""
+
+    def next(self, part: float, minutes: float, rules: BeliefRules) -> TenantBelief:
+        """Return the belief after more announced minutes, in which that part of the work came."""
+        judged = min(rules.memory_minutes, self.judged + minutes)
+        weight = minutes / (rules.first_minutes + judged)
+        return TenantBelief(self.part + weight * (min(1.0, part) - self.part), judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """State about all tenants who announced load in a pool. A leader hands it to the next one."""
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    tenants: Mapping[str, TenantBelief] = field(default_factory=dict)
+
+    def of(self, tenant: str) -> TenantBelief:
+        """Return what is known of a tenant."""
+        return self.tenants.get(tenant, TenantBelief())
+
+    def up_to(self, at: float) -> Belief:
+        """Return the state with no time after `at`."""
+        if self.arrivals.at is None or self.arrivals.at <= at:
+            return self
+        return replace(self, arrivals=replace(self.arrivals, at=at))
+
+
+WorkOf = Callable[[Shape], float]
+"""Function that returns the replica-seconds of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Announced load of a pool at one moment, with what is needed to turn it into work."""
+
+    at: float
+    """Now, seconds of pool time."""
+    loads: Sequence[AnnouncedLoad]
+    usual: Shape
+    """Request to assume where neither announcement nor arrivals tell."""
+    work_of: WorkOf
+
+    def judge(self, belief: Belief, counters: RouterCounts, rules: BeliefRules) -> Belief:
+        """Return the belief after a look at what came."""
+        before = belief.arrivals.at
+        arrivals = belief.arrivals.update(self.at, counters)
+        tenants = dict(belief.tenants)
+        minutes = min(rules.longest_s, self.at - before) / 60.0 if before is not None else 0.0
+        for tenant in self._tenants if minutes > 0 else ():
+            begun = [load for load in self._own(tenant) if load.starts_ms / 1000 <= self.at - rules.grace_s]
+            expected = self._work(tenant, begun, self.at, arrivals)
+            if expected > 0:
+                part = self._coming(tenant, arrivals) / expected
+                tenants[tenant] = belief.of(tenant).next(part, minutes, rules)
+        if len(tenants) > MOST_TENANTS:
+            known = sorted(tenants, key=lambda tenant: tenants[tenant].judged, reverse=True)
+            tenants = {tenant: tenants[tenant] for tenant in known[:MOST_TENANTS]}
+        return Belief(arrivals, tenants)
+
+    def foresee(self, belief: Belief, cold_start_s: float) -> AnnouncedWork | None:
+        """Return the work that is believed to come beyond what comes already; None without any.
+
+        Args:
+            belief: that of now.
+            cold_start_s: duration of a start. Replicas are ordered so much sooner, and those that will be needed within
+                twice the time stay.
+        """
+        soon = later = said = 0.0
+        recent = False
+        for tenant in self._tenants:
+            own, part, comes = self._own(tenant), belief.of(tenant).part, self._coming(tenant, belief.arrivals)
+            times = [load.starts_ms / 1000 for load in own]
+            near = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + cold_start_s)], belief)
+            far = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + 2 * cold_start_s)], belief)
+            said += near
+            soon += max(0.0, part * near - comes)
+            later += max(0.0, part * far - comes)
+            recent = recent or any(0 <= self.at - t < cold_start_s for t in times)
+        return AnnouncedWork(soon, later, said, recent) if later > 0 else None
+
+    @property
+    def _tenants(self) -> Sequence[str]:
+        return sorted({load.tenant for load in self.loads})
+
+    def _own(self, tenant: str) -> Sequence[AnnouncedLoad]:
+        return [load for load in self.loads if load.tenant == tenant and load.ends_ms / 1000 > self.at]
+
+    def _most(self, tenant: str, own: Sequence[AnnouncedLoad], times: Sequence[float], belief: Belief) -> float:
+        # Between two beginnings the load only falls.
+        return max(self._work(tenant, own, max(self.at, time), belief.arrivals) for time in times)
+
+    def _coming(self, tenant: str, arrivals: Arrivals) -> float:
+        """Return the work of a tenant that comes now, replica-seconds per second."""
+        rate = arrivals.rates.get(tenant, TenantRate())
+        return rate.requests * self.work_of(rate.shape or self.usual)
+
+    def _work(self, tenant: str, own: Sequence[AnnouncedLoad], at: float, arrivals: Arrivals) -> float:
+        """Return the work per second that a tenant announced for a time, as far as its quota lets it through."""
+        work = requests = tokens = 0.0
+        usual = arrivals.rates.get(tenant, TenantRate()).shape or self.usual
+        holding = [load for load in own if load.starts_ms / 1000 <= at < load.ends_ms / 1000]
+        for load in holding:
+            shape = Shape(load.prompt_tokens, load.output_tokens) if load.tokens_per_request else usual
+            each = max(1.0, shape.peak_tokens)
+            rate = load.requests or load.tokens / each
+            work, requests, tokens = work + rate * self.work_of(shape), requests + rate, tokens + rate * each
+        bounds = (
+            ([load.quota_requests for load in holding], requests),
+            ([load.quota_tokens for load in holding], tokens),
+        )
+        parts = (min((most for most in quotas if most), default=asked) / asked for quotas, asked in bounds if asked)
+        return work * min((1.0, *parts))

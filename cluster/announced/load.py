@@ -1,0 +1,57 @@
+"""Record of announced load."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedLoad:
+    """Load that a tenant says it will send to a pool."""
+
+    id: str
+    """Name that the tenant gave it, or a router."""
+    tenant: str
+    starts_ms: int
+    """Milliseconds since the Unix epoch, like the next one."""
+    ends_ms: int
+    requests: float = 0.0
+    """Requests per second; 0 where tokens are announced."""
+    tokens: float = 0.0
+    """Tokens per second, of prompts and outputs together; 0 where requests are announced."""
+    prompt_tokens: float = 0.0
+    """Mean prompt of a request; 0 where both are unknown, like the next one."""
+    output_tokens: float = 0.0
+    quota_requests: float = 0.0
+    """Requests per second that the tenant's quota let through when it was announced; 0 without a quota, like the next
+    one. No more counts."""
+    quota_tokens: float = 0.0
+
+    @property
+    def tokens_per_request(self) -> float:
+        """Tokens of a request, prompt and output together; 0 where they are unknown."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def counts_for(self) -> float:
+        """Part that counts: what the quota lets through."""
+        tokens = self.tokens or self.requests * self.tokens_per_request
+        return min(_part(self.quota_requests, self.requests), _part(self.quota_tokens, tokens))
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> AnnouncedLoad:
+        """Read what `to_bytes` wrote. Fields that only a later release knows are left out.
+
+        Raises:
+            ValueError, TypeError, KeyError: the text is anything else.
+        """
+        stored = json.loads(text)
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
+
+
+def _part(most: float, asked: float) -> float:
+    return min(1.0, most / asked) if most and asked else 1.0

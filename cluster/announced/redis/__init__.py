@@ -1,0 +1,1 @@
+"""The store of announced load in Redis."""

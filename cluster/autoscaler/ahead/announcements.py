@@ -1,0 +1,73 @@
+"""Announced load of one pool, as its leader reads, judges and counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cluster.announced.arrivals import RouterCounts
+from cluster.announced.belief import Announced, Belief, BeliefRules, WorkOf
+from cluster.announced.contract import AnnouncedStore
+from cluster.announced.load import AnnouncedLoad
+from cluster.autoscaler.assemble import UNKNOWN_SHAPE
+from cluster.autoscaler.router_report import Report
+from cluster.control.replica_seconds import best_batch, mean_shape
+from cluster.control.settings import ControlMode
+from cluster.control.snapshot import GroupSnapshot
+from cluster.control.step_model import Shape, StepModel
+from cluster.forecast.announced import AnnouncedWork
+from penstock.values.slo import OperatingPoint
+
+
+class Announcements:
+    """Announced load of one pool. Without a store there is none."""
+
+    def __init__(self, mode: ControlMode, store: AnnouncedStore | None, rules: BeliefRules | None = None) -> None:
+        self.mode = mode
+        self.loads: Sequence[AnnouncedLoad] = ()
+        """What was read last."""
+        self.work: AnnouncedWork | None = None
+        """What the last look foresaw, whether decisions use it or not; None for nothing."""
+        self.belief = Belief()
+        """That of the last look."""
+        self._store = store
+        self._rules = rules or BeliefRules()
+
+    async def read(self) -> None:
+        """Read what is announced.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        if self._store is not None and self.mode is not ControlMode.OFF:
+            self.loads = await self._store.read()
+        else:
+            self.loads = ()
+
+    def look(
+        self, point: OperatingPoint, seen: GroupSnapshot, belief: Belief, reports: Mapping[str, Report]
+    ) -> tuple[GroupSnapshot, Belief]:
+        """Judge what came, and return the group with the work that is announced, and the belief after it."""
+        self.work, self.belief = None, belief
+        if seen.model is None or not (self.loads or belief.arrivals.rates):
+            return seen, belief
+        announced = Announced(seen.at, self.loads, _usual(seen), _work_of(point, seen, seen.model))
+        self.belief = belief = announced.judge(belief, counters_of(reports), self._rules)
+        self.work = announced.foresee(belief, seen.cold_start_s)
+        return (replace(seen, announced=self.work) if self.mode is ControlMode.ACTIVE else seen), belief
+
+
+def counters_of(reports: Mapping[str, Report]) -> RouterCounts:
+    """Return the counters of tenants by router."""
+    return {router: report.tenants for router, report in reports.items()}
+
+
+def _usual(seen: GroupSnapshot) -> Shape:
+    return mean_shape(tuple(each for each in seen.demands if each.deadline_s is None)) or UNKNOWN_SHAPE
+
+
+def _work_of(point: OperatingPoint, seen: GroupSnapshot, model: StepModel) -> WorkOf:
+    def work(shape: Shape) -> float:
+        return model.gpu_seconds(shape, best_batch(point, seen, shape), seen.step_tokens)
+
+    return work

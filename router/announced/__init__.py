@@ -1,0 +1,1 @@
+"""Announced load: the calls, and the counting of what those tenants really send."""

@@ -1,0 +1,196 @@
+"""Calls that announce load."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import secrets
+from collections.abc import Callable, Mapping
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cluster.announced.contract import MOST_OF_POOL, Put
+from cluster.announced.load import AnnouncedLoad
+from cluster.clock import Clock, SystemClock
+from cluster.errors import AnnouncementLimitError, AnnouncementNotFoundError, InvalidRequestError
+from cluster.settings import PoolSettings
+from penstock.models import FieldViolation
+from penstock.v1 import announced_pb2 as api
+from router.announced.keeper import AnnouncedKeeper
+from router.dispatch.pool import Pool
+from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
+
+_LOG = logging.getLogger(__name__)
+
+LONGEST_S = 31 * 86_400.0
+TOKENS_FACTOR = 1_000.0
+"""Tokens of a request by which the largest rate of requests bounds that of tokens."""
+MOST_TOKENS = 10_000_000
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LATE_S = 60.0
+"""Seconds by which a beginning may have passed: clocks differ, and calls take a while."""
+
+
+class AnnouncedApi:
+    """The calls of AdminService that concern announced load."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        keeper: AnnouncedKeeper,
+        policies: TenantPolicies,
+        clock: Clock | None = None,
+    ) -> None:
+        self._pools = pools
+        self._keeper = keeper
+        self._policies = policies
+        self._clock = clock or SystemClock()
+
+    async def announce(self, request: api.AnnounceLoadRequest, caller: Caller) -> api.AnnounceLoadResponse:
+        """Answer AnnounceLoad.
+
+        Raises:
+            InvalidRequestError: no such pool, or a value is wrong.
+            PermissionDeniedError: the caller may not use the pool's model.
+            AnnouncementLimitError: the tenant has as many as it may, or the pool.
+            QueueUnavailableError: the store does not answer.
+        """
+        pool = self._pool(request.pool, caller)
+        settings = pool.settings
+        if settings.autoscale.mode == "off" or settings.autoscale.announced == "off":
+            name = "mode" if settings.autoscale.mode == "off" else "announced"
+            raise InvalidRequestError.of("pool", f"{pool.name!r} takes no announcements: its autoscale.{name} is 'off'")
+        quota = self._policies.of(caller.tenant, pool.name).quota
+        load = AnnouncedLoad(
+            request.id or f"load-{secrets.token_hex(4)}",
+            caller.tenant,
+            *_times(request, self._clock.wall_ms(), settings),
+            requests=request.requests_per_second,
+            tokens=request.tokens_per_second,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            quota_requests=(quota.requests_per_minute or 0) / 60.0,
+            quota_tokens=(quota.tokens_per_minute or 0) / 60.0,
+        )
+        most = settings.autoscale.announced_per_tenant
+        match await self._keeper.store(pool.name).put(load, most):
+            case Put.TENANT_FULL:
+                raise AnnouncementLimitError(pool.name, "autoscale.announced_per_tenant", most)
+            case Put.POOL_FULL:
+                raise AnnouncementLimitError(pool.name, "announcements of the pool", MOST_OF_POOL)
+        _LOG.info("announced.load", extra={"pool": pool.name, "tenant": caller.tenant, "id": load.id})
+        return api.AnnounceLoadResponse(load=_wire(pool.name, load))
+
+    async def list_loads(self, request: api.ListAnnouncedLoadRequest, caller: Caller) -> api.ListAnnouncedLoadResponse:
+        """Answer ListAnnouncedLoad.
+
+        Raises:
+            InvalidRequestError: no such pool.
+            PermissionDeniedError: the caller may not use the pool's model, or see another tenant's announcements.
+            QueueUnavailableError: the store does not answer.
+        """
+        tenant = "" if request.all_tenants else request.tenant or caller.tenant
+        if tenant != caller.tenant:
+            require_role(caller, Role.OPERATOR, "AdminService/ListAnnouncedLoad")
+        pool = self._pool(request.pool, caller)
+        found = await self._keeper.store(pool.name).read()
+        return api.ListAnnouncedLoadResponse(
+            loads=[_wire(pool.name, load) for load in found if tenant in ("", load.tenant)]
+        )
+
+    async def withdraw(
+        self, request: api.WithdrawAnnouncedLoadRequest, caller: Caller
+    ) -> api.WithdrawAnnouncedLoadResponse:
+        """Answer WithdrawAnnouncedLoad.
+
+        Raises:
+            InvalidRequestError: no such pool, or no id.
+            PermissionDeniedError: the caller may not use the pool's model, or it is another tenant's announcement.
+            AnnouncementNotFoundError: there is none of that id.
+            QueueUnavailableError: the store does not answer.
+        """
+        tenant = request.tenant or caller.tenant
+        if tenant != caller.tenant:
+            require_role(caller, Role.ADMIN, "AdminService/WithdrawAnnouncedLoad")
+        pool = self._pool(request.pool, caller)
+        if not request.id:
+            raise InvalidRequestError.of("id", "is required")
+        if not await self._keeper.store(pool.name).withdraw(tenant, request.id):
+            raise AnnouncementNotFoundError(request.id)
+        _LOG.info("announced.withdrawn", extra={"pool": pool.name, "tenant": tenant, "id": request.id})
+        return api.WithdrawAnnouncedLoadResponse()
+
+    def _pool(self, wanted: str, caller: Caller) -> Pool:
+        if wanted:
+            require_model(caller, wanted)
+        allowed = [name for name, pool in self._pools.items() if may_use(caller, name) and not pool.closing]
+        names = [wanted] if wanted else allowed
+        if len(names) != 1 or names[0] not in allowed:
+            text = f"{wanted!r} is none of" if wanted else "must be one of"
+            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
+        return self._pools[names[0]]
+
+
+def _times(request: api.AnnounceLoadRequest, now_ms: int, settings: PoolSettings) -> tuple[int, int]:
+    """Check an announcement, and return beginning and end in milliseconds.
+
+    Raises:
+        InvalidRequestError: names every wrong field.
+    """
+    wrong: list[FieldViolation] = []
+
+    def reject(field: str, limit: str, value: object) -> None:
+        wrong.append(FieldViolation(field, f"must be {limit}, got {value}"))
+
+    if request.id and not _ID.fullmatch(request.id):
+        reject("id", "1 to 63 letters, digits, dots, underscores and hyphens", repr(request.id))
+    _check_rate(request, settings.autoscale.announced_rate, reject)
+    for name, value in (("prompt_tokens", request.prompt_tokens), ("output_tokens", request.output_tokens)):
+        if value > MOST_TOKENS:
+            reject(name, f"at most {MOST_TOKENS}", value)
+    ahead_s = settings.autoscale.announced_ahead_s
+    start_ms = max(now_ms, _ms(request.start)) if request.HasField("start") else now_ms
+    if request.HasField("start") and not -_LATE_S <= _ms(request.start) / 1000 - now_ms / 1000 <= ahead_s:
+        reject("start", f"from now to {ahead_s:.15g} s ahead", request.start.ToJsonString())
+    end_ms = _ms(request.end)
+    if not request.HasField("end"):
+        wrong.append(FieldViolation("end", "is required"))
+    elif not start_ms < end_ms <= start_ms + LONGEST_S * 1000:
+        reject("end", f"after the beginning, and at most {LONGEST_S:.15g} s after it", request.end.ToJsonString())
+    if wrong:
+        raise InvalidRequestError(wrong)
+    return start_ms, end_ms
+
+
+def _check_rate(request: api.AnnounceLoadRequest, most: float, reject: Callable[[str, str, object], None]) -> None:
+    name = request.WhichOneof("rate")
+    if name is None:
+        reject("requests_per_second", "given, or tokens_per_second", "neither")
+        return
+    value = getattr(request, name)
+    largest = most if name == "requests_per_second" else TOKENS_FACTOR * most
+    if not 0 < value <= largest or math.isnan(value):
+        reject(name, f"above 0 and at most {largest:.15g}", f"{value:.15g}")
+
+
+def _ms(moment: Timestamp) -> int:
+    return moment.seconds * 1000 + moment.nanos // 1_000_000
+
+
+def _wire(pool: str, load: AnnouncedLoad) -> api.AnnouncedLoad:
+    wire = api.AnnouncedLoad(
+        id=load.id,
+        pool=pool,
+        tenant=load.tenant,
+        starts_at_ms=load.starts_ms,
+        ends_at_ms=load.ends_ms,
+        prompt_tokens=round(load.prompt_tokens),
+        output_tokens=round(load.output_tokens),
+        counts_for=load.counts_for,
+    )
+    if load.tokens:
+        wire.tokens_per_second = load.tokens
+    else:
+        wire.requests_per_second = load.requests
+    return wire

@@ -1,0 +1,70 @@
+"""The router's part in announced load: it knows who has announced some, and counts what those tenants send.
+
+The autoscaler judges announcements by these counters. Counting all tenants would make heartbeats grow with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from cluster.announced.contract import AnnouncedStore
+from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from router.dispatch.pool import Pool
+
+_LOG = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+"""Time between two looks. What a tenant sends is judged minutes after its announcement begins."""
+
+
+class AnnouncedKeeper:
+    """The announced load of all pools. Connections open at the first use."""
+
+    def __init__(self, pools: Mapping[str, Pool], open_store: Callable[[str], AnnouncedStore]) -> None:
+        self._pools = pools
+        self._open = open_store
+        self._stores: dict[str, AnnouncedStore] = {}
+        self._owner = TaskOwner("announced")
+
+    def store(self, pool: str) -> AnnouncedStore:
+        """Return the store of a pool."""
+        if pool not in self._stores:
+            self._stores[pool] = self._open(pool)
+        return self._stores[pool]
+
+    def start(self) -> None:
+        """Begin to look who has announced load."""
+        self._owner.spawn(self._watch(), "watch")
+
+    async def _watch(self) -> NoReturn:
+        while True:
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - it must not end the router
+                _LOG.exception("announced.look_failed")
+            await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> None:
+        """Tell each pool whom to count."""
+        for name, pool in list(self._pools.items()):
+            if pool.settings.autoscale.announced == "off":
+                pool.admission.demand.follow(())
+                continue
+            try:
+                loads = await self.store(name).read()
+            except QueueUnavailableError:
+                # The membership of the pool has logged it.
+                continue
+            pool.admission.demand.follow({load.tenant for load in loads})
+        for name in [name for name in self._stores if name not in self._pools]:
+            await self._stores.pop(name).close()
+
+    async def close(self) -> None:
+        """End, and close the connections."""
+        await self._owner.close()
+        for store in self._stores.values():
+            await store.close()
