@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from cluster.announced.redis.store import RedisAnnouncedStore
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.clock import SystemClock
 from cluster.errors import EngineStartError
@@ -163,6 +164,7 @@ def _stores(settings: Settings, store: InProcessRedis) -> QueueFactory:
         records=lambda pool: RedisRecordStore(store, pool, record_limits_from(settings)),
         registry=lambda: RedisRegistryStore(store),
         rollout=lambda pool: RedisRolloutStore(store, pool),
+        announced=lambda pool: RedisAnnouncedStore(store, pool),
     )
 
 

@@ -251,6 +251,6 @@ async def test_the_state_of_the_cluster_is_for_operators(stack: Stack, keys: Key
 async def test_a_router_that_others_reach_does_not_start_without_keys(tmp_path: Path, auth: dict[str, Any]) -> None:
     flags = {"router": {"host": "0.0.0.0"}, "auth": auth, "cluster": {"state_dir": str(tmp_path)}}  # noqa: S104
     settings = load_settings(flags=flags, environ={})
-    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 9)
+    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 10)
     with pytest.raises(SettingsError, match=r"auth\.keys_file: must be set"):
         build_router(settings, SECRET, queues)

@@ -175,7 +175,7 @@ def test_files_that_do_not_fit_are_named_before_the_port_opens(
     sections = tls(tmp_path, authority.issue("router"), client_ca_file=authority.write(tmp_path))
     spoil(tmp_path)
     settings = load_settings(flags=sections, environ={})
-    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 9)
+    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 10)
     if not expected:
         # Nothing listens there: composing a router connects to nothing.
         build_router(settings, SECRET, redis_factory(settings, "redis://127.0.0.1:1"))
