@@ -135,8 +135,8 @@ vllm-check: setup ## compare what we use of vLLM with another release (VERSION=0
 images-check: setup ## carry out the images' files without Docker, and start what comes out; needs root (ONLY=image)
 	PYTHONPATH=.:proto $(BIN)/python -m tests.images $(ONLY)
 
-chaos: setup ## break a cluster of real processes and check its clients' streams (ONLY=text, REAL=no|only, JSON=file)
-	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
+chaos: setup ## break a cluster of real processes and check its clients' streams (ONLY=text, REAL=no|only, JSON=file, LOGS=folder)
+	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON)) $(if $(LOGS),--logs $(LOGS))
 
 explain-check: setup ## make requests slow in known ways, and check that `explain` names the causes (ONLY=text, JSON=file)
 	$(BIN)/python -m tests.explain $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json $(JSON))

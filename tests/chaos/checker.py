@@ -316,7 +316,10 @@ def recovery_s(history: History, stall_s: float) -> float | None:
 def _recovery(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
     took = recovery_s(history, bounds.stall_s)
     if bounds.recovery_s is not None and took is not None and took > bounds.recovery_s:
-        yield "I7", f"clients were disturbed for {took:.1f} s, {bounds.recovery_s:.1f} s are stated"
+        spans = [(end, end - began, r.name) for r in history.requests for began, end in disturbances(r, bounds.stall_s)]
+        _, silent_s, name = max(spans)
+        what = f"{name} was the last, without news for {silent_s:.1f} s"
+        yield "I7", f"clients were disturbed for {took:.1f} s, {bounds.recovery_s:.1f} s are stated: {what}"
 
 
 def pace_s(history: History) -> tuple[float, float] | None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import redis.asyncio
 from redis.exceptions import RedisError
 
 from cluster.queue.redis.keys import pool_keys
@@ -26,7 +25,7 @@ from deployments.engines.vllm.startup.processes import end_all
 from tests.chaos.golden import Golden
 from tests.chaos.history import Failed
 from tests.chaos.masters import Masters
-from tests.chaos.node import HOST, Node, read_metrics
+from tests.chaos.node import HOST, Node, read_metrics, redis_client
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
 from tests.chaos.release import ROOT, unpack
@@ -85,6 +84,8 @@ class ClusterPlan:
     """Further arguments of redis-server."""
     masters: int = 0
     """Servers of a Redis Cluster, named redis-0 and so on, in place of one Redis. No proxy is before them."""
+    followers: bool = False
+    """Whether each of these servers has another one that follows it."""
     cells: int = 1
     """Cells of the pool."""
     launcher: str = ""
@@ -103,7 +104,7 @@ class ChaosCluster:
         self.proxies: dict[str, ChaosProxy] = {}
         """By link: "client>router-0", "http>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
         self.redis_port = free_port()
-        self.masters = Masters(plan.masters) if plan.masters else None
+        self.masters = Masters(plan.masters, followers=plan.followers) if plan.masters else None
         self._journals: dict[Path, Node] = {}
         self._dangling: list[asyncio.StreamWriter] = []
         self.victim = ""
@@ -310,7 +311,7 @@ class ChaosCluster:
 
     async def redis(self, *command: str | int) -> Any:
         """Send Redis one command, not through a proxy."""
-        client = redis.asyncio.Redis(host=HOST, port=self.redis_port, protocol=2, socket_timeout=5.0)
+        client = redis_client(self.redis_port, 5.0)
         try:
             return await client.execute_command(*command)
         finally:
@@ -334,7 +335,7 @@ class ChaosCluster:
         """Count what each of the pool's keys holds, by its short name; what is empty is left out."""
         if self.masters is not None:
             return await self.masters.sizes(POOL, self.plan.cells)
-        client = redis.asyncio.Redis(host=HOST, port=self.redis_port, protocol=2, socket_timeout=5.0)
+        client = redis_client(self.redis_port, 5.0)
         counts = {b"hash": "HLEN", b"zset": "ZCARD", b"string": "STRLEN"}
         try:
             found = {}

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from tests.chaos.process import Process
 
@@ -55,6 +58,12 @@ class Node:
         """Note when it was first seen gone."""
         if self.died_at is None and not self.running:
             self.died_at = time.monotonic()
+
+
+def redis_client(port: int, timeout_s: float) -> redis.asyncio.Redis:
+    """Open a client that fails at once: one that tries again by itself takes seconds to say that a server is dead."""
+    once = Retry(NoBackoff(), 0)
+    return redis.asyncio.Redis(host=HOST, port=port, protocol=2, socket_timeout=timeout_s, retry=once)
 
 
 def lives(process: psutil.Process) -> bool:

@@ -12,6 +12,8 @@ from rich.table import Table
 from tests.chaos.run import Outcome
 
 _NUMBERS = ("requests", "calls failed", "requests failed", "silence", "p99 gap", "recovery")
+LAG_S = 0.5
+"""Standstill of the clients' own loop that is shown."""
 _STYLES = {"held": "green", "expected": "yellow"}
 
 
@@ -40,7 +42,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
             str(outcome.requests),
             str(outcome.failed_calls),
             str(outcome.failed),
-            f"{outcome.silence_s:.1f} s",
+            f"{outcome.silence_s:.1f} s" + (f" ({outcome.lag_s:.1f} s here)" if outcome.lag_s >= LAG_S else ""),
             "" if outcome.pace_s is None else " > ".join(f"{gap * 1e3:.0f}" for gap in outcome.pace_s) + " ms",
             "" if outcome.recovery_s is None else f"{outcome.recovery_s:.1f} s",
             f"[{_STYLES.get(outcome.verdict, 'red')}]{outcome.verdict}[/]",
@@ -78,6 +80,7 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         "failed_calls": outcome.failed_calls,
         "cancelled": outcome.cancelled,
         "silence_s": outcome.silence_s,
+        "lag_s": outcome.lag_s,
         "recovery_s": outcome.recovery_s,
         "p99_gap_s": outcome.pace_s,
         "took_s": outcome.took_s,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,9 +20,11 @@ from tests.chaos.faults import Fault
 from tests.chaos.golden import Golden
 from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
 from tests.chaos.keeper import deaths, keep
+from tests.chaos.lag import LoopLag
 from tests.chaos.load import Clients
 from tests.chaos.recorded import record
 from tests.chaos.scenario import After, Midway, Scenario, Step
+from tests.chaos.told import copy_logs, write_history
 from tests.support.waiting import until
 
 PROOF_S = 10.0
@@ -56,7 +58,10 @@ class Outcome:
     """The longest time that a client heard nothing."""
     pace_s: tuple[float, float] | None
     """See `checker.pace_s`."""
+    lag_s: float
+    """The longest time that the loop of clients and proxies stood still; clients saw it as a silence."""
     took_s: float
+    history: History = field(repr=False)
     control: Outcome | None = None
 
     @property
@@ -80,8 +85,8 @@ class Outcome:
 
 
 @contextlib.asynccontextmanager
-async def running_cluster(plan: ClusterPlan) -> AsyncIterator[ChaosCluster]:
-    """Run a cluster in a folder of its own."""
+async def running_cluster(plan: ClusterPlan, logs: Path | None = None) -> AsyncIterator[ChaosCluster]:
+    """Run a cluster in a folder of its own. `logs` is a folder for copies of its processes' logs."""
     with TemporaryDirectory(prefix="penstock-chaos-") as name:
         cluster = ChaosCluster(Path(name), plan)
         try:
@@ -89,17 +94,27 @@ async def running_cluster(plan: ClusterPlan) -> AsyncIterator[ChaosCluster]:
             yield cluster
         finally:
             await cluster.close()
+            if logs is not None:
+                copy_logs(Path(name), logs)
 
 
-async def run_alone(scenario: Scenario, *, control: bool = True) -> Outcome:
-    """Run a scenario, and its control run, each on a new cluster."""
-    async with running_cluster(scenario.plan) as cluster:
-        outcome = await run_on(cluster, scenario)
+async def run_alone(scenario: Scenario, *, control: bool = True, logs: Path | None = None) -> Outcome:
+    """Run a scenario, and its control run, each on a new cluster. Processes' logs and what clients saw are copied to a
+    folder of the scenario's name in `logs`.
+    """
+    outcome = await _run_anew(scenario, logs)
     if not control or scenario.control is None:
         return outcome
-    other = scenario.uncontrolled()
-    async with running_cluster(other.plan) as cluster:
-        return with_control(outcome, await run_on(cluster, other))
+    return with_control(outcome, await _run_anew(scenario.uncontrolled(), logs))
+
+
+async def _run_anew(scenario: Scenario, logs: Path | None) -> Outcome:
+    folder = None if logs is None else logs / scenario.name.replace(" ", "-")
+    async with running_cluster(scenario.plan, folder) as cluster:
+        outcome = await run_on(cluster, scenario)
+    if folder is not None:
+        write_history(outcome.history, folder / "history.jsonl")
+    return outcome
 
 
 async def run_in_turns(scenarios: Sequence[Scenario], *, control: bool = True) -> AsyncIterator[Outcome]:
@@ -129,7 +144,8 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     clients = Clients(scenario.load, cluster.targets, await _golden_of(cluster), history, cluster.http_targets)
     before = None if scenario.bounds.unexplained is None else await read_bill(cluster)
     over = asyncio.Event()
-    watching = asyncio.gather(_sample(cluster, history, over), keep(cluster, over))
+    lag = LoopLag()
+    watching = asyncio.gather(_sample(cluster, history, over), keep(cluster, over), lag.watch(over))
     try:
         clients.start()
         for step in scenario.steps:
@@ -162,7 +178,9 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         recovery_s(history, scenario.bounds.stall_s),
         longest_silence_s(history),
         pace_s(history),
+        lag.longest_s,
         time.monotonic() - began,
+        history,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.queue.servers import find_binary
+from tests.cluster.queue.servers import find_program
 from tests.support.speed import patience
 from tests.support.stores import KINDS, all_stores, runs, store_of
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    redis = "Redis 7" if find_binary("7.0") else "Redis 6.2 (NOT 7, which is not on this machine)"
+    redis = find_program() or "Redis 6.2 (NOT 7.0 or newer, which is not on this machine)"
     stores = "all" if all_stores() else f"Redis in process and {redis}, all in modules marked every_store"
     return f"stores: {stores}; time limits of this machine: x {patience():.1f}"
 

@@ -1,9 +1,11 @@
 """Which stores the tests run on.
 
-A test with a store as parameter runs on Redis in process and on Redis 7. On Redis 6.2 and on a Redis Cluster the same
-Lua scripts run, so there it runs only in modules marked `every_store`: they test what differs, which is connections,
-the wording of refusals, publishing, and every script once in random walks.
-PENSTOCK_STORES=all, which CI sets, runs everything on all stores.
+A test with a store as parameter runs on Redis in process and on the server that is installed ("redis-7.0", which also
+stands for newer ones and for Valkey). On Redis 6.2 and on a Redis Cluster the same Lua scripts run, so there it runs
+only in modules marked `every_store`: they test what differs, which is connections, the wording of refusals, publishing,
+and every script once in random walks.
+PENSTOCK_STORES=all, which CI sets, runs everything on all stores. PENSTOCK_TEST_REDIS=/path/to/valkey-server runs the
+tests of the server that is installed, and those of a Redis Cluster, on another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A router's heartbeat to all cells of a pool.
 
 A cell that is cut off must not make the router late in the others. So none is waited for longer than a part of the
-time that Redis has for an answer; what comes later counts with the next heartbeat.
+time that Redis has for an answer, and one that is known to be away not at all; what comes later counts with the next
+heartbeat.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class CellBeats:
 
     async def _answers(self) -> RouterBeatReply:
         await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
-        if late := [task for task in self._under_way.values() if not task.done()]:
+        away_before = self._seen.away
+        late = [task for cell, task in self._under_way.items() if not task.done() and cell not in away_before]
+        if late:
             await asyncio.wait(late, timeout=WAIT_S)
         mails, away = dict[int, Mail](), set[int]()
         error: QueueUnavailableError | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -70,6 +70,22 @@ async def ask(calls: Iterable[Awaitable[Answer]]) -> tuple[list[Answer], QueueUn
         else:
             found.append(answer)
     return found, away
+
+
+async def ask_each(cells: Iterable[int], call: Callable[[int], Awaitable[Answer]]) -> Mapping[int, Answer]:
+    """Return the answers of the cells that answer, by cell.
+
+    Raises:
+        QueueUnavailableError: none of them answers.
+    """
+
+    async def one(cell: int) -> tuple[int, Answer]:
+        return cell, await call(cell)
+
+    found, away = await ask(one(cell) for cell in cells)
+    if not found and away is not None:
+        raise away
+    return dict(found)
 
 
 def first(found: Iterable[Answer | None], away: QueueUnavailableError | None) -> Answer | None:

@@ -57,6 +57,8 @@ class CellMember:
         """Cell that it moves to; None while it stays."""
         self._beats_left = LOOK_HEARTBEATS
         self._looking: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        """The end of its membership in a cell that does not answer."""
         self._answered_at = time.monotonic()
         self._newest: ReplicaBeat | None = None
 
@@ -110,9 +112,10 @@ class CellMember:
         await self._own().retire_replica(replica_id)
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        tasks = [task for task in (self._looking, self._leaving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._cell is not None:
             await self._cell.close()
 
@@ -143,7 +146,7 @@ class CellMember:
         return time.monotonic() - self._answered_at > self._lease_s
 
     async def _move(self, beat: ReplicaBeat, target: int) -> ReplicaBeatReply:
-        former, number, before = self._own(), self._place.cell, self._answered_at
+        former, number, before, away = self._own(), self._place.cell, self._answered_at, self._is_away()
         self._cell, self._target = None, None
         self._place.enter(target)
         try:
@@ -153,14 +156,23 @@ class CellMember:
             self._answered_at = before
             raise
         finally:
-            # With its lease there it has no room there, so that a lost call costs nothing.
-            try:
-                await former.retire_replica(beat.replica_id)
-            except QueueUnavailableError:
-                _LOG.warning("replica.cell_left_to_expire", extra={"replica": beat.replica_id, "cell": number})
-            await former.close()
+            leaving = asyncio.create_task(self._leave(former, beat.replica_id, number), name="cell-leave")
+            if away:
+                # It may take as long as a lease to say nothing, and the new one wants the next heartbeat.
+                self._leaving = leaving
+            else:
+                await leaving
         _LOG.info("replica.cell", extra={"replica": beat.replica_id, "from": number, "to": target})
         return reply
+
+    async def _leave(self, former: Cell, replica_id: str, number: int | None) -> None:
+        # With its lease there it has no room there, so that a lost call costs nothing.
+        try:
+            await former.retire_replica(replica_id)
+        except QueueUnavailableError:
+            _LOG.warning("replica.cell_left_to_expire", extra={"replica": replica_id, "cell": number})
+        finally:
+            await former.close()
 
     def _look_sometimes(self) -> None:
         if self._looking is not None and not self._looking.done():

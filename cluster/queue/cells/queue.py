@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
-from cluster.queue.cells.cell import Cell, ask, first, read_layout
+from cluster.queue.cells.cell import Cell, ask, ask_each, first, read_layout
 from cluster.queue.cells.choice import choose, home, pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
@@ -312,8 +312,8 @@ class CellQueue:
         if (one := self._one) is not None:
             return await one.collect(router_id)
         cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
-        mails = await self._all(lambda cell: cell.collect(router_id), cells)
-        return self.seen.all_mail(dict(zip(cells, mails, strict=True)))
+        # What a cell has that does not answer comes with its next heartbeat.
+        return self.seen.all_mail(await ask_each(cells, lambda cell: self.cell(cell).collect(router_id)))
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         if (one := self._one) is not None:

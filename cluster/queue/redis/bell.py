@@ -31,8 +31,8 @@ class RedisBell:
     def __init__(self, target: RedisTarget, router_id: str, timeout_s: float = 2.0) -> None:
         check_id("router_id", router_id)
         self._channel = bell_channel(router_id)
-        # Every server of a Redis Cluster gets what is published at another one, so bells can spread over the servers.
-        self._source = ConnectionSource(target, timeout_s, self._channel)
+        # Every server of a Redis Cluster gets what is published at another one, so one that is away silences no bell.
+        self._source = ConnectionSource(target, timeout_s, self._channel, anywhere=True)
         self._rung: dict[str, None] = {}
         self._changed = asyncio.Event()
         self._subscribed = asyncio.Event()

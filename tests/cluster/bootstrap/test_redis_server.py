@@ -222,3 +222,14 @@ async def test_an_odd_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert await client.ping()
     await client.aclose()
     await server.stop()
+
+
+@pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
+def test_a_server_on_the_path_comes_before_the_one_of_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    program = tmp_path / name
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert str(program) == find_server()

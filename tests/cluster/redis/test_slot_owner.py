@@ -129,6 +129,32 @@ async def test_a_slot_moves_under_load_and_nothing_is_lost(cluster: RedisCluster
     await queue.close()
 
 
+async def test_a_bell_rings_while_the_server_of_its_slot_is_away() -> None:
+    """Here one that answers and names a server where nobody listens as the owner of all slots."""
+    away = free_port()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readline():
+            words = [(await reader.readline(), await reader.readline())[1].strip() for _ in range(int(head[1:]))]
+            match words:
+                case [b"CLUSTER", *_]:
+                    writer.write(b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % away)
+                case [b"SUBSCRIBE", channel]:
+                    name = b"$%d\r\n%b\r\n" % (len(channel), channel)
+                    writer.write(b"*3\r\n$9\r\nsubscribe\r\n%b:1\r\n" % name)
+                    writer.write(b"*3\r\n$7\r\nmessage\r\n%b$4\r\ndemo\r\n" % name)
+                case _:
+                    writer.write(b"+OK\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    bell = RedisBell(f"redis+cluster://127.0.0.1:{port}", "A")
+    assert POOL == await bell.wait()
+    await bell.close()
+    server.close()
+
+
 async def test_one_server_of_several_is_no_queue_and_the_error_says_so(cluster: RedisCluster) -> None:
     queue = RedisQueue(f"redis://127.0.0.1:{cluster.ports[1]}", POOL)
     with pytest.raises(QueueUnavailableError, match=r"use redis\+cluster://"):

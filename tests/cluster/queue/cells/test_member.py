@@ -43,6 +43,12 @@ class Away(RedisQueue):
             raise QueueUnavailableError("cut off")
         return await super().observe()
 
+    async def retire_replica(self, replica_id: str) -> None:
+        if self.down:
+            # As a server that hangs: nobody can wait for its answer.
+            await asyncio.Event().wait()
+        await super().retire_replica(replica_id)
+
 
 class Members:
     """Replicas of a pool of cells."""

@@ -14,7 +14,7 @@ from cluster.queue.cells.choice import home
 from cluster.queue.cells.queue import CellQueue
 from cluster.queue.entries import Quota, Settlement
 from cluster.queue.heartbeats import RouterBeat
-from tests.cluster.queue.backends import entry
+from tests.cluster.queue.backends import entry, turns
 from tests.cluster.queue.cells.scene import CellScene
 from tests.cluster.queue.cells.test_promises import opened
 
@@ -76,6 +76,41 @@ async def test_what_was_started_is_told_once_however_many_heartbeats_failed() ->
     await queue.heartbeat_router(RouterBeat("A", ()))
     assert [()] * 2 == [cell.told[-1] for cell in cells]
     await scene.close()
+
+
+async def test_no_heartbeat_waits_for_a_cell_that_is_known_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = await opened(2)
+    queue, answers = scene.routers_queues["A"], asyncio.Event()
+
+    async def hang(name: str) -> None:
+        if name == "heartbeat_router":
+            await answers.wait()
+
+    watch(queue)[1].before = hang
+    monkeypatch.setattr("cluster.queue.cells.beats.WAIT_S", 0.01)
+    await queue.heartbeat_router(RouterBeat("A", ()))
+    assert {1} == queue.seen.away
+    # A heartbeat that waited would not return before the test's time is over.
+    monkeypatch.setattr("cluster.queue.cells.beats.WAIT_S", 3600.0)
+    await queue.heartbeat_router(RouterBeat("A", ()))
+    assert {1} == queue.seen.away
+    answers.set()
+    await turns(10)
+    await queue.heartbeat_router(RouterBeat("A", ()))
+    assert set() == queue.seen.away
+    await scene.close()
+
+
+async def test_mail_comes_from_the_cells_that_answer(full: CellScene) -> None:
+    """A cell that was cut off a moment ago keeps nothing back of the others."""
+    queue = full.routers_queues["A"]
+    assert await queue.cancel("B", "acme", "x") == "x"
+    cells = watch(queue)
+    cells[1].away = True
+    assert ["x"] == [order.request_id for order in (await queue.collect("A")).orders]
+    cells[0].away = True
+    with pytest.raises(QueueUnavailableError):
+        await queue.collect("A")
 
 
 async def test_a_repeat_of_a_key_finds_its_request_in_a_full_pool() -> None:
