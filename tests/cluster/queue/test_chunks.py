@@ -144,6 +144,8 @@ async def test_each_call_of_a_retirement_is_short(redis_backend: Backend) -> Non
             client.config_resetstat()
             await scene.queue.retire_router("A", keep=keep)
             stats = client.info("commandstats")
-            assert stats["cmdstat_evalsha"]["calls"] == 3
+            evalsha = stats["cmdstat_evalsha"]
+            # A server that had not seen the script yet failed one.
+            assert evalsha["calls"] - evalsha["failed_calls"] == 3
             assert stats[moved]["calls"] >= MANY
     assert redis_backend.sizes()["entries"] == 1
