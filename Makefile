@@ -150,8 +150,8 @@ soak: setup ## mixed load with random faults for MINUTES=n (20): no losses, flat
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock over gRPC and HTTP (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.tokens $(if $(JSON),--json $(JSON))
 
-bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file)
-	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON))
+bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file, REDIS=server)
+	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON)) $(if $(REDIS),--redis $(REDIS))
 
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.jobs $(if $(JSON),--json $(JSON))

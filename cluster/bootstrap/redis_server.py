@@ -7,6 +7,7 @@ import importlib.util
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +26,11 @@ LOAD_TIMEOUT_S = 300.0
 """Seconds that the server may load its file, while it answers that it does."""
 PARTS = "appendonlydir"
 """Folder in which Redis 7.0 and newer keep the file, in parts. Older versions don't read it and would start empty."""
+WRITER = "written-by"
+"""File with name and version of the server that wrote the others: an older one, or one of the other kind, may not be
+able to read them.
+"""
+_VERSION = re.compile(r"^(\w+) server v=((\d+)\.(\d+)\S*)", re.MULTILINE)
 
 
 class EmbeddedRedis:
@@ -48,16 +54,17 @@ class EmbeddedRedis:
             on_loading: called at each answer that the server still loads its file.
 
         Raises:
-            BootstrapError: there is no program, the server does not answer, it loads its file for too long, or it is
-                too old to load it.
+            BootstrapError: there is no program, the server does not answer, it loads its file for too long, or it
+                can't read it.
         """
         data = state_dir / "redis"
         data.mkdir(parents=True, exist_ok=True)
         # The file contains prompts of jobs, and the server makes it readable for all users.
         data.chmod(0o700)
         program = binary or find_server()
-        if (data / PARTS).exists():
-            await _check_reads_parts(program, data)
+        version = await _version(program)
+        if version is not None and (data / PARTS).exists():
+            _check_reads_parts(version, program, data)
         socket_dir = SocketDir(REDIS, "redis.sock")
         command = [
             program,
@@ -74,9 +81,13 @@ class EmbeddedRedis:
         server = cls(process, socket_dir)
         try:
             await server._wait_ready(on_loading)
-        except BaseException:
+        except BaseException as error:
             await server.stop()
+            if isinstance(error, BootstrapError) and version is not None:
+                _explain_unread(error, version, data)
             raise
+        if version is not None:
+            (data / WRITER).write_text(f"{version}\n", encoding="utf-8")
         return server
 
     async def _wait_ready(self, on_loading: Callable[[], None]) -> None:
@@ -121,18 +132,45 @@ class EmbeddedRedis:
         self._socket_dir.remove()
 
 
-async def _check_reads_parts(program: str, data: Path) -> None:
-    version = await _version(program)
-    if version is not None and version < (7, 0):
-        why = f"version {version[0]}.{version[1]} of {program} would start empty"
+def _check_reads_parts(version: _Version, program: str, data: Path) -> None:
+    if version.numbers < (7, 0):
+        why = f"version {version.text} of {program} would start empty"
         raise BootstrapError(
             "redis",
             f"{why}: {data / PARTS} was written by 7.0 or newer; install a newer one or set redis.server_binary",
         )
 
 
-async def _version(program: str) -> tuple[int, int] | None:
-    """Return the program's major and minor version; None where it does not print one."""
+def _explain_unread(error: BootstrapError, version: _Version, data: Path) -> None:
+    """Raise a better error where another server wrote the files: this one's own advice is to cut them off."""
+    writer = _read_writer(data)
+    if writer not in ("", str(version)):
+        remedy = f"set redis.server_binary to a {writer}, or remove {data} with all requests and jobs that it holds"
+        raise BootstrapError("redis", f"{version} may not read what {writer} wrote: {remedy} ({error})") from error
+
+
+def _read_writer(data: Path) -> str:
+    try:
+        return (data / WRITER).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Version of a server."""
+
+    name: str
+    """Redis or Valkey."""
+    text: str
+    numbers: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.text}"
+
+
+async def _version(program: str) -> _Version | None:
+    """Return the program's version; None where it does not print one."""
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -151,8 +189,8 @@ async def _version(program: str) -> tuple[int, int] | None:
         process.kill()
         await process.wait()
         return None
-    found = re.search(rb"\bv=(\d+)\.(\d+)", output)
-    return (int(found[1]), int(found[2])) if found else None
+    found = _VERSION.search(output.decode(errors="replace"))
+    return _Version(found[1], found[2], (int(found[3]), int(found[4]))) if found else None
 
 
 def find_server() -> str:

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.redis.check import server_of
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
@@ -60,10 +61,10 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         client = redis.asyncio.Redis.from_url(server.url, socket_timeout=_COPY_TIMEOUT_S, protocol=2)
         meter = Meter(client)
         try:
-            version = (await client.info("server"))["redis_version"]
+            version = server_of(await client.info("server"))
             trips = await idle_path.count_round_trips(server.url, meter)
             console.print(
-                f"Redis {version}; one request while nobody waits: {trips.before_dispatch} round trip before dispatch, "
+                f"{version}; one request while nobody waits: {trips.before_dispatch} round trip before dispatch, "
                 f"{trips.after} after",
                 highlight=False,
             )

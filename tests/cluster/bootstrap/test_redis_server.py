@@ -17,6 +17,7 @@ import redis.asyncio
 from cluster.bootstrap import redis_server
 from cluster.bootstrap.redis_server import EmbeddedRedis, find_server
 from cluster.errors import BootstrapError
+from tests.cluster.queue.servers import read_program
 
 pytestmark = pytest.mark.slow
 
@@ -222,6 +223,40 @@ async def test_an_odd_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert await client.ping()
     await client.aclose()
     await server.stop()
+
+
+UNREADABLE = """#!/bin/sh
+[ "$1" = --version ] && echo "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0" && exit
+echo "Bad file format: make a backup of your AOF file, then use redis-check-aof --fix"
+exit 1
+"""
+
+
+async def test_files_that_another_server_wrote_are_named_as_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / redis_server.WRITER).write_text("Valkey 9.1.2\n", encoding="utf-8")
+    with pytest.raises(BootstrapError) as failed:
+        await EmbeddedRedis.start(tmp_path, tmp_path / "log", script(tmp_path, UNREADABLE))
+    assert "Redis 7.0.15 may not read what Valkey 9.1.2 wrote: set redis.server_binary" in str(failed.value)
+
+
+@pytest.mark.parametrize("writer", ["", "Redis 7.0.15"])
+async def test_a_server_that_fails_on_files_of_its_own_says_why_itself(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "redis").mkdir()
+    if writer:
+        (tmp_path / "redis" / redis_server.WRITER).write_text(f"{writer}\n", encoding="utf-8")
+    with pytest.raises(BootstrapError, match="Bad file format") as failed:
+        await EmbeddedRedis.start(tmp_path, tmp_path / "log", script(tmp_path, UNREADABLE))
+    assert "may not read" not in str(failed.value)
+
+
+@pytest.mark.slow
+async def test_the_writer_of_the_files_is_noted(tmp_path: Path) -> None:
+    program = read_program(find_server())
+    started = await EmbeddedRedis.start(tmp_path, tmp_path / "log")
+    await started.stop()
+    assert program is not None
+    assert f"{program.name} {'.'.join(map(str, program.version))}" == redis_server._read_writer(tmp_path / "redis")
 
 
 @pytest.mark.parametrize("name", ["redis-server", "valkey-server"])
