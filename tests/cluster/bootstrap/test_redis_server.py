@@ -143,7 +143,7 @@ async def test_a_server_that_is_too_old_for_the_file_is_not_started(tmp_path: Pa
     await first.stop()
     old = '#!/bin/sh\necho "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64 build=0"\n'
 
-    with pytest.raises(BootstrapError, match=r"version 6\.2 of .*/appendonlydir was written by 7\.0 or newer"):
+    with pytest.raises(BootstrapError, match=r"version 6\.2\.14 of .*/appendonlydir was written by 7\.0 or newer"):
         await EmbeddedRedis.start(state, tmp_path / "log", script(tmp_path, old))
 
     second = await EmbeddedRedis.start(state, tmp_path / "log")
