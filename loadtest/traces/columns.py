@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice, repeat
 from operator import le
 from typing import Any, NamedTuple, overload
 
@@ -77,6 +77,11 @@ class Trace(Sequence[TraceRequest]):
         return trace
 
     @property
+    def kinds(self) -> set[tuple[RequestClass | None, str]]:
+        """Classes and tenants that occur together."""
+        return {(each.request_class, each.tenant) for each in self._rest or ([_NOTHING] if self._arrivals else ())}
+
+    @property
     def ends(self) -> tuple[float, float]:
         """Times of the first and the last request."""
         return self._arrivals[0], self._arrivals[-1]
@@ -98,7 +103,14 @@ class Trace(Sequence[TraceRequest]):
         return TraceRequest(number, self._arrivals[number], self._prompts[number], self._outputs[number], *rest)
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        return map(self.__getitem__, range(len(self)))
+        rest = self._rest or repeat(_NOTHING)
+        rows = zip(count(), self._arrivals, self._prompts, self._outputs, rest, strict=False)
+        return (TraceRequest(number, at, prompt, output, *more) for number, at, prompt, output, more in rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
+
+
+def kinds_of(trace: Sequence[TraceRequest]) -> set[tuple[RequestClass | None, str]]:
+    """Return the classes and tenants that occur together in a trace; None is no class."""
+    return trace.kinds if isinstance(trace, Trace) else {(each.request_class, each.tenant) for each in trace}

@@ -11,7 +11,7 @@ names every sequence, as an engine needs it; `turn` does not; `run` does many st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +95,7 @@ class BatchCore:
 
     def __init__(self, limits: CoreLimits) -> None:
         self._largest = limits
+        self._size = limits.block_size
         self.sequence_limit = limits.sequences
         self._wanted_tokens = limits.tokens
         self._kv = KvBlocks(limits.kv_tokens // limits.block_size, limits.block_size)
@@ -114,12 +115,11 @@ class BatchCore:
     @property
     def token_budget(self) -> int:
         """Tokens that one step may process now."""
-        return clamp_tokens(
-            self._wanted_tokens,
-            sequences=max(self.sequence_limit, self.running),
-            tokens_per_sequence=1,
-            largest=self._largest.tokens,
-        )
+        wanted, largest = self._wanted_tokens, self._largest.tokens
+        if wanted == largest:
+            return largest
+        sequences = max(self.sequence_limit, self.running)
+        return clamp_tokens(wanted, sequences=sequences, tokens_per_sequence=1, largest=largest)
 
     @property
     def running(self) -> int:
@@ -196,7 +196,8 @@ class BatchCore:
     def turn(self) -> Turn:
         """Do one step. The result has less detail than that of `step`."""
         budget, decoded = self.token_budget, len(self._decoding)
-        if decoded > budget or not self._kv.take(self._due[self.turns % self._largest.block_size]):
+        due = self._due[self.turns % self._size]
+        if decoded > budget or (due and not self._kv.take(due)):
             return self._turn_one_by_one(budget)
         self.turns += 1
         self._decode_kv += decoded
@@ -217,7 +218,7 @@ class BatchCore:
             _ids(preempted),
             (),
             tokens + sum(shares.values()),
-            kv_tokens + sum(entry.computed for entry in shares),
+            kv_tokens + sum([entry.computed for entry in shares]),
         )
 
     def steady_turns(self, most: int) -> int:
@@ -226,11 +227,10 @@ class BatchCore:
         The number holds as long as no sequence is added or removed and no limit moves.
         """
         decoding = len(self._decoding)
-        if not decoding or self._filling is not None or decoding > self.token_budget:
+        admits = bool(self._waiting) and decoding < self.sequence_limit
+        if not decoding or admits or self._filling is not None or decoding > self.token_budget:
             return 0
-        if self._waiting and decoding < self.sequence_limit:
-            return 0
-        size = self._largest.block_size
+        size = self._size
         rounds, free = divmod(self._kv.free, decoding)
         turns = rounds * size
         while turns < most:
@@ -242,12 +242,13 @@ class BatchCore:
 
     def run(self, turns: int) -> None:
         """Do steps in which every sequence only decodes; at most as many as `steady_turns` allows now."""
-        size, decoding = self._largest.block_size, len(self._decoding)
+        size, decoding = self._size, len(self._decoding)
         rounds, rest = divmod(turns, size)
-        first = self.turns % size
-        due = self._due[first : first + rest]
-        wrapped = self._due[: max(0, first + rest - size)]
-        if not self._kv.take(rounds * decoding + sum(due) + sum(wrapped)):
+        end = self.turns % size + rest
+        due = sum(self._due[end - rest : end])
+        if end > size:
+            due += sum(self._due[: end - size])
+        if not self._kv.take(rounds * decoding + due):
             raise ValueError(f"the KV cache has no room for {turns} more steps")
         self.turns += turns
         self._decode_kv += turns * decoding
@@ -325,14 +326,14 @@ class BatchCore:
         return share
 
     def _admit(self, shares: dict[_Entry, int], budget: int) -> list[_Entry]:
-        admitted: list[_Entry] = []
-        running = self.running
-        while self._waiting and budget > 0 and running + len(admitted) < self.sequence_limit:
+        admitted, room = list[_Entry](), self.sequence_limit - self.running
+        while self._waiting and budget > 0 and len(admitted) < room:
             entry = self._waiting[0]
-            self._take_cached(entry)
-            share = min(entry.missing, budget)
+            if entry.block_hashes:
+                self._take_cached(entry)
+            share = min(missing := entry.missing, budget)
             # Like vLLM: admit only sequences whose whole prefill fits in the KV cache.
-            fits = self._kv.fits(entry.hold, entry.computed + entry.missing)
+            fits = share == missing or self._kv.fits(entry.hold, entry.computed + missing)
             if not fits or not self._kv.grow(entry.hold, entry.computed + share):
                 self._kv.release(entry.hold)
                 entry.computed = 0
@@ -348,7 +349,8 @@ class BatchCore:
         prefilled = []
         for entry, share in shares.items():
             entry.computed += share
-            self._kv.publish(entry.hold, entry.block_hashes, entry.computed)
+            if entry.block_hashes:
+                self._kv.publish(entry.hold, entry.block_hashes, entry.computed)
             if entry.missing:
                 self._filling = entry
                 continue
@@ -364,11 +366,11 @@ class BatchCore:
         entry.since = self.turns
         self._decoding[entry.sequence_id] = entry
         self._decode_kv += entry.computed
-        self._due[(self.turns - entry.computed) % self._largest.block_size] += 1
+        self._due[(self.turns - entry.computed) % self._size] += 1
 
     def _leave(self, entry: _Entry) -> None:
         """Remove a sequence from the decoding group and compute its figures."""
-        size = self._largest.block_size
+        size = self._size
         self._due[(entry.since - entry.computed) % size] -= 1
         before = -(-entry.computed // size)
         turns = self.turns - entry.since
@@ -381,7 +383,7 @@ class BatchCore:
 
     def _take_cached(self, entry: _Entry) -> None:
         # The last prompt token is always computed, because its output is needed.
-        usable = entry.block_hashes[: (entry.prompt_tokens - 1) // self._largest.block_size]
+        usable = entry.block_hashes[: (entry.prompt_tokens - 1) // self._size]
         entry.computed = self._kv.take_cached(entry.hold, usable)
         if not entry.produced:
             entry.cached = entry.computed
@@ -394,5 +396,5 @@ class BatchCore:
         self._waiting.appendleft(entry)
 
 
-def _ids(entries: Iterable[_Entry]) -> tuple[str, ...]:
-    return tuple([entry.sequence_id for entry in entries])
+def _ids(entries: Collection[_Entry]) -> tuple[str, ...]:
+    return tuple([entry.sequence_id for entry in entries]) if entries else ()

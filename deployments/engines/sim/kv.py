@@ -48,10 +48,11 @@ class KvBlocks:
 
         The caller corrects `KvHold.private` of each sequence.
         """
-        if blocks > self.free:
+        if blocks > self._total - len(self._holders) - self._private:
             return False
         self._private += blocks
-        self._evict()
+        if self._kept:
+            self._evict()
         return True
 
     def take_cached(self, hold: KvHold, hashes: Sequence[int]) -> int:
@@ -93,14 +94,15 @@ class KvBlocks:
 
     def release(self, hold: KvHold) -> None:
         """Free all blocks of the hold. Shareable ones stay known until their room is needed."""
-        # The end of a prompt goes first, because its beginning serves more prompts.
-        for block in reversed(hold.hashes):
-            self._holders[block] -= 1
-            if not self._holders[block]:
-                del self._holders[block]
-                self._kept[block] = None
+        if hold.hashes:
+            # The end of a prompt goes first, because its beginning serves more prompts.
+            for block in reversed(hold.hashes):
+                self._holders[block] -= 1
+                if not self._holders[block]:
+                    del self._holders[block]
+                    self._kept[block] = None
+            hold.hashes.clear()
         self._private -= hold.private
-        hold.hashes.clear()
         hold.private = 0
 
     def _evict(self) -> None:

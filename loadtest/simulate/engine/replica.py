@@ -8,6 +8,7 @@ The result is the same as step by step; a test compares them.
 from __future__ import annotations
 
 import heapq
+import itertools
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from penstock.models import ReplicaState
 
 _LONGEST_RUN = 256
 """Steps planned at a time. Events cut most runs long before."""
+_numbers = itertools.count()
+"""Numbers of planned ends. A plan that no longer holds has a number that its request has no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,16 +55,17 @@ class SimRequest:
     """Preemptions by a full KV cache."""
     decodes_from: int = -1
     """Number of the step that gave the first token since the last interruption; -1 while there is none."""
-    ends_at_turn: int = -1
+    ending: int = -1
+    """Number of its place among those whose end is planned; -1 for none."""
 
 
 @dataclass(slots=True)
 class StepEnd:
     """What came at the end of a step."""
 
-    finished: list[SimRequest] = field(default_factory=list)
-    aborted: list[SimRequest] = field(default_factory=list)
-    report: bool = False
+    finished: list[SimRequest]
+    aborted: list[SimRequest]
+    report: bool
     """Whether the replica tells the queue at once which requests left its prefill window."""
 
 
@@ -112,7 +116,6 @@ class SimReplica:
         self._times = step_times or StepTimes.of(settings)
         self._ending: list[tuple[int, int, SimRequest]] = []
         """Heap by the turn that brings the last token."""
-        self._joined = 0
         self._turn: Turn | None = None
         self._seconds: list[float] = []
         self._ends: list[float] = []
@@ -129,7 +132,7 @@ class SimReplica:
         self._cut(now)
         self.running[item.request_id] = item
         item.started_at = now
-        item.decodes_from = item.ends_at_turn = -1
+        item.decodes_from = item.ending = -1
         request = item.request
         self._core.add(item.request_id, request.prompt_tokens + item.prior_tokens, self.shared_blocks(request))
 
@@ -162,7 +165,7 @@ class SimReplica:
                 gaps = self.log.since(item.decodes_from + 1)
                 item.gaps.extend(gaps[: len(gaps) - under_way])
                 item.last_token_at = step_began
-            item.decodes_from = item.ends_at_turn = -1
+            item.decodes_from = item.ending = -1
         self.ends_at = None
         return lost
 
@@ -170,14 +173,11 @@ class SimReplica:
 
     def begin(self, now: float) -> None:
         """Plan the next steps unless some are planned. `ends_at` is their end."""
+        if self.ends_at is not None or not self.running:
+            return
         core = self._core
-        if self.ends_at is not None:
-            return
-        if not (core.running or core.waiting):
-            return
         steps = core.steady_turns(self._until_an_end())
         if steps:
-            self._turn = None
             self._seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
             self._ends = list(accumulate(self._seconds, initial=now))
             del self._ends[0]
@@ -192,16 +192,21 @@ class SimReplica:
         now = self._ends[-1]
         self._begin_until(now)
         self.ends_at = None
-        end = StepEnd()
-        step = len(self.log) - 1
-        for request_id in self._turn.prefilled if self._turn is not None else ():
-            self._first_token(self.running[request_id], step, now)
-        self._turn = None
-        while self._ending and self._ending[0][0] <= self._core.turns:
-            turn, _, item = heapq.heappop(self._ending)
-            if self._ends_in(item, turn):
+        if self._turn is not None:
+            for request_id in self._turn.prefilled:
+                self._first_token(self.running[request_id], now)
+            self._turn = None
+        finished, ending, turns = [], self._ending, self._core.turns
+        while ending and ending[0][0] <= turns:
+            _, number, item = heapq.heappop(ending)
+            if item.ending == number:
                 self._leave(item, now)
-                end.finished.append(item)
+                finished.append(item)
+        aborted = self._abort_now(now) if self._aborting else []
+        return StepEnd(finished, aborted, self._unreported >= REPORT_PREFILLED * self.windows.prefill_tokens)
+
+    def _abort_now(self, now: float) -> list[SimRequest]:
+        aborted = []
         for request_id in self._aborting:
             if request_id in self.running:
                 item = self.running[request_id]
@@ -209,10 +214,9 @@ class SimReplica:
                 item.prior_tokens = self.output_tokens(item)
                 self._core.remove(request_id)
                 del self.running[request_id]
-                end.aborted.append(item)
+                aborted.append(item)
         self._aborting.clear()
-        end.report = self._unreported >= REPORT_PREFILLED * self.windows.prefill_tokens
-        return end
+        return aborted
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -264,18 +268,13 @@ class SimReplica:
 
     def _until_an_end(self) -> int:
         """Return the number of turns until a request has its last token."""
-        while self._ending:
-            turn, _, item = self._ending[0]
-            if self._ends_in(item, turn):
+        ending = self._ending
+        while ending:
+            turn, number, item = ending[0]
+            if item.ending == number:
                 return min(turn - self._core.turns, _LONGEST_RUN)
-            heapq.heappop(self._ending)
+            heapq.heappop(ending)
         return _LONGEST_RUN
-
-    def _ends_in(self, item: SimRequest, turn: int) -> bool:
-        """Return whether a request has its last token in a turn. It has not if it was stopped since that was planned.
-        By then it may run on another replica and have its last token there, in a turn with the same number.
-        """
-        return item.ends_at_turn == turn and self.running.get(item.request_id) is item
 
     def _begin_turn(self, now: float) -> None:
         decode_kv_tokens = self._core.decode_kv_tokens
@@ -298,13 +297,14 @@ class SimReplica:
 
     def _begin_until(self, now: float) -> None:
         """Hand the steps of the plan that have begun by now to the core."""
-        if self._begun >= len(self._ends):
+        planned, before = len(self._ends), self._begun
+        if before == planned:
             return
-        begun = min(len(self._ends), bisect_right(self._ends, now) + 1)
-        if begun > self._begun:
+        begun = min(planned, bisect_right(self._ends, now) + 1)
+        if begun > before:
             core = self._core
-            self.log.add_run(self._seconds[self._begun : begun], core.decoding, core.decode_kv_tokens)
-            core.run(begun - self._begun)
+            self.log.add_run(self._seconds[before:begun], core.decoding, core.decode_kv_tokens)
+            core.run(begun - before)
             self._begun = begun
 
     def _cut(self, now: float) -> None:
@@ -316,7 +316,7 @@ class SimReplica:
             del self._ends[self._begun :]
             self.ends_at = self._ends[-1]
 
-    def _first_token(self, item: SimRequest, step: int, now: float) -> None:
+    def _first_token(self, item: SimRequest, now: float) -> None:
         if item.first_token_at is None:
             item.first_token_at = now
             self._prefilled.append(item.request_id)
@@ -324,22 +324,21 @@ class SimReplica:
         else:
             item.gaps.append(now - item.last_token_at)
             self.pauses.append(now - item.last_token_at)
-        item.decodes_from = step
-        item.ends_at_turn = self._core.turns + item.request.output_tokens - self.output_tokens(item)
-        self._joined += 1
-        heapq.heappush(self._ending, (item.ends_at_turn, self._joined, item))
+        item.decodes_from = len(self.log) - 1
+        item.ending = next(_numbers)
+        turn = self._core.turns + item.request.output_tokens - self.output_tokens(item)
+        heapq.heappush(self._ending, (turn, item.ending, item))
 
     def _interrupt(self, item: SimRequest, now: float) -> None:
         """Note the tokens of a request that gets none for a while."""
         if item.decodes_from >= 0:
             item.gaps.extend(self.log.since(item.decodes_from + 1))
             item.last_token_at = now
-        item.decodes_from = item.ends_at_turn = -1
+        item.decodes_from = item.ending = -1
 
     def _leave(self, item: SimRequest, now: float) -> None:
         item.gaps.extend(self.log.since(item.decodes_from + 1))
         item.last_token_at = now
-        # A request that was stopped and begun again within a turn is planned to end in that turn twice.
-        item.ends_at_turn = -1
+        item.ending = -1
         self._core.remove(item.request_id)
         del self.running[item.request_id]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import Experts
@@ -127,11 +126,11 @@ class StepLog:
         self.tokens.append(tokens)
         self.kv_tokens.append(kv_tokens)
 
-    def add_run(self, seconds: Sequence[float], sequences: int, kv_tokens: int) -> None:
+    def add_run(self, seconds: list[float], sequences: int, kv_tokens: int) -> None:
         """Add steps in which `sequences` decode. Together they have read `kv_tokens` before the first."""
         steps = len(seconds)
-        same = array("l", [sequences]) * steps
-        self.seconds.extend(seconds)
+        same = array("l", (sequences,)) * steps
+        self.seconds.fromlist(seconds)
         self.decoded.extend(same)
         if not self.whole:
             return

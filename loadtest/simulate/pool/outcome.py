@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -30,8 +30,7 @@ class RequestEnd(StrEnum):
     """Not ended when the run was given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The end of one request. `arrival_s` counts from the first arrival, other times from the request's own."""
 
     number: int
@@ -73,53 +72,59 @@ class Sample:
     """Mean of the ready replicas, 0 to 1."""
 
 
-_TIMES = ("arrival_s", "queue_s", "ttft_s", "e2e_s", "itl_mean_s", "itl_p95_s")
-_COUNTS = ("number", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ENDS, _CLASSES = tuple(RequestEnd), tuple(RequestClass)
-_END_CODES, _CLASS_CODES = ({each: code for code, each in enumerate(every)} for every in (_ENDS, _CLASSES))
+_CODES: Mapping[str, Mapping[Any, int]] = {
+    name: {each: code for code, each in enumerate(every)}
+    for name, every in (("end", _ENDS), ("request_class", _CLASSES))
+}
+"""Numbers of the values that are none."""
+_COUNTS = ("number", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+_TYPES = {name: "b" if name in _CODES else "l" if name in _COUNTS else "d" for name in Outcome._fields}
+_FRESH = 1_024
+"""Outcomes that are put into columns at a time."""
 
 
 class Outcomes(Sequence[Outcome]):
-    """Outcomes as columns: some hundred bytes each, where an object takes four hundred. One is made when asked for."""
+    """Outcomes as columns: a hundred bytes each, where an object takes four hundred. One is made when asked for."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
-        self._times = {name: array("d") for name in _TIMES}
-        self._counts = {name: array("l") for name in _COUNTS}
-        self._ends, self._classes = array("b"), array("b")
+        self._stored = {name: array(kind) for name, kind in _TYPES.items()}
+        self._fresh: list[Outcome] = []
+        """The last ones, which are not in the columns yet."""
         for each in outcomes:
             self.append(each)
 
     def append(self, outcome: Outcome) -> None:
         """Add an outcome at the end."""
-        times, counts = self._times, self._counts
-        times["arrival_s"].append(outcome.arrival_s)
-        times["queue_s"].append(outcome.queue_s)
-        times["ttft_s"].append(outcome.ttft_s)
-        times["e2e_s"].append(outcome.e2e_s)
-        times["itl_mean_s"].append(outcome.itl_mean_s)
-        times["itl_p95_s"].append(outcome.itl_p95_s)
-        counts["number"].append(outcome.number)
-        counts["prompt_tokens"].append(outcome.prompt_tokens)
-        counts["output_tokens"].append(outcome.output_tokens)
-        counts["cached_tokens"].append(outcome.cached_tokens)
-        counts["preemptions"].append(outcome.preemptions)
-        self._ends.append(_END_CODES[outcome.end])
-        self._classes.append(_CLASS_CODES[outcome.request_class])
+        self._fresh.append(outcome)
+        if len(self._fresh) == _FRESH:
+            self._store()
+
+    def _store(self) -> None:
+        for (name, column), values in zip(self._stored.items(), zip(*self._fresh, strict=True), strict=False):
+            codes = _CODES.get(name)
+            column.extend(values if codes is None else [codes[each] for each in values])
+        self._fresh.clear()
+
+    def _column(self, name: str) -> array[Any]:
+        if self._fresh:
+            self._store()
+        return self._stored[name]
 
     def column(self, name: str) -> Array:
-        """Return a time or a count of all outcomes."""
-        return np.array(self._times[name] if name in self._times else self._counts[name])
+        """Return a field of all outcomes, the number of its value where it is no number."""
+        return np.array(self._column(name))
 
     def ended(self, end: RequestEnd) -> Array:
         """Return which outcomes ended so."""
-        found: Array = np.array(self._ends) == _END_CODES[end]
+        found: Array = self.column("end") == _CODES["end"][end]
         return found
 
     def of_class(self, request_class: RequestClass) -> Array:
         """Return which outcomes are of a class."""
-        found: Array = np.array(self._classes) == _CLASS_CODES[request_class]
+        found: Array = self.column("request_class") == _CODES["request_class"][request_class]
         return found
 
     def attain(self, slo: Slo) -> Array:
@@ -128,7 +133,7 @@ class Outcomes(Sequence[Outcome]):
         return in_time & self.ended(RequestEnd.COMPLETED)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._stored["end"]) + len(self._fresh)
 
     @overload
     def __getitem__(self, place: int) -> Outcome: ...
@@ -139,22 +144,8 @@ class Outcomes(Sequence[Outcome]):
     def __getitem__(self, place: int | slice) -> Outcome | list[Outcome]:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
-        times, counts = self._times, self._counts
-        return Outcome(
-            counts["number"][place],
-            _ENDS[self._ends[place]],
-            _CLASSES[self._classes[place]],
-            times["arrival_s"][place],
-            counts["prompt_tokens"][place],
-            counts["output_tokens"][place],
-            counts["cached_tokens"][place],
-            times["queue_s"][place],
-            times["ttft_s"][place],
-            times["e2e_s"][place],
-            times["itl_mean_s"][place],
-            times["itl_p95_s"][place],
-            counts["preemptions"][place],
-        )
+        number, end, request_class, *rest = (self._column(name)[place] for name in _TYPES)
+        return Outcome(number, _ENDS[end], _CLASSES[request_class], *rest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -209,5 +200,6 @@ def percentile(values: array[float], part: float) -> float:
     """Return the smallest value that at least this part of the values does not exceed; 0 for none."""
     if not values:
         return 0.0
-    place = math.ceil(part * len(values)) - 1
-    return float(np.partition(np.frombuffer(values), place)[place])
+    place, found = math.ceil(part * len(values)) - 1, np.array(values)
+    found.partition(place)
+    return float(found[place])

@@ -263,24 +263,18 @@ class PlainQueue:
             load.free_at = None
 
     def _want(self, load: ReplicaLoad) -> None:
-        if load not in self._todo:
+        if (self._line or self._late) and load not in self._todo:
             self._todo.append(load)
 
     def _want_free(self, most: int) -> None:
-        if self._line or self._late:
-            for _, name in self._free[:most]:
-                self._want(self._loads[name])
+        for _, name in self._free[:most]:
+            self._want(self._loads[name])
 
     def _rooms(self, entry: LineEntry) -> Iterator[ReplicaLoad]:
         """Go through the replicas where an entry may start, the least loaded first."""
         for _, name in self._free[:_REPLICAS_TRIED]:
             load = self._loads[name]
-            if (
-                load.takes_grants()
-                and (load.reserved is None or load.reserved is entry)
-                and load.linked
-                and load.fits(entry)
-            ):
+            if load.ready and (load.reserved is None or load.reserved is entry) and load.linked and load.fits(entry):
                 yield load
 
     def _run_fills(self) -> None:
@@ -311,10 +305,10 @@ class PlainQueue:
 
     def _grant(self, entry: LineEntry, load: ReplicaLoad) -> None:
         request_id = entry.item.request_id
-        if entry.place in self._line or entry.late:
-            was_late = entry.late
-            if was_late:
-                self._late_skips = 0
+        if entry.late:
+            self._late_skips = 0
+            self._leave_line(entry)
+        elif entry.place in self._line:
             self._leave_line(entry)
         self._granted += 1
         self._granted_ever += 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.errors import RequestError
 from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
@@ -16,8 +15,7 @@ from penstock.models import RequestClass
 from penstock.values.steps import Relief
 
 
-@dataclass(slots=True)
-class Submission:
+class Submission(NamedTuple):
     """One request as a router puts it in line."""
 
     item: SimRequest

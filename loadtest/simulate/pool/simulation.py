@@ -31,7 +31,7 @@ from loadtest.simulate.pool.relief import ReliefOrders, Relieving
 from loadtest.simulate.pool.traffic import Router, SimPool, Traffic
 from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
-from loadtest.traces import TraceRequest
+from loadtest.traces import TraceRequest, kinds_of
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
@@ -52,8 +52,9 @@ def only_class(trace: Sequence[TraceRequest], setup: Setup) -> RequestClass | No
     """
     if setup.scripts or setup.routers > 1 or setup.queue_timeout_s or setup.deaths:
         return None
-    classes = {setup.default_class if each.request_class is None else each.request_class for each in trace}
-    tenants = {each.tenant for each in trace}
+    kinds = kinds_of(trace)
+    classes = {setup.default_class if each is None else each for each, _ in kinds}
+    tenants = {tenant for _, tenant in kinds}
     if len(classes) != 1 or len(tenants) != 1 or RequestClass.BATCH in classes:
         return None
     return classes.pop()
@@ -134,14 +135,17 @@ class Simulation:
         """Serve the whole trace."""
         self.begin()
         traffic, total = self._traffic, len(self._trace)
-        every, told = max(1, total // 200), 0
-        step, outcomes = self._loop.step, traffic.outcomes
-        while len(outcomes) < total and not (traffic.coming is None and self._stuck()):
+        every = max(1, total // 200)
+        tell_at = total + 1 if self._progress is None else every
+        step, routers = self._loop.step, traffic.routers
+        while traffic.ended < total and not (traffic.coming is None and self._stuck()):
             step()
-            traffic.answer_bells()
-            if self._progress is not None and len(outcomes) >= told + every:
-                told = len(outcomes)
-                self._progress(told)
+            for router in routers:
+                if router.rung:
+                    traffic.answer_bell(router)
+            if traffic.ended >= tell_at and self._progress is not None:
+                self._progress(traffic.ended)
+                tell_at = traffic.ended + every
         return self.result()
 
     def begin(self) -> None:
@@ -152,12 +156,12 @@ class Simulation:
     @property
     def over(self) -> bool:
         """Whether all requests have ended, or none will any more."""
-        return len(self._traffic.outcomes) >= len(self._trace) or (self._traffic.coming is None and self._stuck())
+        return self._traffic.ended >= len(self._trace) or (self._traffic.coming is None and self._stuck())
 
     @property
     def ended(self) -> int:
         """Number of requests that have ended."""
-        return len(self._traffic.outcomes)
+        return self._traffic.ended
 
     @property
     def next_at(self) -> float:

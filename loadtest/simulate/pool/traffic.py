@@ -15,7 +15,7 @@ from loadtest.simulate.pool.outcome import Outcome, Outcomes, RequestEnd, comple
 from loadtest.simulate.pool.queues import SimQueue, Submission
 from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
-from loadtest.traces import TraceRequest
+from loadtest.traces import TraceRequest, kinds_of
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
@@ -93,6 +93,8 @@ class Traffic:
         self.routers = pool.routers
         self._by_name = {router.name: router for router in pool.routers}
         self._point = point
+        self._default = setup.default_class
+        self._late_slo = ClassSlo(setup.slo.ttft_s)
         self._context = context
         self._random = rnd
         self._drained = drained
@@ -103,7 +105,11 @@ class Traffic:
         """Requests that came and have not ended."""
         self.coming: TraceRequest | None = None
         self.outcomes = Outcomes()
-        self.yields = any(self._class(request) is RequestClass.BATCH for request in trace)
+        self.ended = 0
+        """Number of outcomes."""
+        self.yields = any(
+            (self._default if each is None else each) is RequestClass.BATCH for each, _ in kinds_of(trace)
+        )
         """Whether the trace has batch work, which can be preempted."""
         self.busy_at = 0.0
         """Time of the last arrival, start or end."""
@@ -114,11 +120,15 @@ class Traffic:
         return self.coming.arrival_s if self.coming is not None and not self._items else None
 
     def answer_bells(self) -> None:
-        """Read the mail of routers that were rung."""
+        """Read the mail of all routers that were rung."""
         for router in self.routers:
             if router.rung:
-                router.rung = False
-                self.read(router, self._queue.collect(router.name))
+                self.answer_bell(router)
+
+    def answer_bell(self, router: Router) -> None:
+        """Read the mail of a router that was rung."""
+        router.rung = False
+        self.read(router, self._queue.collect(router.name))
 
     def give_up(self) -> None:
         """Count all requests that have not ended as unfinished."""
@@ -144,10 +154,10 @@ class Traffic:
         if request.prompt_tokens + request.output_tokens > self._context:
             self._outcome(self._lost(item, RequestEnd.REJECTED))
             return
-        self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
+        request_class = self._class(request)
+        self._watch.arrived(self._loop.now, request_class, request.prompt_tokens)
         expected = min(self._setup.expected_output_tokens, self._context - request.prompt_tokens)
         kv_tokens = request.prompt_tokens + expected
-        request_class = self._class(request)
         answer = self._queue.submit(
             router.name,
             Submission(
@@ -165,17 +175,17 @@ class Traffic:
             self._outcome(self._lost(item, RequestEnd.REJECTED))
             return
         self._items[item.request_id] = item
-        self._watch.waits(item, request_class)
         grant, ahead = answer
         if grant is not None:
             self._granted(router, grant)
         else:
+            self._watch.waits(item, request_class)
             self._check_in_time(router, item, request_class, ahead)
 
     def _late_after_ms(self, router: Router, request_class: RequestClass) -> int:
-        if not self._setup.late_last or request_class is not self._setup.default_class:
+        if not self._setup.late_last or request_class is not self._default:
             return 0
-        after_s = late_after_s(ClassSlo(self._setup.slo.ttft_s), router.estimate.first_token_s)
+        after_s = late_after_s(self._late_slo, router.estimate.first_token_s)
         return 0 if after_s is None else max(1, int(1000 * after_s))
 
     def _check_in_time(self, router: Router, item: SimRequest, request_class: RequestClass, ahead: int) -> None:
@@ -201,7 +211,7 @@ class Traffic:
         return preferred
 
     def _class(self, request: TraceRequest) -> RequestClass:
-        return self._setup.default_class if request.request_class is None else request.request_class
+        return self._default if request.request_class is None else request.request_class
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -233,6 +243,7 @@ class Traffic:
             return
         member = self._fleet.members.get(grant.replica_id)
         if member is None:
+            self._watch.waits(item, self._class(item.request))
             self._take(router, self._queue.refuse(router.name, grant))
             return
         item.attempt = grant.attempt
@@ -262,14 +273,14 @@ class Traffic:
         """Plan a replica's steps, and schedule their end."""
         replica = member.replica
         replica.begin(self._loop.now)
-        if replica.ends_at is not None and replica.ends_at != member.due_at:
-            member.due_at = replica.ends_at
-            self._loop.at(replica.ends_at, self._steps_over, (member, replica.ends_at))
+        ends_at = replica.ends_at
+        if ends_at is not None and ends_at != member.due_at:
+            member.due_at = ends_at
+            self._loop.at(ends_at, self._steps_over, member)
 
-    def _steps_over(self, due: tuple[Member, float]) -> None:
-        member, at = due
+    def _steps_over(self, member: Member) -> None:
         replica = member.replica
-        if replica.ends_at != at:
+        if replica.ends_at != self._loop.now:
             # The plan was cut, and this is the end of the old one.
             return
         member.due_at = None
@@ -280,21 +291,23 @@ class Traffic:
             self.again(item)
         for item in end.finished:
             self._finish(item)
-        if replica.state is ReplicaState.DRAINING and not replica.running:
+        if replica.running:
+            self.drive(member)
+        elif replica.state is ReplicaState.DRAINING:
             self._drained(member)
         else:
             member.fall_asleep(self._loop.now)
-            self.drive(member)
 
     def _finish(self, item: SimRequest) -> None:
         router, request = self._by_name[item.router], item.request
+        now = self._loop.now
         self._take(router, self._queue.release(router.name, item, request.output_tokens))
-        outcome = completed(item, self._class(request), self._loop.now, self._setup)
-        self._watch.ended(self._loop.now, outcome)
+        outcome = completed(item, self._class(request), now, self._setup)
+        self._watch.ended(now, outcome)
         first_at = item.first_token_at
         if first_at is not None and first_at >= item.started_at:
             fresh = max(0, request.prompt_tokens - item.cached_tokens)
-            router.estimate.ran(fresh, request.output_tokens, first_at - item.started_at, self._loop.now - first_at)
+            router.estimate.ran(fresh, request.output_tokens, first_at - item.started_at, now - first_at)
         self._end(item, outcome)
 
     def again(self, item: SimRequest) -> None:
@@ -312,6 +325,7 @@ class Traffic:
     def _outcome(self, outcome: Outcome) -> None:
         self.busy_at = self._loop.now
         self.outcomes.append(outcome)
+        self.ended += 1
 
     def _lost(self, item: SimRequest, end: RequestEnd) -> Outcome:
         request = item.request
