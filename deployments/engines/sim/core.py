@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from deployments.engines.limits import clamp_sequences, clamp_tokens
 from deployments.engines.sim.kv import KvBlocks, KvHold
+from deployments.engines.sim.turn import StepResult, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +49,6 @@ class _Entry:
     @property
     def missing(self) -> int:
         return self.prompt_tokens + self.produced - self.computed
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """Work of one step."""
-
-    scheduled: tuple[str, ...]
-    """Sequences in the step."""
-    admitted: tuple[str, ...]
-    """Sequences of the step that were waiting before."""
-    produced: tuple[str, ...]
-    """Sequences of the step that get a token. The others continue their prefill."""
-    preempted: tuple[str, ...]
-    """Sequences that lost their KV entries and wait again."""
-    tokens: int
-    """Tokens computed."""
-    kv_tokens: int
-    """Context tokens read."""
-
-
-class Turn(NamedTuple):
-    """Work of one step, without the names of the sequences that only decode."""
-
-    decoded: int
-    """Number of sequences that decoded before and get a token."""
-    filled: tuple[str, ...]
-    """Sequences with a part of their prefill in the step."""
-    admitted: tuple[str, ...]
-    """Sequences of `filled` that were waiting before."""
-    prefilled: tuple[str, ...]
-    """Sequences of `filled` whose prefill ends; they get a token."""
-    preempted: tuple[str, ...]
-    """Sequences that lost their KV entries and wait again."""
-    starved: tuple[str, ...]
-    """Decoding sequences that get no token, because the largest budget is smaller than the batch."""
-    tokens: int
-    """Tokens computed."""
-    kv_tokens: int
-    """Context tokens read."""
 
 
 class BatchCore:
@@ -130,6 +91,10 @@ class BatchCore:
     def waiting(self) -> int:
         """Sequences without a place in the batch."""
         return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not self._entries
 
     @property
     def kv_usage(self) -> float:

@@ -17,12 +17,13 @@ from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.doze import Doze
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.adapters import SimAdapters
-from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
+from deployments.engines.sim.core import BatchCore, CoreLimits
 from deployments.engines.sim.identity import identify, task_of
 from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
+from deployments.engines.sim.turn import StepResult
 from deployments.engines.sim.vectors import sim_features
 from penstock.models import (
     FinishReason,

@@ -173,9 +173,9 @@ class SimReplica:
 
     def begin(self, now: float) -> None:
         """Plan the next steps unless some are planned. `ends_at` is their end."""
-        if self.ends_at is not None or not self.running:
-            return
         core = self._core
+        if self.ends_at is not None or core.idle:
+            return
         steps = core.steady_turns(self._until_an_end())
         if steps:
             self._seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
