@@ -172,8 +172,15 @@ class OutputLog:
 
     def parse(self) -> None:
         """Parse the entries that were not parsed yet, and make them one."""
-        if self._output is not None and len(self.pieces) < len(self.entries):
-            self._parse(self._output, last=False)
+        output, pieces, entries = self._output, self.pieces, self.entries
+        if output is None or (news := len(entries) - len(pieces)) <= 0:
+            return
+        if news > 1:
+            self._parse(output, last=False)
+            return
+        # Nearly every call.
+        entry = entries[-1]
+        pieces.append(output.feed(entry[1], entry[2]))
 
     def _parse(self, output: ParsedOutput, *, last: bool) -> None:
         done = len(self.pieces)

@@ -50,7 +50,7 @@ class ParsedOutput:
     def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
         """Take new output and return what it adds; None for nothing. `last`: nothing follows."""
         piece = self._parser.feed(token_ids, text, last=last)
-        if piece is not None and (piece.tool_calls or piece.reasoning):
+        if piece is not None and (piece.tool_calls or (piece.reasoning and self._parsing.without_reasoning)):
             piece = self._in_order(piece)
         return piece
 

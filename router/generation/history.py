@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from penstock.internal.v1 import replica_pb2 as pb
 from router.generation.parsed import ParsedHistory, joined
+from router.links.receiver import Parsed
 
 _DELTAS = 16
 """Deltas that are packed together. One by one would cost more; until then a delta takes some 210 bytes."""
@@ -33,7 +34,7 @@ class History:
         """Deltas that are not in the above yet."""
         self._parsed = ParsedHistory() if parsed else None
 
-    def add(self, token_ids: Sequence[int], text: str, parsed: pb.DeltaParsed | None = None) -> None:
+    def add(self, token_ids: Sequence[int], text: str, parsed: Parsed = None) -> None:
         """Append a delta; its ids must not change any more."""
         if self._parsed is not None:
             self._parsed.add(parsed)
@@ -97,10 +98,17 @@ class History:
         before: list[pb.DeltaParsed | None] = []
         behind: list[pb.DeltaParsed | None] = []
         have = 0
-        for more_tokens, piece in zip(self._tokens, self._parsed.pieces() if self._parsed else (), strict=False):
+        pieces = self._parsed.pieces(self._delta_texts()) if self._parsed is not None else ()
+        for more_tokens, piece in zip(self._tokens, pieces, strict=False):
             (before if have < tokens else behind).append(piece)
             have += more_tokens
         return joined(before), joined(behind)
+
+    def _delta_texts(self) -> Iterator[str]:
+        text, at = self.text, 0
+        for size in self._characters:
+            yield text[at : at + size]
+            at += size
 
     def record(self, model_digest: str) -> pb.ResumeRecord:
         """Describe what has been delivered, and which weights it came from."""

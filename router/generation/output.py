@@ -12,6 +12,7 @@ from router.generation.history import History
 from router.generation.logprobs import PromptLogprobs, add_texts
 from router.generation.parsed import NOTHING, add_to, joined
 from router.generation.unread import Dropped, Unread
+from router.links.receiver import AS_TEXT, Parsed
 
 NO_END = "must be the end of a delta, got {}"
 """Complaint about the offset of a client that resumes."""
@@ -79,15 +80,15 @@ class Output:
         token_ids: Sequence[int],
         text: str,
         logprobs: Sequence[types.PositionLogprobs],
-        parsed: pb.DeltaParsed | None = None,
+        parsed: Parsed = None,
         *,
         plain: bool,
     ) -> bool:
         """Append a delta; returns whether it is pending. `plain`: nothing else has to leave before it."""
         offset = self.tokens
         self.history.add(token_ids, text, parsed)
-        if self._parsed and parsed is None:
-            parsed = NOTHING
+        if self._parsed:
+            parsed = NOTHING if parsed is None else None if parsed is AS_TEXT else parsed
         self.tokens = offset + len(token_ids)
         through = self.through
         alone = plain and not logprobs and not self._unread and not self.prompt

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Iterator
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.links.receiver import AS_TEXT, Parsed
+
+_AS_TEXT = 0xFFFF_FFFF
+"""Size of a piece that is the text of its delta."""
 
 NOTHING = pb.DeltaParsed()
 """Piece of a delta whose tokens gave no output yet."""
@@ -38,7 +42,9 @@ def add_to(delta: api.Delta, parsed: pb.DeltaParsed) -> None:
 
 
 class ParsedHistory:
-    """Parsed pieces of a choice, one for each delta, as bytes: some ten beside the text for each piece."""
+    """Parsed pieces of a choice, one for each delta: four bytes, and some ten beside its text where it is not the text
+    of the delta.
+    """
 
     __slots__ = ("_bytes", "_sizes")
 
@@ -46,17 +52,24 @@ class ParsedHistory:
         self._bytes = bytearray()
         self._sizes = array("I")
 
-    def add(self, piece: pb.DeltaParsed | None) -> None:
+    def add(self, piece: Parsed) -> None:
         """Append the piece of the next delta; None where it has none."""
+        if piece is AS_TEXT:
+            # Nearly every call.
+            self._sizes.append(_AS_TEXT)
+            return
         data = b"" if piece is None else piece.SerializeToString()
         self._bytes += data
         self._sizes.append(len(data))
 
-    def pieces(self) -> Iterator[pb.DeltaParsed | None]:
-        """Yield the piece of each delta."""
+    def pieces(self, texts: Iterable[str]) -> Iterator[pb.DeltaParsed | None]:
+        """Yield the piece of each delta, given their texts."""
         at = 0
         data = bytes(self._bytes)
-        for size in self._sizes:
+        for size, text in zip(self._sizes, texts, strict=True):
+            if size == _AS_TEXT:
+                yield pb.DeltaParsed(text=text)
+                continue
             yield pb.DeltaParsed.FromString(data[at : at + size]) if size else None
             at += size
 

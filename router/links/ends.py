@@ -38,7 +38,7 @@ class LinkEnds:
 
     def hello(self, claim: LinkClaim | None = None) -> pb.LinkRequest:
         """Return the first message; without a claim where metadata have it."""
-        hello = pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self.router_id)
+        hello = pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self.router_id, reads_text_deltas=True)
         if claim is not None:
             hello.nonce, hello.proof, hello.ping_ms = claim.nonce, claim.proof, min(int(self.ping_s * 1000), _MOST_MS)
         return pb.LinkRequest(commands=[pb.LinkCommand(hello=hello)])

@@ -11,6 +11,8 @@ from router.links.failure import Failure
 
 Parsed = pb.DeltaParsed | None
 """Parsed output of a delta; None where the output is not parsed, or the delta adds nothing to it."""
+AS_TEXT = pb.DeltaParsed()
+"""Parsed output of a delta that gives its text as it is. It is this object itself, which nobody changes."""
 
 
 class Receiver(Protocol):

@@ -11,7 +11,7 @@ from functools import partial
 from penstock.internal.v1 import replica_pb2 as pb
 from router.links.failure import Failure
 from router.links.outbox import Outbox
-from router.links.receiver import Receiver
+from router.links.receiver import AS_TEXT, Receiver
 from router.links.safeguards import LinkSafeguards
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,9 @@ class Sinks:
         """Hand over new output; `now` is in monotonic seconds. Output without a sink is counted as orphaned."""
         tokens = list(frame.token_ids)
         logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
-        parsed = {item.delta: item for item in frame.parsed} if frame.parsed else None
+        parsed = {item.delta: item for item in frame.parsed} if frame.parsed else {}
+        if frame.text_deltas:
+            parsed.update(dict.fromkeys(frame.text_deltas, AS_TEXT))
         at = 0
         columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
         for index, (sink, offset, count, text) in enumerate(columns):
@@ -102,7 +104,7 @@ class Sinks:
                 item.offset = offset + count
                 item.begun = True
                 positions = logprobs.get(index, ()) if logprobs is not None else ()
-                piece = parsed.get(index) if parsed is not None else None
+                piece = parsed.get(index) if parsed else None
                 try:
                     item.receiver.on_delta(offset, tokens[at:end], text, positions, piece)
                 except Exception:  # noqa: BLE001 - as in _tell, which would cost a call per token

@@ -174,7 +174,13 @@ class FormerServicer(pb_grpc.ReplicaServiceServicer):
             await _abort(context, welcome.reason, welcome.detail)
             return
         wire = _CallWire(context)
-        session = LinkSession(self._side.table, router_id, wire, self._side.questions.tokenizer_digest)
+        session = LinkSession(
+            self._side.table,
+            router_id,
+            wire,
+            self._side.questions.tokenizer_digest,
+            reads_text_deltas=hello is not None and hello.reads_text_deltas,
+        )
         wire.session = session
         wire.write(pb.LinkResponse(welcome=welcome))
         try:

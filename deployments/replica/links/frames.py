@@ -28,8 +28,11 @@ many, in which its other streams wait.
 _BYTES_PER_TOKEN = 64
 
 
-def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet) -> list[OutputLog]:
+def fill_frame(
+    frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet, *, text_deltas: bool = True
+) -> list[OutputLog]:
     """Append the new output of each log to the frame and move the logs' cursors. Entries of one log become one delta.
+    `text_deltas`: whether the router reads them.
 
     Return the logs that did not fit completely. They stay dirty.
     """
@@ -76,8 +79,8 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             offsets.append(news[0][0])
             counts.append(len(tokens) - before)
             texts.append("".join([entry[2] for entry in news]))
-        if log.parsed:
-            _add_parsed(frame, len(sinks) - 1, log.pieces[cursor : log.cursor])
+        if log.parsed and log.cursor > cursor:
+            _add_parsed(frame, len(sinks) - 1, texts[-1], log.pieces[cursor : log.cursor], text_deltas=text_deltas)
         if log.cursor < count:
             left.append(log)
             continue
@@ -139,8 +142,16 @@ def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[
         item.positions.extend(map(logprobs_to_wire, group))
 
 
-def _add_parsed(frame: pb.LinkResponse, delta: int, pieces: Sequence[ParsedDelta | None]) -> None:
-    if (piece := joined(pieces)) is not None:
+def _add_parsed(
+    frame: pb.LinkResponse, delta: int, text: str, pieces: Sequence[ParsedDelta | None], *, text_deltas: bool
+) -> None:
+    piece = pieces[0] if len(pieces) == 1 else joined(pieces)
+    if piece is None:
+        return
+    if text_deltas and piece.text == text and not piece.reasoning and not piece.tool_calls:
+        # Nearly every piece.
+        frame.text_deltas.append(delta)
+    else:
         frame.parsed.append(parsed_to_wire(delta, piece))
 
 

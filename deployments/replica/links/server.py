@@ -110,6 +110,7 @@ class RouterConnection(FrameProtocol):
         self._server = server
         self._side = server.side
         self._router_id = ""
+        self._reads_text_deltas = False
         """Id of the router; empty until it was welcomed."""
         self._session: LinkSession | None = None
         self._answer: asyncio.Task[None] | None = None
@@ -199,6 +200,7 @@ class RouterConnection(FrameProtocol):
             self._reject(answer)
             return
         self._router_id, self.most = hello.router_id, MAX_FRAME
+        self._reads_text_deltas = hello.reads_text_deltas
         self._most_silent = max(int(SILENCE_S / LOOK_S), int(3 * hello.ping_ms / 1000 / LOOK_S))
         self.write(pb.LinkResponse(welcome=answer))
 
@@ -213,7 +215,9 @@ class RouterConnection(FrameProtocol):
             self._answer = self._server.owner.spawn(self._reply(request.commands[0]), "answer")
         else:
             digest = self._side.questions.tokenizer_digest
-            self._session = LinkSession(self._side.table, self._router_id, self, digest)
+            self._session = LinkSession(
+                self._side.table, self._router_id, self, digest, reads_text_deltas=self._reads_text_deltas
+            )
             self._server.sessions.add(self._session)
             self._session.take(request, size)
 

@@ -52,9 +52,26 @@ class LinkSession:
     While the router reads slowly (`pause`), deltas pile up in the logs and are merged in the next frame.
     """
 
-    def __init__(self, table: AttemptTable, router_id: str, wire: Wire, tokenizer_digest: str = "") -> None:
-        """`tokenizer_digest`: the link refuses starts with ids of another tokenizer. Empty where it is not known."""
+    def __init__(
+        self,
+        table: AttemptTable,
+        router_id: str,
+        wire: Wire,
+        tokenizer_digest: str = "",
+        *,
+        reads_text_deltas: bool = False,
+    ) -> None:
+        """Open a link.
+
+        Args:
+            table: attempts of the replica.
+            router_id: the router's id.
+            wire: what carries the link.
+            tokenizer_digest: the link refuses starts with ids of another tokenizer. Empty where it is not known.
+            reads_text_deltas: what the router's hello says.
+        """
         self._table = table
+        self._reads_text_deltas = reads_text_deltas
         self._router_id = router_id
         self._wire = wire
         self._tokenizer_digest = tokenizer_digest
@@ -128,7 +145,7 @@ class LinkSession:
     def _next_frame(self) -> pb.LinkResponse:
         frame, self._extra = self._extra, pb.LinkResponse()
         dirty, self._dirty = self._dirty, []
-        left = fill_frame(frame, dirty, self)
+        left = fill_frame(frame, dirty, self, text_deltas=self._reads_text_deltas)
         if left:
             self._dirty.extend(left)
             self._touch()

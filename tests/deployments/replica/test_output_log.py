@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -16,7 +17,7 @@ from deployments.replica.links.frames import MAX_FRAME_TOKENS, MAX_PROMPT_LOGPRO
 from deployments.replica.links.session import LinkSession
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
-from penstock.models import FinishReason, PositionLogprobs, TokenLogprob
+from penstock.models import FinishReason, OutputParsing, ParsedDelta, PositionLogprobs, TokenLogprob
 
 
 class Outlet:
@@ -50,6 +51,52 @@ def deltas(frame: pb.LinkResponse) -> list[tuple[int, int, list[int], str]]:
         out.append((sink, offset, tokens[at : at + count], text))
         at += count
     return out
+
+
+class Marks:
+    """Parser to which text in brackets is reasoning."""
+
+    short_call_ids = False
+
+    def feed(self, token_ids: Sequence[int], text: str, *, last: bool = False) -> ParsedDelta | None:
+        if text.startswith("("):
+            return ParsedDelta(reasoning=text[1:-1])
+        return ParsedDelta(text) if text else None
+
+    def reasoning_tokens(self, token_ids: Sequence[int]) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_parsed_output_that_is_its_text_is_not_sent_twice_to_routers_that_know(reads: bool) -> None:
+    outlet, frame = Outlet(), pb.LinkResponse()
+    logs = []
+    for sink, text in enumerate(("a", "(b)", "", "c")):
+        log = OutputLog("r", f"a{sink}", lambda _log, _ended: None, parsing=OutputParsing())
+        log.on_parser(Marks())
+        log.attach(outlet, sink, 0)
+        log.on_tokens([5], text, None)
+        logs.append(log)
+
+    assert not fill_frame(frame, logs, outlet, text_deltas=reads)
+
+    parsed = {each.delta: (each.text, each.reasoning) for each in frame.parsed}
+    whole = {0: ("a", ""), 1: ("", "b"), 3: ("c", "")}
+    assert (({1: ("", "b")}, [0, 3]) if reads else (whole, [])) == (parsed, list(frame.text_deltas))
+
+
+def test_the_end_of_parsed_output_may_come_alone() -> None:
+    outlet = Outlet()
+    log = OutputLog("r", "a", lambda _log, _ended: None, parsing=OutputParsing())
+    log.on_parser(Marks())
+    log.attach(outlet, 1, 0)
+    log.on_tokens([5], "a", None)
+    outlet.frame()
+    log.on_end(SequenceEnd(FinishReason.LENGTH, output_tokens=1))
+
+    frame = outlet.frame()
+
+    assert ([], 1) == (list(frame.sinks), len(frame.ends))
 
 
 def test_one_entry_becomes_one_delta() -> None:

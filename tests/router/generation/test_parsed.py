@@ -9,6 +9,7 @@ from router.generation.history import History
 from router.generation.output import Output
 from router.generation.parsed import join_calls, joined
 from router.inference.idempotency import pack_result, replay
+from router.links.receiver import AS_TEXT
 
 
 def call(index: int, arguments: str = "", name: str = "") -> types.ToolCallDelta:
@@ -74,6 +75,18 @@ def test_a_replica_tells_the_pieces_that_came_before() -> None:
     assert "Hi.  Bye." == output.prefix.text
     before, behind = output.history.parsed_at(3)
     assert ("Hi. ", "So. ", " Bye.") == (before.text, before.reasoning, behind.text)
+
+
+def test_a_delta_that_is_its_text_is_passed_and_remembered_as_text() -> None:
+    output, passed = Output(0, logprobs=False, parsed=True), []
+    output.through = lambda *delta: passed.append(delta) is None
+    for number, piece in enumerate((pb.DeltaParsed(reasoning="So. "), AS_TEXT, None, AS_TEXT)):
+        output.add([number], f"<{number}>", [], piece, plain=True)
+
+    assert [("<1>", None), ("<3>", None)] == [passed[1][2:], passed[3][2:]]
+    for tokens, texts in ((1, ("", "<1><3>")), (2, ("<1>", "<3>")), (4, ("<1><3>", ""))):
+        before, behind = output.history.parsed_at(tokens)
+        assert (*texts, "So. ") == (before.text, behind.text, before.reasoning)
 
 
 def test_raw_text_is_what_another_replica_gets() -> None:

@@ -72,6 +72,11 @@ class HermesPlace:
         found = place._arguments()
         return place if found == sent and (not sent or place._begin_body()) else None
 
+    @property
+    def all_handed_on(self) -> bool:
+        """Whether the parser has handed on all text, and no call has begun."""
+        return self._waits == _TEXT and not self._text
+
     def take(self, text: str) -> str | None:
         """Take one token's text and return what it adds to text or arguments, often nothing; None where the parser must
         see it, which ends this place.

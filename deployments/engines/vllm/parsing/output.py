@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from deployments.engines.pieces import joined
 from deployments.engines.vllm.parsing.hermes import HermesPlace
 from deployments.engines.vllm.parsing.passing import NOTHING, Passing
@@ -69,7 +71,9 @@ class VllmOutputParser:
         try:
             if not last and self._tokens.alone(token_ids):
                 # Nearly every call.
-                return self._take(list(token_ids), text)
+                return self._take(token_ids, text)
+            if last and not token_ids and not text and self._nothing_held():
+                return None
             pieces += [self._take(ids, own) for ids, own in self._tokens.split(token_ids, text, last=last)]
             if last:
                 self._catch_up()
@@ -81,14 +85,27 @@ class VllmOutputParser:
             pieces.append(ParsedDelta(rest) if rest else None)
         return joined(pieces)
 
-    def _take(self, ids: list[int], text: str) -> ParsedDelta | None:
+    def _nothing_held(self) -> bool:
+        """Return whether the parser is known to have handed on all text, so that it has nothing to say at the end."""
+        if self._place is not None:
+            return self._place.all_handed_on
+        return self._markers is not None and not self._reasons and self._parser.tool_parser is None
+
+    def _take(self, ids: Sequence[int], text: str) -> ParsedDelta | None:
         """Take one token with its text."""
-        self._fed.append(text)
         markers, place = self._markers, self._place
         if place is not None:
             if len(ids) == 1 and (found := place.take(text)) is not None:
+                # Nearly every token.
                 self._passed.append((ids[0], text))
-                return self._give(place.index, found, text)
+                if not found:
+                    self._unseen.append(text)
+                    return None
+                self._unseen.clear()
+                self._given.append(found)
+                if place.index < 0:
+                    return ParsedDelta(found)
+                return ParsedDelta(tool_calls=(ToolCallDelta(place.index, arguments=found),))
         elif (
             markers is not None
             and text
@@ -97,31 +114,16 @@ class VllmOutputParser:
             and ids[0] not in self._passing.special
         ):
             self._passed.append((ids[0], text))
-            if self._reasons:
-                self._reasoning.append(text)
-                return ParsedDelta(reasoning=text)
-            self._text.append(text)
-            return ParsedDelta(text)
+            return ParsedDelta(reasoning=text) if self._reasons else ParsedDelta(text)
         self._unseen.append(text)
         self._catch_up()
+        self._fed.append(text)
         piece = self._parse(ids, text, last=False)
         if piece is not None and not self._called:
             self._look_for_passage(piece, text)
         if self._markers is None and self._passing.place is not None:
             self._place = self._passing.place(self._parser)
         return piece
-
-    def _give(self, index: int, found: str, text: str) -> ParsedDelta | None:
-        """Return what a token gave that the parser has not seen."""
-        if not found:
-            self._unseen.append(text)
-            return None
-        self._unseen.clear()
-        self._given.append(found)
-        if index >= 0:
-            return ParsedDelta(tool_calls=(ToolCallDelta(index, arguments=found),))
-        self._text.append(found)
-        return ParsedDelta(found)
 
     def _look_for_passage(self, piece: ParsedDelta, text: str) -> None:
         """Find out whether the parser holds nothing back, and hands on what follows."""
@@ -141,10 +143,17 @@ class VllmOutputParser:
             return
         ids, text = [token for token, _ in self._passed], "".join([text for _, text in self._passed])
         self._passed.clear()
+        self._fed.append(text)
         message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=None, finished=False)
-        wanted: ParsedDelta | None = ParsedDelta(reasoning=text) if self._reasons else ParsedDelta(text)
+        wanted: ParsedDelta | None
         if place is not None:
             wanted = self._given_by(place.index)
+        elif self._reasons:
+            self._reasoning.append(text)
+            wanted = ParsedDelta(reasoning=text)
+        else:
+            self._text.append(text)
+            wanted = ParsedDelta(text)
         if (_piece(message) if message is not None else None) != wanted:
             _LOG.error("parser.passed_otherwise", extra={"parser": type(self._parser).__name__})
 
@@ -153,10 +162,13 @@ class VllmOutputParser:
         self._given.clear()
         if not found:
             return None
-        return ParsedDelta(found) if index < 0 else ParsedDelta(tool_calls=(ToolCallDelta(index, arguments=found),))
+        if index < 0:
+            self._text.append(found)
+            return ParsedDelta(found)
+        return ParsedDelta(tool_calls=(ToolCallDelta(index, arguments=found),))
 
-    def _parse(self, ids: list[int], text: str, *, last: bool) -> ParsedDelta | None:
-        message = self._parser.parse_delta(text, ids, self._request, prompt_token_ids=self._prompt, finished=last)
+    def _parse(self, ids: Sequence[int], text: str, *, last: bool) -> ParsedDelta | None:
+        message = self._parser.parse_delta(text, list(ids), self._request, prompt_token_ids=self._prompt, finished=last)
         self._prompt = None
         if message is None or (piece := _piece(message)) is None:
             return None
@@ -188,16 +200,25 @@ class VllmOutputParser:
 
     def reasoning_tokens(self, token_ids: Sequence[int]) -> int:
         """Count as the parser does. Where it does not count, take the size of the reasoning's text."""
-        if not self._reasoning:
-            return 0
         try:
+            if self._reasons and self._place is None and not self._failed:
+                self._catch_up()
+            if not self._reasoning:
+                return 0
             if counted := int(self._parser.count_reasoning_tokens(token_ids)):
                 return counted
-            tokenizer = self._parser.model_tokenizer
-            return len(tokenizer.encode("".join(self._reasoning), add_special_tokens=False))
+            return _size("".join(self._reasoning), self._parser.model_tokenizer)
         except Exception:  # noqa: BLE001 - as in `feed`
             _LOG.exception("parser.failed", extra={"parser": type(self._parser).__name__})
             return 0
+
+
+def _size(text: str, tokenizer: Any) -> int:
+    """Count the tokens of a text."""
+    if isinstance(fast := getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
+        # Without transformers' layers around it, which take most of the time.
+        return len(fast.encode(text, add_special_tokens=False))
+    return len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _piece(message: Any) -> ParsedDelta | None:

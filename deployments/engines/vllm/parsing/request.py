@@ -20,7 +20,14 @@ def chat_request(parsing: OutputParsing, structured: StructuredOutput | None) ->
 
 
 def grammar_request(parsing: OutputParsing, structured: StructuredOutput | None) -> Any:
-    """Return the same request for the making of a grammar: the engine follows only the schemas of strict tools."""
+    """Return the same request for the making of a grammar: the engine follows only the schemas of strict tools. Its
+    fields may be set anew.
+    """
+    return _grammar_request(parsing, structured).model_copy()
+
+
+@lru_cache(maxsize=_RECENT)
+def _grammar_request(parsing: OutputParsing, structured: StructuredOutput | None) -> Any:
     schemas = {tool: _schema(tool) if tool.strict else _ANY_OBJECT for tool in parsing.tools}
     return _request(parsing, structured, schemas)
 

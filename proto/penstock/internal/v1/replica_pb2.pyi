@@ -206,6 +206,7 @@ class Hello(_message.Message):
     NONCE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     PING_MS_FIELD_NUMBER: _builtins.int
+    READS_TEXT_DELTAS_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Id of the router process. Required."""
     nonce: _builtins.str
@@ -214,6 +215,8 @@ class Hello(_message.Message):
     """Proof that the router knows the cluster secret: HMAC-SHA256 over its id, the replica's id and the nonce."""
     ping_ms: _builtins.int
     """Longest pause between two pings of the router, in milliseconds."""
+    reads_text_deltas: _builtins.bool
+    """Whether the router reads text_deltas. Releases before 0.3 don't."""
     @_builtins.property
     def protocol_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Frame versions that the router speaks, newest first. Required."""
@@ -226,10 +229,11 @@ class Hello(_message.Message):
         nonce: _builtins.str = ...,
         proof: _builtins.bytes = ...,
         ping_ms: _builtins.int = ...,
+        reads_text_deltas: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "ping_ms", b"ping_ms", "proof", b"proof", "protocol_versions", b"protocol_versions", "router_id", b"router_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "ping_ms", b"ping_ms", "proof", b"proof", "protocol_versions", b"protocol_versions", "reads_text_deltas", b"reads_text_deltas", "router_id", b"router_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -679,6 +683,7 @@ class LinkResponse(_message.Message):
     REJECTION_FIELD_NUMBER: _builtins.int
     TOKENIZER_FIELD_NUMBER: _builtins.int
     JUDGEMENT_FIELD_NUMBER: _builtins.int
+    TEXT_DELTAS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Receiver of each delta."""
@@ -751,6 +756,10 @@ class LinkResponse(_message.Message):
     def judgement(self) -> Global___CheckConstraintResponse:
         """Answer to check_constraint."""
 
+    @_builtins.property
+    def text_deltas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Index of each delta whose parsed output is its text. It has no entry in parsed."""
+
     def __init__(
         self,
         *,
@@ -772,10 +781,11 @@ class LinkResponse(_message.Message):
         rejection: Global___Rejection | None = ...,
         tokenizer: Global___GetTokenizerResponse | None = ...,
         judgement: Global___CheckConstraintResponse | None = ...,
+        text_deltas: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pong", b"pong", "rejection", b"rejection", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "text_deltas", b"text_deltas", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
