@@ -15,6 +15,7 @@ from cluster.trust.tls import TlsFiles
 from router.admin.servicer import AdminServicer
 from router.call_context import MAX_HEADER_BYTES
 from router.embeddings.servicer import EmbeddingServicer
+from router.http.announced.routes import AnnouncedRoutes
 from router.http.anthropic.routes import MessagesRoutes
 from router.http.calls import Calls, name_answer
 from router.http.completions.routes import CompletionRoutes
@@ -103,6 +104,7 @@ class HttpServer:
         CallerRoutes(calls, services.admin).add_to(app)
         AdapterRoutes(calls, services.admin).add_to(app)
         RegistryRoutes(calls, services.admin).add_to(app)
+        AnnouncedRoutes(calls, services.admin).add_to(app)
         TokenizerRoutes(calls).add_to(app)
         MessagesRoutes(calls).add_to(app)
         self._files = FileRoutes(calls, services.jobs, settings)

@@ -12,8 +12,9 @@ _FILES = ("Files and batches", "Work without a person waiting for it.")
 _MODELS = ("Models", "What the cluster serves.")
 _VECTORS = ("Embeddings", "Vectors, scores and classes of texts.")
 _REGISTRY = ("Registry", "Tenants, keys, adapters and aliases, which change while the cluster runs.")
+_ANNOUNCED = ("Announced load", "Load that a tenant will send, so that replicas are there before it comes.")
 _OTHER = ("Server", "State of the router; no key is needed.")
-_TAGS = (_GENERATION, _VECTORS, _MODELS, _FILES, _REGISTRY, _OTHER)
+_TAGS = (_GENERATION, _VECTORS, _MODELS, _FILES, _ANNOUNCED, _REGISTRY, _OTHER)
 
 _HEADERS = (
     ("Idempotency-Key", "Name of the request. The same request under the same name joins the one that runs."),
@@ -56,6 +57,9 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/whoami", "get", _MODELS, "Tell the caller who it is and what it may use", "", "Caller"),
     ("/v1/load_lora_adapter", "post", _MODELS, "Load a LoRA adapter on every replica", "LoadAdapter", ""),
     ("/v1/unload_lora_adapter", "post", _MODELS, "Unload a LoRA adapter everywhere", "UnloadAdapter", ""),
+    ("/v1/announcements", "get", _ANNOUNCED, "List what is announced", "", "Announcements"),
+    ("/v1/announcements", "post", _ANNOUNCED, "Announce load", "NewAnnouncement", "Announcement"),
+    ("/v1/announcements/{announcement}", "delete", _ANNOUNCED, "Withdraw an announcement", "", "Object"),
     ("/v1/registry", "get", _REGISTRY, "List all entries", "", "RegistryPage"),
     ("/v1/registry", "post", _REGISTRY, "Make several changes, all or none", "RegistryEdits", "RegistryResult"),
     ("/v1/registry/history", "get", _REGISTRY, "List changes, newest first", "", "Page"),
@@ -82,12 +86,22 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/openapi.json", "get", _OTHER, "Return this document", "", "Object"),
     ("/docs", "get", _OTHER, "Show a page to try the API", "", ""),
 )
+_OF_TENANTS = {("/v1/announcements", "get"), ("/v1/announcements/{announcement}", "delete")}
+_ALL_TENANTS = {("/v1/announcements", "get")}
 _LISTS = {("/v1/registry", "get"), ("/v1/registry/{kind}", "get")}
 _HISTORY = {("/v1/registry/history", "get")}
 _CONDITIONAL = {("/v1/registry/{kind}/{name}", "put"), ("/v1/registry/{kind}/{name}", "delete")}
 _EDITS = {("/v1/registry", "post"), *_CONDITIONAL}
 # Name, type, meaning, operations.
 _QUERIES: tuple[tuple[str, str, str, set[tuple[str, str]]], ...] = (
+    ("model", "string", "Name of the model; by default the only one.", _OF_TENANTS),
+    ("tenant", "string", "Tenant whose announcements are meant; by default the caller's own.", _OF_TENANTS),
+    (
+        "all_tenants",
+        "boolean",
+        "Whether those of all tenants are listed. For operators.",
+        {("/v1/announcements", "get")},
+    ),
     ("limit", "integer", "Most of them to return.", _LISTS | _HISTORY),
     ("after", "string", "`last_id` of the page before.", _LISTS),
     ("hashes", "boolean", "Whether the hashes of keys are returned, for a backup. For admins.", _LISTS),

@@ -79,7 +79,7 @@ class RegistryRoutes:
             name=name,
             limit=_count(query, "limit"),
             after=query.get("after", ""),
-            hashes=_flag(query, "hashes"),
+            hashes=read_flag(query, "hashes"),
         )
         return await self._admin.ListRegistry(asked, context, caller)
 
@@ -158,7 +158,7 @@ class RegistryRoutes:
             asked.overlap.CopyFrom(duration_to_wire(overlap_s))
         for name in _MOMENTS:
             if text := body.text(name):
-                getattr(asked, name).CopyFrom(_moment(body, name, text))
+                getattr(asked, name).CopyFrom(read_moment(body, name, text))
         body.leftovers()
         made = await self._admin.CreateKey(asked, context, caller)
         found = {"object": "registry.key", "id": made.id, "key": made.key, "behind": list(made.behind)}
@@ -183,7 +183,7 @@ def _edit(request: web.Request, expected_version: int | None) -> api.RegistryEdi
         kind=_kind(request),
         name=request.match_info["name"],
         expected_version=expected_version,
-        end_streams=_flag(request.query, "end_streams"),
+        end_streams=read_flag(request.query, "end_streams"),
     )
 
 
@@ -213,7 +213,7 @@ def _fill(edit: api.RegistryEdit, value: Mapping[str, Any], place: str) -> None:
 
 
 def _asked(edits: Sequence[api.RegistryEdit], query: Mapping[str, str]) -> api.EditRegistryRequest:
-    asked = api.EditRegistryRequest(edits=edits, dry_run=_flag(query, "dry_run"), force=_flag(query, "force"))
+    asked = api.EditRegistryRequest(edits=edits, dry_run=read_flag(query, "dry_run"), force=read_flag(query, "force"))
     if text := query.get("wait", ""):
         asked.wait.CopyFrom(_seconds(text))
     return asked
@@ -244,7 +244,7 @@ def _expected(request: web.Request) -> int | None:
     return int(found[1])
 
 
-def _flag(query: Mapping[str, str], name: str) -> bool:
+def read_flag(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "").lower()
     if text not in ("", "0", "1", "false", "true"):
         raise BodyError(name, f"must be true or false, got {shown(text)}")
@@ -267,7 +267,7 @@ def _texts(fields: Fields, name: str) -> list[str]:
     return found
 
 
-def _moment(fields: Fields, name: str, text: str) -> Timestamp:
+def read_moment(fields: Fields, name: str, text: str) -> Timestamp:
     found = Timestamp()
     try:
         moment = datetime.datetime.fromisoformat(text)

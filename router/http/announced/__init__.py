@@ -1,0 +1,1 @@
+"""Announced load over HTTP."""
