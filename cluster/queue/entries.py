@@ -334,10 +334,11 @@ class CostLine:
     end that was counted as lost was settled in a later hour."""
     running: GpuTime
     """Use by attempts that had not ended, less that of the hours before. Negative where more ended than began."""
+    standby: GpuTime
     charged: float
     """Charges to tenants, by the pool's prices."""
 
     @property
     def parts(self) -> tuple[GpuTime, ...]:
         """Kinds that add up to `total`."""
-        return (self.requests, self.starting, self.idle, self.draining, self.lost, self.running)
+        return (self.requests, self.starting, self.idle, self.draining, self.lost, self.running, self.standby)

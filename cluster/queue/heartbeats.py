@@ -102,6 +102,8 @@ class ReplicaTimes:
     """Use by attempts that have ended, whether or not a router took their end."""
     running: float = 0.0
     """Use so far by attempts that run."""
+    standby: float = 0.0
+    """Time without an engine step, while it stood by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Replica:
             lambda: (table.interactive, table.interactive_started),
             generates=identity.model.task is ModelTask.GENERATE,
         )
-        standby = Standby(self._engine, identity, table, self._report_now, self._give_up)
+        standby = Standby(self._engine, identity, table, self._report_now, self._give_up, account=self._account)
         metrics.watch(table, governor, standby)
         return _Running(
             identity, table, governor, standby, PoolOrders(plan.pool_settings, self._account, governor, standby)

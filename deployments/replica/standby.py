@@ -16,6 +16,7 @@ from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
+from deployments.replica.time_account import TimeAccount
 from penstock.models import ReplicaState
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Standby:
         identity: of the engine.
         table: attempts of the replica.
         tell: sends a heartbeat now.
+        account: of the replica's time.
         on_death: called with the reason when the engine failed to sleep or to wake. The replica is of no use then.
     """
 
@@ -47,12 +49,15 @@ class Standby:
         table: AttemptTable,
         tell: Callable[[], None],
         on_death: Callable[[EngineDeadError], None],
+        *,
+        account: TimeAccount,
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._table = table
         self._tell = tell
         self._on_death = on_death
+        self._account = account
         self.ordered = False
         """Whether the order in force is to stand by."""
         self._ordered_at = 0.0
@@ -108,6 +113,7 @@ class Standby:
     async def _rest(self) -> None:
         """Stand by until the order ends."""
         self.resting = True
+        self._account.stand_by(time.monotonic(), self._engine.stats())
         self._tell()
         _LOG.info("standby.begins")
         sure = self.replies + _REPLIES
@@ -131,6 +137,7 @@ class Standby:
             self._table.draining = self._ended
             self.wake_s = time.monotonic() - began
         self.resting = False
+        self._account.serve(time.monotonic(), self._engine.stats())
         self._tell()
         _LOG.info("standby.ends", extra={"seconds": round(time.monotonic() - began, 3)})
 

@@ -21,8 +21,8 @@ REPORT_S = 5.0
 class TimeAccount:
     """Account from a replica's first moment to its last. Pure.
 
-    `idle` and `draining` are measured: wall time without an engine step. `ended` and `running` are what the engine
-    charged its sequences. The two are independent, so that their sum shows whether the charges are right.
+    `idle`, `standby` and `draining` are measured: wall time without an engine step. `ended` and `running` are what the
+    engine charged its sequences. The two are independent, so that their sum shows whether the charges are right.
     """
 
     def __init__(self, born_at: float, gpus: int, price_per_gpu_s: float) -> None:
@@ -36,6 +36,9 @@ class TimeAccount:
         self._warm_up_gpu_s = 0.0
         self._idle_before_drain: float | None = None
         """Spare time when the drain began, in seconds; None before."""
+        self._stood: tuple[float, float | None] = 0.0, None
+        """Spare time of standbys that are over, and the spare time when the present one began; None outside of one. One
+        value, because other threads read the account."""
 
     def ready(self, now: float, stats: EngineStats) -> None:
         """Note that the start is over."""
@@ -43,8 +46,24 @@ class TimeAccount:
 
     def drain(self, now: float, stats: EngineStats) -> None:
         """Note that the replica takes no new work any more. Later calls change nothing."""
+        self.serve(now, stats)
         if self._idle_before_drain is None and self._ready_at is not None:
             self._idle_before_drain = self._spare(now, self._ready_at, stats)
+
+    def stand_by(self, now: float, stats: EngineStats) -> None:
+        """Note that the replica stands by. What it still runs counts as before."""
+        over, began = self._stood
+        if began is None and self._ready_at is not None and self._idle_before_drain is None:
+            self._stood = over, self._spare(now, self._ready_at, stats)
+
+    def serve(self, now: float, stats: EngineStats) -> None:
+        """Note that the replica stands by no more. Later calls change nothing."""
+        if self._ready_at is not None:
+            self._stood = self._standby(self._spare(now, self._ready_at, stats)), None
+
+    def _standby(self, spare: float) -> float:
+        over, began = self._stood
+        return over if began is None else over + max(0.0, spare - began)
 
     def read(self, now: float, stats: EngineStats) -> ReplicaTimes:
         """Return the account up to now."""
@@ -53,16 +72,18 @@ class TimeAccount:
         if ready_at is None:
             return ReplicaTimes(gpus, self.price_per_gpu_s, total=total, starting=total)
         spare = self._spare(now, ready_at, stats)
-        idle = spare if self._idle_before_drain is None else min(spare, self._idle_before_drain)
+        unused = spare if self._idle_before_drain is None else min(spare, self._idle_before_drain)
+        standby = min(unused, self._standby(spare))
         return ReplicaTimes(
             gpus,
             self.price_per_gpu_s,
             total=total,
             starting=(ready_at - self._born_at) * gpus,
-            idle=idle * gpus,
-            draining=(spare - idle) * gpus,
+            idle=(unused - standby) * gpus,
+            draining=(spare - unused) * gpus,
             ended=stats.ended_gpu_s - self._warm_up_gpu_s,
             running=stats.live_gpu_s + stats.open_s * gpus,
+            standby=standby * gpus,
         )
 
     def _spare(self, now: float, ready_at: float, stats: EngineStats) -> float:

@@ -154,6 +154,7 @@ def _cost_line(pool: str, line: CostLine) -> api.CostLine:
         draining=_time(line.draining),
         lost=_time(line.lost),
         running=_time(line.running),
+        standby=_time(line.standby),
         charged=line.charged,
     )
 

@@ -15,9 +15,9 @@ from penstock.values.admin.costs import difference_of
 if TYPE_CHECKING:
     from penstock.client import CostLine, CostReport, GpuTime
 
-_KINDS = ("requests", "running", "idle", "starting", "draining", "lost")
-_COLOURS = ("green", "cyan", "bright_black", "yellow", "magenta", "red")
-_SIGNS = "#=.+~x"
+_KINDS = ("requests", "running", "idle", "standby", "starting", "draining", "lost")
+_COLOURS = ("green", "cyan", "bright_black", "blue", "yellow", "magenta", "red")
+_SIGNS = "#=.:+~x"
 """One for each kind, so that the picture can be read without colours."""
 _BAR = 50
 """Characters of the picture."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from penstock.client import CostLine, UsageLine
 
-UNALLOCATED = ("running", "idle", "starting", "draining", "lost")
+UNALLOCATED = ("running", "idle", "standby", "starting", "draining", "lost")
 """Kinds of accelerator time that belong to no tenant."""
 FOCUS_VERSION = "1.2"
 _DESCRIPTIONS = {
     "running": "Accelerators of requests that had not ended",
     "idle": "Accelerators without work",
+    "standby": "Accelerators of replicas that stand by",
     "starting": "Accelerators of replicas that start",
     "draining": "Accelerators of replicas that end",
     "lost": "Accelerators of work that was lost",

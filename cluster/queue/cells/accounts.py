@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.queue.heartbeats import ReplicaTimes
 
-_KINDS = ("total", "starting", "idle", "draining", "ended", "running")
+_KINDS = ("total", "starting", "idle", "draining", "ended", "running", "standby")
 
 
 @dataclass(slots=True)

@@ -166,7 +166,11 @@ def pack_account(replica_id: str, times: ReplicaTimes, told: ReplicaTimes | None
 
 def _times(times: ReplicaTimes | None) -> tuple[float, ...] | str:
     # The order of the fields is that of M_* in names.lua.
-    return "" if times is None else astuple(times)
+    if times is None:
+        return ""
+    # The last release stored its time of the report as the ninth value, so what is new comes behind it.
+    *known, standby = astuple(times)
+    return (*known, 0, standby)
 
 
 def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
@@ -262,8 +266,9 @@ def read_costs(reply: Sequence[Any]) -> tuple[int, list[CostLine]]:
         numbers = msgpack.unpackb(packed)
         total, *parts = map(GpuTime, numbers[:_KINDS], numbers[_KINDS : 2 * _KINDS])
         requests, starting, idle, draining, lost, running = parts
-        charged = numbers[2 * _KINDS]
-        lines.append(CostLine(hour, total, requests, starting, idle, draining, lost, running, charged))
+        charged, *standby = numbers[2 * _KINDS :]  # a line of the last release has no standbys
+        stood = GpuTime(*(standby or (0.0, 0.0)))
+        lines.append(CostLine(hour, total, requests, starting, idle, draining, lost, running, stood, charged))
     return following, lines
 
 

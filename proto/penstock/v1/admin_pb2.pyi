@@ -1213,6 +1213,7 @@ class CostLine(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     CHARGED_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
     hour: _builtins.str
     """Begin of the hour, such as "2026-01-31T13:00Z", in UTC by the clock of the pool's Redis."""
     pool: _builtins.str
@@ -1249,6 +1250,10 @@ class CostLine(_message.Message):
     def running(self) -> Global___GpuTime:
         """Time of attempts that had not ended, less that of the hours before: negative where more ended than began."""
 
+    @_builtins.property
+    def standby(self) -> Global___GpuTime:
+        """Time without an engine step of replicas that stand by, and of their wake-up."""
+
     def __init__(
         self,
         *,
@@ -1262,10 +1267,11 @@ class CostLine(_message.Message):
         lost: Global___GpuTime | None = ...,
         running: Global___GpuTime | None = ...,
         charged: _builtins.float = ...,
+        standby: Global___GpuTime | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "idle", b"idle", "lost", b"lost", "requests", b"requests", "running", b"running", "starting", b"starting", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "idle", b"idle", "lost", b"lost", "requests", b"requests", "running", b"running", "standby", b"standby", "starting", b"starting", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "draining", b"draining", "hour", b"hour", "idle", b"idle", "lost", b"lost", "pool", b"pool", "requests", b"requests", "running", b"running", "starting", b"starting", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "draining", b"draining", "hour", b"hour", "idle", b"idle", "lost", b"lost", "pool", b"pool", "requests", b"requests", "running", b"running", "standby", b"standby", "starting", b"starting", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

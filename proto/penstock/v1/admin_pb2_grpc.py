@@ -152,7 +152,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetCosts(self, request, context):
-        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, standby, drain and loss. The kinds
         add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

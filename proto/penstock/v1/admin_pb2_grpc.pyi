@@ -46,7 +46,7 @@ class AdminServiceStub:
     has. UNAVAILABLE while a pool's ledger cannot be read.
     """
     GetCosts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetCostsRequest, _admin_pb2.GetCostsResponse]
-    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, standby, drain and loss. The kinds
     add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
     """
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]
@@ -125,7 +125,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     has. UNAVAILABLE while a pool's ledger cannot be read.
     """
     GetCosts: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetCostsRequest, _admin_pb2.GetCostsResponse]  # type: ignore[assignment]
-    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+    """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, standby, drain and loss. The kinds
     add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
     """
     ListDecisions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]  # type: ignore[assignment]
@@ -219,7 +219,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetCostsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetCostsResponse, _abc.Awaitable[_admin_pb2.GetCostsResponse]]:
-        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, drain and loss. The kinds
+        """Report what the replicas' accelerators did, by pool and hour: requests, start, idle time, standby, drain and loss. The kinds
         add up to the replicas' time. For operators. UNAVAILABLE while a pool's ledger cannot be read.
         """
 

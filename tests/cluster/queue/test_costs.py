@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 
 from cluster.models import Windows
@@ -24,6 +25,12 @@ def times(total: float, **kinds: float) -> ReplicaTimes:
     return ReplicaTimes(GPUS, PRICE, total=total, **{"idle": left, **kinds})
 
 
+def cut_to(backend: Backend, key: str, field: str | bytes, length: int) -> None:
+    """Shorten a stored list, to one of the last release."""
+    name = pool_key(POOL, key)
+    backend.ask("HSET", name, field, msgpack.packb(msgpack.unpackb(backend.ask("HGET", name, field))[:length]))
+
+
 async def costs(scene: Scene) -> list[CostLine]:
     return list(await scene.queue.costs(0, 10**7))
 
@@ -35,7 +42,7 @@ async def sums(scene: Scene) -> dict[str, float]:
         assert sum(part.gpu_seconds for part in line.parts) == pytest.approx(line.total.gpu_seconds, abs=1e-6)
         assert sum(part.cost for part in line.parts) == pytest.approx(line.total.cost, abs=1e-6)
         assert line.total.cost == pytest.approx(PRICE * line.total.gpu_seconds)
-    names = ("total", "requests", "starting", "idle", "draining", "lost", "running")
+    names = ("total", "requests", "starting", "idle", "draining", "lost", "running", "standby")
     found = {name: sum(getattr(line, name).gpu_seconds for line in lines) for name in names}
     return {name: round(seconds, 6) for name, seconds in found.items() if abs(seconds) > 1e-6}
 
@@ -239,3 +246,22 @@ async def test_a_long_history_comes_whole_and_in_order(scene: Scene, backend: Ba
     assert 300 == len(hours)
     assert sorted(hours) == hours
     assert hours[10:21] == [line.hour for line in await scene.queue.costs(hours[10], hours[20])]
+
+
+async def test_standby_is_a_kind_of_its_own_beside_lines_and_accounts_of_the_last_release(
+    scene: Scene, backend: Backend
+) -> None:
+    await at_middle_of_an_hour(scene, backend)
+    first = times(100.0, starting=60.0)
+    await scene.beat_replica("r1", times=first)
+    # The last release keeps no ninth number of an account, and no sixteenth of a line.
+    cut_to(backend, "meters", "r1", 9)
+    for line in await costs(scene):
+        cut_to(backend, "ledger", f"{line.hour // 24}\0\0{line.hour}", 15)
+    assert {"total": 100.0, "starting": 60.0, "idle": 40.0} == await sums(scene)
+
+    second = times(130.0, starting=60.0, standby=25.0)
+    await scene.beat_replica("r1", times=second, told=first)
+    assert {"total": 130.0, "starting": 60.0, "idle": 45.0, "standby": 25.0} == await sums(scene)
+    await scene.beat_replica("r1", times=times(140.0, starting=60.0, standby=35.0), told=second)
+    assert {"total": 140.0, "starting": 60.0, "idle": 45.0, "standby": 35.0} == await sums(scene)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
 from deployments.replica.standby import GRACE_S, Standby
+from deployments.replica.time_account import TimeAccount
 from penstock.models import ReplicaState, SamplingParams
 from penstock.values.steps import Relief
 from tests.deployments.replica.test_output_log import Outlet
@@ -34,6 +36,9 @@ from tests.support.stack import SECRET, sim_pool
 from tests.support.waiting import until
 
 POOL = "demo"
+
+CALLS = (lambda: None, lambda error: None)
+"""Heartbeat and death, which nobody looks at."""
 
 
 class Host:
@@ -92,6 +97,21 @@ async def test_a_replica_that_is_named_sleeps_and_wakes_with_a_token(host: Host)
     assert host.engine.stats().steps > steps
     assert (await host.record()).stats["wake_s"] > 0
     assert 1 == host.replica.standby.wakes
+
+
+async def test_the_time_of_a_standby_is_a_kind_of_its_own(host: Host) -> None:
+    async def stood() -> float:
+        return sum(line.standby.gpu_seconds for line in await host.queue.costs(0, 10**7))
+
+    await host.becomes(ReplicaState.READY)
+    assert 0 == await stood()
+    await host.order("r0")
+
+    async def counted() -> bool:
+        return await stood() > 0
+
+    await until(counted)
+    assert 0 < host.replica._account.read(time.monotonic(), host.engine.stats()).standby
 
 
 async def test_another_replicas_order_changes_nothing(host: Host) -> None:
@@ -161,7 +181,7 @@ async def test_an_engine_that_can_not_sleep_stands_by_as_it_is(sleeps: bool, dra
     engine = SimEngine(pool, None)
     identity: EngineIdentity = replace(await engine.start(), sleeps=sleeps)
     table = table_of(engine, identity)
-    one = Standby(engine, identity, table, lambda: None, lambda error: None)
+    one = Standby(engine, identity, table, *CALLS, account=TimeAccount(0.0, 1, 0.0))
     task = asyncio.create_task(one.run())
     for _ in range(5):
         one.hear(True, 0.0)
@@ -181,7 +201,7 @@ async def test_without_an_order_in_force_the_last_one_holds_for_a_while() -> Non
     engine = SimEngine(pool, None)
     identity = await engine.start()
     table = table_of(engine, identity)
-    one = Standby(engine, identity, table, lambda: None, lambda error: None)
+    one = Standby(engine, identity, table, *CALLS, account=TimeAccount(0.0, 1, 0.0))
     one.hear(None, 0.0)
     assert not one.ordered
     one.hear(True, 10.0)
@@ -196,7 +216,9 @@ async def test_a_standby_whose_store_is_away_wakes_by_itself(monkeypatch: pytest
     pool = load_settings(flags={"pools": {POOL: sim_pool()}}, environ={}).pools[POOL]
     engine = SimEngine(pool, None)
     identity = await engine.start()
-    one = Standby(engine, identity, table_of(engine, identity), lambda: None, lambda error: None)
+    one = Standby(
+        engine, identity, table_of(engine, identity), lambda: None, lambda error: None, account=TimeAccount(0.0, 1, 0.0)
+    )
     monkeypatch.setattr(standby, "GRACE_S", 0.05)
     task = asyncio.create_task(one.run())
     one.hear(True, 0.0)

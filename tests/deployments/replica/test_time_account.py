@@ -41,3 +41,34 @@ def test_a_drain_before_the_replica_took_work_is_still_a_start() -> None:
     account = TimeAccount(0.0, GPUS, PRICE)
     account.drain(5.0, stats(0.0))
     assert ReplicaTimes(GPUS, PRICE, total=40.0, starting=40.0) == account.read(10.0, stats(0.0))
+
+
+def test_a_standby_has_its_own_time_and_what_it_still_runs_counts_as_before() -> None:
+    account = TimeAccount(0.0, GPUS, PRICE)
+    account.ready(10.0, stats(0.0))
+    account.stand_by(20.0, stats(4.0, ended=16.0))
+    account.stand_by(22.0, stats(5.0, ended=20.0))
+    found = account.read(30.0, stats(6.0, ended=24.0))
+    # Six seconds idle, two of steps in the standby, eight without.
+    assert ReplicaTimes(GPUS, PRICE, total=120.0, starting=40.0, idle=24.0, ended=24.0, standby=32.0) == found
+    account.serve(31.0, stats(6.0, ended=24.0))
+    account.serve(33.0, stats(6.0, ended=24.0))
+    later = account.read(36.0, stats(6.0, ended=24.0))
+    assert ReplicaTimes(GPUS, PRICE, total=144.0, starting=40.0, idle=44.0, ended=24.0, standby=36.0) == later
+
+
+def test_a_standby_that_is_stopped_drains() -> None:
+    account = TimeAccount(0.0, GPUS, PRICE)
+    account.ready(10.0, stats(0.0))
+    account.stand_by(20.0, stats(0.0))
+    account.drain(25.0, stats(0.0))
+    account.stand_by(26.0, stats(0.0))
+    found = account.read(30.0, stats(0.0))
+    assert ReplicaTimes(GPUS, PRICE, total=120.0, starting=40.0, idle=40.0, draining=20.0, standby=20.0) == found
+
+
+def test_a_standby_before_the_replica_took_work_is_still_a_start() -> None:
+    account = TimeAccount(0.0, GPUS, PRICE)
+    account.stand_by(5.0, stats(0.0))
+    account.serve(6.0, stats(0.0))
+    assert ReplicaTimes(GPUS, PRICE, total=40.0, starting=40.0) == account.read(10.0, stats(0.0))

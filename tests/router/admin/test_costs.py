@@ -24,7 +24,7 @@ PRICE = 3.6
 """Per GPU hour, so a thousandth per second."""
 POOL = {**sim_pool(base_ms=8.0, max_num_seqs=3, start_s=0.5), "tensor_parallel_size": GPUS, "price_per_gpu_hour": PRICE}
 QUEUE = {"preempt_after_s": 0.05, "preempt_quantum_s": 0.1}
-KINDS = ("requests", "starting", "idle", "draining", "lost", "running")
+KINDS = ("requests", "starting", "idle", "draining", "lost", "running", "standby")
 
 
 async def totals(stack: Stack, router: int = 0, **metadata: Any) -> dict[str, float]:

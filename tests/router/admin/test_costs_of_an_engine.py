@@ -11,7 +11,7 @@ from penstock.v1 import admin_pb2
 from tests.support.stack import MODEL, request, running_stack
 from tests.support.waiting import until
 
-KINDS = ("requests", "starting", "idle", "draining", "lost", "running")
+KINDS = ("requests", "starting", "idle", "draining", "lost", "running", "standby")
 
 
 @pytest.mark.engine

@@ -31,7 +31,9 @@ def used(tenant: str, at: int | None = None) -> UsageLine:
 def cost(at: int, idle: float) -> CostLine:
     nothing, spare = GpuTime(0.0, 0.0), GpuTime(idle, idle / 1000)
     total = GpuTime(72.0 + idle, (72.0 + idle) / 1000)
-    return CostLine(hour(at), "large", total, GpuTime(72.0, 0.072), nothing, spare, nothing, nothing, nothing, 1.5)
+    return CostLine(
+        hour(at), "large", total, GpuTime(72.0, 0.072), nothing, spare, nothing, nothing, nothing, nothing, 1.5
+    )
 
 
 def read(text: io.StringIO) -> list[dict[str, str]]:

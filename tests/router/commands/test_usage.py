@@ -75,15 +75,15 @@ async def test_costs_add_up_and_say_so(
         while not lines or not lines[0]["requests"]["gpu_seconds"]:
             lines = json.loads(await costs("--json"))["lines"]
         line = lines[0]
-        kinds = ("requests", "running", "idle", "starting", "draining", "lost")
+        kinds = ("requests", "running", "idle", "standby", "starting", "draining", "lost")
         found = sum(line[kind]["gpu_seconds"] for kind in kinds)
         assert found == pytest.approx(line["total"]["gpu_seconds"], rel=0.01)
         assert line["total"]["cost"] == pytest.approx(line["total"]["gpu_seconds"])
         text = await costs()
         rows = [row.replace("│", " ").split() for row in text.splitlines()]
         [total] = [row for row in rows if row[:1] == ["total"]]
-        assert abs(float(total[9].rstrip("%"))) <= 1.0
-        assert "#" in text.splitlines()[-7]
+        assert abs(float(total[10].rstrip("%"))) <= 1.0
+        assert "#" in text.splitlines()[-8]
         assert all(kind in text for kind in kinds)
 
         exported = list(csv.DictReader(io.StringIO(await costs("--format", "csv"))))

@@ -1,5 +1,6 @@
 -- Shared: GPU time of the pool by kind, one line per hour of pool time. The kinds: 1 total, 2 requests, 3 starting,
--- 4 idle, 5 draining, 6 lost, 7 running.
+-- 4 idle, 5 draining, 6 lost, 7 running, 8 standby. A line has seconds of 1 to 7, their prices, charges, and then the
+-- seconds and the price of 8, which lines of the last release lack.
 
 -- Add GPU-seconds by kind and charges to one hour.
 function Q.add_costs(hour, added, part, price, charged)
@@ -16,6 +17,8 @@ function Q.add_costs(hour, added, part, price, charged)
     line[7 + kind] = line[7 + kind] + added[kind] * part * price
   end
   line[15] = line[15] + charged
+  line[16] = (line[16] or 0) + added[8] * part
+  line[17] = (line[17] or 0) + added[8] * part * price
   call('HSET', K[LEDGER], field, cmsgpack.pack(line))
 end
 
@@ -41,11 +44,12 @@ function Q.enter_times(replica, times, told, settled, charged)
   local packed = call('HGET', K[METERS], replica)
   local m = packed and cmsgpack.unpack(packed) or told
   -- A total that fell belongs to another process with the same name.
-  if m == '' or times[M_TOTAL] < m[M_TOTAL] then m = {0, 0, 0, 0, 0, 0, 0, 0} end
+  if m == '' or times[M_TOTAL] < m[M_TOTAL] then m = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
   local total = times[M_TOTAL] - m[M_TOTAL]
   local ended = times[M_ENDED] - m[M_ENDED]
   Q.spread_costs({total, settled, times[M_STARTING] - m[M_STARTING], times[M_IDLE] - m[M_IDLE],
-    times[M_DRAINING] - m[M_DRAINING], ended - settled, times[M_RUNNING] - m[M_RUNNING]},
+    times[M_DRAINING] - m[M_DRAINING], ended - settled, times[M_RUNNING] - m[M_RUNNING],
+    (times[M_STANDBY] or 0) - (m[M_STANDBY] or 0)},
     total / times[M_GPUS] * 1000, times[M_PRICE], charged)
   times[M_HEARD] = Q.now
   call('HSET', K[METERS], replica, cmsgpack.pack(times))

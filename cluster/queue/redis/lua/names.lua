@@ -128,6 +128,7 @@ M_DRAINING = 6
 M_ENDED = 7
 M_RUNNING = 8
 M_HEARD = 9 -- ms
+M_STANDBY = 10 -- nil of a replica of the last release
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double

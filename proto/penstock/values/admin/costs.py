@@ -42,13 +42,15 @@ class CostLine:
     """Time of attempts whose end no router took, and of dead replicas until their lease ended."""
     running: GpuTime
     """Time of attempts that had not ended, less that of the hours before."""
+    standby: GpuTime
+    """Time without an engine step of replicas that stand by, and of their wake-up."""
     charged: float
     """Charges to tenants, by the pool's price table."""
 
     @property
     def parts(self) -> tuple[GpuTime, ...]:
         """Kinds that add up to `total`."""
-        return (self.requests, self.running, self.idle, self.starting, self.draining, self.lost)
+        return (self.requests, self.running, self.idle, self.standby, self.starting, self.draining, self.lost)
 
     @property
     def difference(self) -> float:
@@ -67,6 +69,7 @@ class CostLine:
             draining=GpuTime.from_proto(wire.draining),
             lost=GpuTime.from_proto(wire.lost),
             running=GpuTime.from_proto(wire.running),
+            standby=GpuTime.from_proto(wire.standby),
             charged=wire.charged,
         )
 

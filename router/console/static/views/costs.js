@@ -8,6 +8,7 @@ const PARTS = [
   ["requests", "decode"],
   ["running", "prefill"],
   ["idle", "other"],
+  ["standby", "admission"],
   ["starting", "delivery"],
   ["draining", "queue"],
   ["lost", "lost"],

@@ -96,7 +96,7 @@ def test_usage_adds_up_by_day_tenant_and_hour() -> None:
 
 
 def test_gpu_time_adds_up_by_hour_and_kind() -> None:
-    one = CostLine(1, *(GpuTime(float(kind), kind / 2) for kind in range(1, 8)), charged=3.0)
+    one = CostLine(1, *(GpuTime(float(kind), kind / 2) for kind in range(1, 9)), charged=3.0)
     (merged, last) = merge_costs([[one], [one, replace(one, hour=2)]])
     assert (GpuTime(2.0, 1.0), GpuTime(14.0, 7.0), 6.0) == (merged.total, merged.running, merged.charged)
     assert 2 == last.hour
