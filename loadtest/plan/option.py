@@ -107,6 +107,8 @@ class Engine:
     """Mean relative error of a first token's time without a queue; None where it is that of step times."""
     layout: Layout = field(default_factory=Layout)
     kv_element_bytes: float = 2.0
+    fallback: str = ""
+    """How it runs where the accelerator has no units for its precision; empty where it has them."""
     shifted: tuple[float, float] = (1.0, 1.0)
     """Factors that observations of earlier plans put on step times and on the time to a first token."""
 
@@ -189,18 +191,24 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
     if load.longest > engine.context:
         return Impossible(f"the longest request has {load.longest:,} tokens, and the context is {engine.context:,}")
     largest, most = engine.step_limits
-    alone, bound = steps.step(1, 1, shape.mix.kv_tokens), min(promise.itl_p95_s, promise.tpot_s)
+    least = shape_within(load, promise.attainment)
+    alone = steps.step(1, 1, max(shape.mix.kv_tokens, least.prompt_tokens))
+    bound = min(promise.itl_p95_s, promise.tpot_s)
     if alone > bound:
         return Impossible(
             f"one sequence alone takes {1e3 * alone:.1f} ms per token, and the SLO is {1e3 * bound:.1f} ms"
         )
-    first = alone_s(engine, shape, largest)
+    first = alone_s(engine, least, largest)
     if first > promise.ttft_p99_s:
         return Impossible(
-            f"a mean prompt takes {first:.2f} s on an idle replica, and the TTFT SLO is {promise.ttft_p99_s:.2f} s"
+            f"a prompt of {least.prompt_tokens:,.0f} tokens alone takes {first:.2f} s on an idle replica, and the "
+            f"TTFT SLO is {promise.ttft_p99_s:.2f} s: more replicas do not help; a TTFT SLO of more than "
+            f"{first:.2f} s, more GPUs per replica, faster ones, or prefixes in the cache would"
         )
     budgets = [each for each in STEP_TOKENS if each < largest] + [largest]
-    found = [_with_budget(engine, load, promise, budget, most) for budget in budgets]
+    # Steps in which such a prompt alone is too late stay too slow with any number of replicas.
+    sized = [_with_budget(engine, load, promise, budget, most) for budget in budgets]
+    found = [each for each in sized if alone_s(engine, least, each.step_tokens) <= promise.ttft_p99_s]
     # With small steps a long prompt takes many of them.
     quick = [each for each in found if _long_prompt_part(engine, load, promise, each) <= 1] or found
     # A batch so small that steps with prompts are rarer than the percentile keeps the SLO on paper only.
@@ -230,6 +238,17 @@ def _long_prompt_s(engine: Engine, load: Load, operation: Operation) -> float:
     """Return the seconds to the first token of a long prompt beside a full batch."""
     shape = replace(load.shape, prompt_tokens=load.long_prompt)
     return prefill_s(engine.steps, operation.batch, shape, operation.step_tokens) + engine.overhead_s
+
+
+def shape_within(load: Load, part: float) -> Shape:
+    """Return the mean request with the shortest of the prompts that must be in time where only a part of them may be
+    late. Prefixes that a trace shares differ from prompt to prompt, so its mean stands for all.
+    """
+    if load.trace and load.shares_prefixes:
+        return load.shape
+    prompt = load.prompt_within(part)
+    shape = load.shape
+    return replace(shape, prompt_tokens=prompt, cached_tokens=shape.cached_tokens * prompt / shape.prompt_tokens)
 
 
 def alone_s(engine: Engine, shape: Shape, step_tokens: int) -> float:

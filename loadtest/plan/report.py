@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,6 +88,7 @@ def _paper(each: Candidate) -> dict[str, Any]:
         "data_parallel": engine.layout.data,
         "gpus_per_replica": engine.gpus,
         "engine_flags": engine_flags(each),
+        "fallback": engine.fallback,
         "binding": operation.binding,
         "cost_per_hour": each.hourly,
     }
@@ -138,6 +139,11 @@ def engine_flags(candidate: Candidate) -> str:
     return " ".join([*flags, f"--max-num-seqs {operation.batch}", f"--max-num-batched-tokens {tokens}"])
 
 
+def fallbacks(engines: Iterable[Engine]) -> list[str]:
+    """Return how engines run precisions for which their accelerators have no units, as sentences."""
+    return [f"Precision: {text}." for text in dict.fromkeys(each.fallback for each in engines) if text]
+
+
 def notes(plan: Plan) -> list[str]:
     """Return what one must know to read the candidates."""
     made = []
@@ -149,6 +155,7 @@ def notes(plan: Plan) -> list[str]:
             f"{'; '.join(sources)}. Replicas are enough with a confidence of {sure}; "
             "the part of requests that met the SLO is that of an engine as slow as this allows."
         )
+    made += fallbacks(each.engine for each in plan.planned)
     made += [f"Measured: {text}." for text in plan.measured]
     if plan.next_points:
         made.append(f"{plan.next_points}.")

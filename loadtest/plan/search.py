@@ -9,10 +9,11 @@ from functools import partial
 from typing import TypeAlias
 
 from cluster.plural import counted
+from loadtest.plan.engine.abilities import ability
 from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.engine.memory import Sizing, size
 from loadtest.plan.engine.points import Known, errors_of
-from loadtest.plan.engine.precision import weights_of
+from loadtest.plan.engine.precision import canonical, weights_of
 from loadtest.plan.engine.prior import prior
 from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.least import find_least
@@ -119,11 +120,15 @@ def engines(
     lost: list[Rejected] = []
     for gpu in gpus:
         for precision in precisions:
+            what = ability(shape, gpu, precision, kv_element_bytes=kv_element_bytes)
+            if what.refused:
+                lost.append(Rejected(f"{gpu.name}, {canonical(precision)}", what.refused))
+                continue
             split = partial(_split, shape, gpu, precision, kv_element_bytes=kv_element_bytes, length=length)
             fits, too_large = (
                 _usual(shape, gpu, tuple(parallel), split) if layouts is None else split(parallel, layouts)
             )
-            found += [replace(each, price=prices.get(gpu.name)) for each in fits]
+            found += [replace(each, price=prices.get(gpu.name), fallback=what.fallback) for each in fits]
             lost += too_large
     return found, lost
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 
 from cluster.control.step_model import Shape
 from cluster.errors import SettingsError
@@ -53,6 +53,14 @@ class Load:
             return float(sorted(lengths)[int(LONG * (len(lengths) - 1))])
         sigma = math.sqrt(math.log1p(self.spread**2))
         return self.shape.prompt_tokens * math.exp(LONG_Z * sigma - sigma**2 / 2)
+
+    def prompt_within(self, part: float) -> float:
+        """Return the prompt tokens that a part of the requests does not exceed: of more than the rest, the shortest."""
+        if self.trace or self.pairs:
+            lengths = [each.prompt_tokens for each in self.trace] or [prompt for prompt, _ in self.pairs]
+            return float(sorted(lengths)[int(part * (len(lengths) - 1))])
+        sigma = math.sqrt(math.log1p(self.spread**2))
+        return self.shape.prompt_tokens * math.exp(NormalDist().inv_cdf(part) * sigma - sigma**2 / 2)
 
     def within(self, context: int) -> Load:
         """Return the load with a spread of drawn lengths that is small enough for their longest requests to fit a

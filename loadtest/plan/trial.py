@@ -17,7 +17,7 @@ from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.plan.engine.points import DEVIATION
 from loadtest.plan.engine.steps import StepPrior
-from loadtest.plan.option import Engine, Operation, Promise
+from loadtest.plan.option import Engine, Operation, Promise, alone_s
 from loadtest.plan.traffic import Load
 from loadtest.simulate.autoscalers.contract import FastFactory
 from loadtest.simulate.autoscalers.penstock import PenstockFast, point_of
@@ -46,6 +46,8 @@ RANGE = (0.05, 0.95)
 """Ends of the ranges in the distribution of an engine's speed."""
 OWN = 0.3
 """Part of the deviation that each term has for itself."""
+PER_PROMPT = 1 / 3
+"""Time between decisions of a simulated batch policy, as a part of that of a mean prompt alone."""
 MANY_REQUESTS = 4000
 """Requests above which one replica stands for all, for as long as before. Two with more would take seconds."""
 
@@ -137,18 +139,26 @@ def times_of(engine: Engine, load: Load) -> StepTimes:
     return EngineTimes(model.a, model.b, model.g, engine.steps)
 
 
-def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> FastFactory:
+def production(engine: Engine, load: Load, promise: Promise, every: int | None = None) -> FastFactory:
     """Return the batch policy as production has it, with this engine's step model.
 
     Args:
         engine: of each replica.
         load: its mean request sets the step model.
         promise: the SLO that the policy holds.
-        every: seconds between its decisions.
+        every: seconds between its decisions; None for one, or more where a prompt takes many.
     """
     point = point_of(_slos(promise))
     model = engine.steps.for_shape(load.shape)
-    return lambda: PenstockFast(point, model, every=every)
+    apart = seconds_apart(engine, load) if every is None else every
+    return lambda: PenstockFast(point, model, every=apart)
+
+
+def seconds_apart(engine: Engine, load: Load) -> int:
+    """Return the seconds between decisions of a simulated batch policy. Where a prompt takes many, a batch changes as
+    slowly, and decisions each second would take most of a trial's time.
+    """
+    return max(1, int(PER_PROMPT * alone_s(engine, load.shape, engine.step_limits[0])))
 
 
 def _slos(promise: Promise) -> dict[RequestClass, Slo]:

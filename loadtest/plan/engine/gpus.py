@@ -12,6 +12,8 @@ from cluster.nearest import did_you_mean
 GIB, MIB = 1 << 30, 1 << 20
 NETWORK = 50e9
 """Bandwidth per accelerator between servers, bytes per second and direction: one port of 400 Gb/s for each."""
+AMD = 0
+"""Compute capability of accelerators that have none."""
 _SLOW_LINK = 70e9
 """Links up to this one are PCIe. Without peer access a reduction over them passes through the host's memory."""
 
@@ -45,6 +47,8 @@ class Gpu:
     """Accelerators that reach each other over `link`: a server, or a rack of NVLink."""
     vendor_names: tuple[tuple[str, ...], ...] = ()
     """Names that tools print, as words: each must be there."""
+    capability: int = AMD
+    """Compute capability of CUDA in tenths, such as 89 for 8.9; `AMD` for AMD's."""
 
     def flops(self, precision: str) -> float:
         """Return the operations per second at which weights of this precision are multiplied."""
@@ -63,7 +67,7 @@ class Gpu:
     @property
     def has_bf16(self) -> bool:
         """Whether it multiplies bfloat16. Those before Ampere take other 16-bit floats, and engines must be told."""
-        return self.name not in ("t4", "v100")
+        return self.capability == AMD or self.capability >= 80
 
     def reduce_bandwidth(self, ranks: int) -> float:
         """Return the bandwidth at which so many accelerators reduce. Measured on two cards behind PCIe it is half of
@@ -76,6 +80,7 @@ class Gpu:
 
 def _gpu(
     name: str,
+    capability: int,
     memory: float,
     bandwidth: float,
     flops: tuple[float, float, float],
@@ -90,6 +95,7 @@ def _gpu(
 
     Args:
         name: the short name.
+        capability: see `Gpu`.
         memory: bytes.
         bandwidth: of the memory, TB/s.
         flops: of bf16, fp8 and fp4, TFLOP/s.
@@ -104,66 +110,67 @@ def _gpu(
     large = memory >= 70 * GIB and not name.startswith(("a100", "a800"))
     words = tuple(tuple(each.split()) for each in (name.replace("-", " "), *named))
     return Gpu(
-        name, memory, bandwidth * 1e12, bf16, fp8, fp4, link * 1e9, seen, large, blackwell, arithmetic, domain, words
-    )
+        name, memory, bandwidth * 1e12, bf16, fp8, fp4, link * 1e9, seen, large, blackwell, arithmetic, domain, words,
+        capability,
+    )  # fmt: skip
 
 
 GPUS = {
     gpu.name: gpu
     for gpu in (
         # Turing, Volta and Ampere multiply in 16 bits; 8-bit floats are widened first.
-        _gpu("t4", 15_360 * MIB, 0.32, (65, 65, 65), 16),
-        _gpu("v100", 32_768 * MIB, 0.9, (125, 125, 125), 150, "v100 32gb"),
-        _gpu("a10", 23_028 * MIB, 0.6, (125, 125, 125), 32),
-        _gpu("a10g", 23_028 * MIB, 0.6, (70, 70, 70), 32),
-        _gpu("a30", 24_576 * MIB, 0.933, (165, 165, 165), 100),
-        _gpu("a40", 46_068 * MIB, 0.696, (150, 150, 150), 32),
-        _gpu("a6000", 49_140 * MIB, 0.768, (155, 155, 155), 32, "rtx a6000", "rtxa6000"),
-        _gpu("rtx3090", 24_576 * MIB, 0.936, (71, 71, 71), 32, "rtx 3090", "3090"),
-        _gpu("a100", 80 * GIB, 2.039, (312, 312, 312), 300, "a100 80gb"),
-        _gpu("a100-40", 40 * GIB, 1.555, (312, 312, 312), 300, "a100 40gb", "a100 40g"),
-        _gpu("a100-pcie", 80 * GIB, 1.935, (312, 312, 312), 32, "a100 80gb pcie"),
-        _gpu("a100-40-pcie", 40 * GIB, 1.555, (312, 312, 312), 32, "a100 pcie 40gb"),
-        _gpu("a800", 80 * GIB, 2.039, (312, 312, 312), 200, "a800 80gb"),
+        _gpu("t4", 75, 15_360 * MIB, 0.32, (65, 65, 65), 16),
+        _gpu("v100", 70, 32_768 * MIB, 0.9, (125, 125, 125), 150, "v100 32gb"),
+        _gpu("a10", 86, 23_028 * MIB, 0.6, (125, 125, 125), 32),
+        _gpu("a10g", 86, 23_028 * MIB, 0.6, (70, 70, 70), 32),
+        _gpu("a30", 80, 24_576 * MIB, 0.933, (165, 165, 165), 100),
+        _gpu("a40", 86, 46_068 * MIB, 0.696, (150, 150, 150), 32),
+        _gpu("a6000", 86, 49_140 * MIB, 0.768, (155, 155, 155), 32, "rtx a6000", "rtxa6000"),
+        _gpu("rtx3090", 86, 24_576 * MIB, 0.936, (71, 71, 71), 32, "rtx 3090", "3090"),
+        _gpu("a100", 80, 80 * GIB, 2.039, (312, 312, 312), 300, "a100 80gb"),
+        _gpu("a100-40", 80, 40 * GIB, 1.555, (312, 312, 312), 300, "a100 40gb", "a100 40g"),
+        _gpu("a100-pcie", 80, 80 * GIB, 1.935, (312, 312, 312), 32, "a100 80gb pcie"),
+        _gpu("a100-40-pcie", 80, 40 * GIB, 1.555, (312, 312, 312), 32, "a100 pcie 40gb"),
+        _gpu("a800", 80, 80 * GIB, 2.039, (312, 312, 312), 200, "a800 80gb"),
         # Ada. Llama-3.1-8B in fp8 with vLLM 0.10, submitted to MLPerf for one L40S and one H100 by the same house, took
         # 1.5 times the arithmetic of the data sheet's ratio. L4 and RTX 6000 have still less power per operation.
-        _gpu("l4", 23_034 * MIB, 0.3, (121, 242, 242), 32, arithmetic=1.5),
-        _gpu("l20", 46_068 * MIB, 0.864, (119.5, 239, 239), 32),
-        _gpu("l40", 46_068 * MIB, 0.864, (181, 362, 362), 32),
-        _gpu("l40s", 46_068 * MIB, 0.864, (362, 733, 733), 32, arithmetic=1.5),
-        _gpu("rtx4090", 25_250_627_584, 1.008, (165, 330, 330), 32, "rtx 4090", "4090", arithmetic=0.70),
+        _gpu("l4", 89, 23_034 * MIB, 0.3, (121, 242, 242), 32, arithmetic=1.5),
+        _gpu("l20", 89, 46_068 * MIB, 0.864, (119.5, 239, 239), 32),
+        _gpu("l40", 89, 46_068 * MIB, 0.864, (181, 362, 362), 32),
+        _gpu("l40s", 89, 46_068 * MIB, 0.864, (362, 733, 733), 32, arithmetic=1.5),
+        _gpu("rtx4090", 89, 25_250_627_584, 1.008, (165, 330, 330), 32, "rtx 4090", "4090", arithmetic=0.70),
         _gpu(
-            "rtx6000ada", 49_140 * MIB, 0.96, (364, 728, 728), 32,
+            "rtx6000ada", 89, 49_140 * MIB, 0.96, (364, 728, 728), 32,
             "rtx 6000 ada", "rtx 6000 ada generation", arithmetic=1.5,
         ),
         # Hopper
-        _gpu("h100", 80 * GIB, 3.35, (989, 1978, 1978), 450, "h100 80gb hbm3", seen=True),
-        _gpu("h100-pcie", 80 * GIB, 2.0, (756, 1513, 1513), 32),
-        _gpu("h100-nvl", 95_830 * MIB, 3.9, (835, 1671, 1671), 300, domain=2),
-        _gpu("h800", 80 * GIB, 3.35, (989, 1978, 1978), 200),
-        _gpu("h200", 143_771 * MIB, 4.8, (989, 1978, 1978), 450, seen=True),
-        _gpu("h200-nvl", 143_771 * MIB, 4.8, (835, 1671, 1671), 450, domain=4),
-        _gpu("h20", 96 * GIB, 4.0, (148, 296, 296), 450, "h20 96gb"),
-        _gpu("h20-141", 143_771 * MIB, 4.8, (148, 296, 296), 450, "h20 141gb", "h20 3e"),
-        _gpu("gh200", 97_871 * MIB, 4.0, (989, 1978, 1978), 450, "gh200 480gb", "gh200 96gb", domain=1),
-        _gpu("gh200-144", 146_831 * MIB, 4.9, (989, 1978, 1978), 450, "gh200 144g", "gh200 144gb", domain=1),
+        _gpu("h100", 90, 80 * GIB, 3.35, (989, 1978, 1978), 450, "h100 80gb hbm3", seen=True),
+        _gpu("h100-pcie", 90, 80 * GIB, 2.0, (756, 1513, 1513), 32),
+        _gpu("h100-nvl", 90, 95_830 * MIB, 3.9, (835, 1671, 1671), 300, domain=2),
+        _gpu("h800", 90, 80 * GIB, 3.35, (989, 1978, 1978), 200),
+        _gpu("h200", 90, 143_771 * MIB, 4.8, (989, 1978, 1978), 450, seen=True),
+        _gpu("h200-nvl", 90, 143_771 * MIB, 4.8, (835, 1671, 1671), 450, domain=4),
+        _gpu("h20", 90, 96 * GIB, 4.0, (148, 296, 296), 450, "h20 96gb"),
+        _gpu("h20-141", 90, 143_771 * MIB, 4.8, (148, 296, 296), 450, "h20 141gb", "h20 3e"),
+        _gpu("gh200", 90, 97_871 * MIB, 4.0, (989, 1978, 1978), 450, "gh200 480gb", "gh200 96gb", domain=1),
+        _gpu("gh200-144", 90, 146_831 * MIB, 4.9, (989, 1978, 1978), 450, "gh200 144g", "gh200 144gb", domain=1),
         # Blackwell
-        _gpu("b200", 183_359 * MIB, 7.7, (2250, 4500, 9000), 900, seen=True, blackwell=True),
-        _gpu("gb200", 183_359 * MIB, 7.7, (2250, 4500, 9000), 900, blackwell=True, domain=72),
-        _gpu("b300", 268 * GIB, 7.7, (2250, 4500, 13500), 900, "b300 ac", seen=True, blackwell=True),
-        _gpu("gb300", 268 * GIB, 7.7, (2250, 4500, 13500), 900, blackwell=True, domain=72),
-        _gpu("rtx5090", 32_607 * MIB, 1.792, (209.5, 419, 1676), 64, "rtx 5090", "5090"),
+        _gpu("b200", 100, 183_359 * MIB, 7.7, (2250, 4500, 9000), 900, seen=True, blackwell=True),
+        _gpu("gb200", 100, 183_359 * MIB, 7.7, (2250, 4500, 9000), 900, blackwell=True, domain=72),
+        _gpu("b300", 103, 268 * GIB, 7.7, (2250, 4500, 13500), 900, "b300 ac", seen=True, blackwell=True),
+        _gpu("gb300", 103, 268 * GIB, 7.7, (2250, 4500, 13500), 900, blackwell=True, domain=72),
+        _gpu("rtx5090", 120, 32_607 * MIB, 1.792, (209.5, 419, 1676), 64, "rtx 5090", "5090"),
         _gpu(
-            "rtxpro6000", 97_887 * MIB, 1.597, (503, 1007, 2015), 64,
+            "rtxpro6000", 120, 97_887 * MIB, 1.597, (503, 1007, 2015), 64,
             "rtx pro 6000", "rtx pro 6000 blackwell", arithmetic=0.89,
         ),
-        _gpu("gb10", 122_500 * MIB, 0.273, (125, 250, 500), 25, "dgx spark", domain=1),
+        _gpu("gb10", 121, 122_500 * MIB, 0.273, (125, 250, 500), 25, "dgx spark", domain=1),
         # AMD
-        _gpu("mi210", 64 * GIB, 1.638, (181, 181, 181), 100),
-        _gpu("mi300x", 192 * GIB, 5.3, (1307, 2614, 2614), 448, "mi300x oam"),
-        _gpu("mi325x", 256 * GIB, 6.0, (1307, 2614, 2614), 448, "mi325x oam"),
-        _gpu("mi350x", 288 * GIB, 8.0, (2307, 4614, 9228), 538, "mi350x oam"),
-        _gpu("mi355x", 288 * GIB, 8.0, (2516, 5033, 10066), 538, "mi355x oam"),
+        _gpu("mi210", AMD, 64 * GIB, 1.638, (181, 181, 181), 100),
+        _gpu("mi300x", AMD, 192 * GIB, 5.3, (1307, 2614, 2614), 448, "mi300x oam"),
+        _gpu("mi325x", AMD, 256 * GIB, 6.0, (1307, 2614, 2614), 448, "mi325x oam"),
+        _gpu("mi350x", AMD, 288 * GIB, 8.0, (2307, 4614, 9228), 538, "mi350x oam"),
+        _gpu("mi355x", AMD, 288 * GIB, 8.0, (2516, 5033, 10066), 538, "mi355x oam"),
     )
 }  # fmt: skip
 

@@ -72,6 +72,8 @@ _INT4_EXPERTS = {
 _SIGLIP, _QWEN_EYE = _sees(1152, 27, 4304), _sees(1152, 27, 4304)
 _QWEN3_5: Mapping[str, Any] = {"model_type": "qwen3_5", **_QWEN_EYE}
 _TIED = {"tie_word_embeddings": True}
+_GEMMA_2: Mapping[str, Any] = {"model_type": "gemma2", **_windowed(4096, 2), **_TIED}
+_GEMMA_3: Mapping[str, Any] = {"model_type": "gemma3", **_TIED}
 
 KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -118,13 +120,13 @@ KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "qwen3-vl-8b": _row(4096, 36, 32, 8, 128, 12288, 151936, 262144, **_QWEN_EYE),
         "qwen3-vl-32b": _row(5120, 64, 64, 8, 128, 25600, 151936, 262144, **_QWEN_EYE),
         "qwen3.5-27b": _row(5120, 64, 24, 4, 256, 17408, 248320, 262144, **_linear(48, 16), **_QWEN3_5),
-        "gemma-2-2b": _row(2304, 26, 8, 4, 256, 9216, 256000, 8192, **_windowed(4096, 2), **_TIED),
-        "gemma-2-9b": _row(3584, 42, 16, 8, 256, 14336, 256000, 8192, **_windowed(4096, 2), **_TIED),
-        "gemma-2-27b": _row(4608, 46, 32, 16, 128, 36864, 256000, 8192, **_windowed(4096, 2), **_TIED),
-        "gemma-3-1b": _row(1152, 26, 4, 1, 256, 6912, 262144, 32768, **_windowed(512, 6), **_TIED),
-        "gemma-3-4b": _row(2560, 34, 8, 4, 256, 10240, 262208, 131072, **_windowed(1024, 6), **_TIED, **_SIGLIP),
-        "gemma-3-12b": _row(3840, 48, 16, 8, 256, 15360, 262208, 131072, **_windowed(1024, 6), **_TIED, **_SIGLIP),
-        "gemma-3-27b": _row(5376, 62, 32, 16, 128, 21504, 262208, 131072, **_windowed(1024, 6), **_TIED, **_SIGLIP),
+        "gemma-2-2b": _row(2304, 26, 8, 4, 256, 9216, 256000, 8192, **_GEMMA_2),
+        "gemma-2-9b": _row(3584, 42, 16, 8, 256, 14336, 256000, 8192, **_GEMMA_2),
+        "gemma-2-27b": _row(4608, 46, 32, 16, 128, 36864, 256000, 8192, **_GEMMA_2),
+        "gemma-3-1b": _row(1152, 26, 4, 1, 256, 6912, 262144, 32768, **_GEMMA_3, **_windowed(512, 6)),
+        "gemma-3-4b": _row(2560, 34, 8, 4, 256, 10240, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
+        "gemma-3-12b": _row(3840, 48, 16, 8, 256, 15360, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
+        "gemma-3-27b": _row(5376, 62, 32, 16, 128, 21504, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
         "phi-3-medium": _row(5120, 40, 40, 10, 128, 17920, 32064, 131072),
         "phi-3.5-mini": _row(3072, 32, 32, 32, 96, 8192, 32064, 131072),
         "phi-4": _row(5120, 40, 40, 10, 128, 17920, 100352, 16384),

@@ -27,6 +27,8 @@ _ENCODERS = {
     "camembert", "xlm-roberta-xl", "albert", "ernie", "new", "gte",
 }  # fmt: skip
 """Families that read a text at once and generate none."""
+BFLOAT16_ONLY = {"gemma2", "gemma3", "gemma3_text", "glm4"}
+"""Families whose activations overflow in float16."""
 _TOWERS = ("vision_config", "audio_config", "vision_tower_config")
 
 
@@ -63,6 +65,8 @@ class ModelShape:
     """Parameters of encoders of images and sound. Engines keep them in 16 bits."""
     encoder: bool = False
     """Whether the model reads texts and generates none. It has no KV cache."""
+    float16: bool = True
+    """Whether engines run it in float16, where an accelerator has no bfloat16."""
 
     @property
     def active_parameters(self) -> int:
@@ -182,6 +186,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         experts_only=native.experts_only and feed.experts is not None,
         tower=sum(_tower(whole, each) for each in _TOWERS),
         encoder=encoder,
+        float16=fields.text("model_type") not in BFLOAT16_ONLY,
     )
 
 

@@ -40,6 +40,7 @@ class BudgetPlan:
             "batch_limit": self.candidate.operation.batch,
             "step_tokens": self.candidate.operation.step_tokens,
             "source": engine.source,
+            "fallback": engine.fallback,
         }
 
 

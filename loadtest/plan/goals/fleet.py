@@ -50,7 +50,12 @@ class FleetPlan:
             "gpus": self.gpus,
             "cost_per_hour": self.hourly,
             "models": {
-                model: {"engine": each.engine.name, "replicas": each.candidate.replicas, "gpus": each.candidate.gpus}
+                model: {
+                    "engine": each.engine.name,
+                    "replicas": each.candidate.replicas,
+                    "gpus": each.candidate.gpus,
+                    "fallback": each.engine.fallback,
+                }
                 for model, each in self.parts.items()
             },
         }

@@ -43,6 +43,7 @@ class OfflinePlan:
             "batch_limit": self.candidate.operation.batch,
             "step_tokens": self.candidate.operation.step_tokens,
             "source": engine.source,
+            "fallback": engine.fallback,
         }
 
 

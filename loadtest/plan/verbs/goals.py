@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,8 @@ from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.goals.budget import BudgetPlan, affordable, served, why_not
 from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
 from loadtest.plan.goals.offline import OfflinePlan, offline
-from loadtest.plan.report import money
+from loadtest.plan.option import Engine
+from loadtest.plan.report import fallbacks, money
 from loadtest.plan.search import SimulatedCandidate, plan
 from loadtest.plan.traffic import Load
 from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
@@ -78,6 +80,7 @@ def _show_served(found: Sequence[BudgetPlan], options: argparse.Namespace, lost:
         )
     if found:
         print_table(table, console)
+        _show_fallbacks((each.candidate.engine for each in found), console)
     else:
         console.print("[red]Nothing:[/] no engine that was looked at serves this SLO for the budget.", highlight=False)
     for text in lost:
@@ -126,6 +129,7 @@ def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace, los
         )
     if found:
         print_table(table, console)
+        _show_fallbacks((each.candidate.engine for each in found), console)
     else:
         console.print("[red]Infeasible:[/] no engine that was looked at can do this work.", highlight=False)
         for text in lost:
@@ -179,12 +183,18 @@ def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace, lost: 
         table.add_row(each.gpu, str(each.gpus), money(each.hourly, options.currency), Text(_parts(each.parts)))
     if found:
         print_table(table, console)
+        _show_fallbacks((part.engine for each in found for part in each.parts.values()), console)
     else:
         console.print(
             "[red]Infeasible:[/] no kind of accelerator that was looked at serves all of them.", highlight=False
         )
         for text in lost:
             console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
+
+
+def _show_fallbacks(engines: Iterable[Engine], console: Console) -> None:
+    for text in fallbacks(engines):
+        console.print(escape(text), highlight=False)
 
 
 def _parts(parts: Mapping[str, SimulatedCandidate]) -> str:

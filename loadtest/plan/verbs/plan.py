@@ -18,6 +18,7 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from cluster.terminal.lines import ProgressLines
+from loadtest.plan.engine.abilities import check_abilities
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import GPUS, Gpu, load_gpu
 from loadtest.plan.engine.precision import canonical
@@ -160,7 +161,8 @@ def offer_of(options: argparse.Namespace, load: Load) -> Offer:
     """Return the engines that can run the model that flags name.
 
     Raises:
-        SettingsError: a flag is missing or out of range, or the model or accelerator is unknown.
+        SettingsError: a flag is missing or out of range, the model or accelerator is unknown, or no accelerator runs a
+            precision that was asked for.
     """
     prices = prices_of(options.price)
     if not options.model:
@@ -173,6 +175,7 @@ def offer_of(options: argparse.Namespace, load: Load) -> Offer:
     precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
     parallel = tuple(options.tp) if options.tp else PARALLEL
     kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
+    check_abilities(shape, gpus, precisions, kv_element_bytes=kv_bytes)
     plain = partial(
         engines,
         shape,
