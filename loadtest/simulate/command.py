@@ -33,9 +33,9 @@ from loadtest.simulate.chosen import (
     with_floor,
 )
 from loadtest.simulate.given_flags import given
-from loadtest.simulate.parts.assembly import lines
-from loadtest.simulate.parts.assembly import notes as parts_notes
 from loadtest.simulate.parts.chosen import parts_of, with_parts
+from loadtest.simulate.parts.words import lines
+from loadtest.simulate.parts.words import notes as parts_notes
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of
@@ -282,7 +282,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         deaths=tuple(Death(at_s, count) for at_s, count in options.die),
         slow=SlowNodes(*options.slow) if options.slow else SlowNodes(),
         prefix_cache=not options.no_prefix_cache,
-        parts=parts_of(options),
+        parts=parts_of(options, engine),
         scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,
         overhead_steps=options.overhead_steps,

@@ -109,6 +109,8 @@ class SimReplica:
         self.pauses = array("d")
         """Gaps between tokens that contain an interruption."""
         self.preemptions = 0
+        self.bunched = 0
+        """Tokens that came together with the one before."""
         self.ends_at: float | None = None
         """End of the planned steps; None while there is nothing to do."""
         self._core = core or BatchCore(core_limits(settings, block_tokens))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loadtest.simulate.command import notes_of
 from loadtest.simulate.models.gpus import Gpus, Share
-from loadtest.simulate.parts.assembly import lines
+from loadtest.simulate.parts.words import lines
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import Figures, figures_of

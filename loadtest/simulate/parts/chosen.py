@@ -6,17 +6,19 @@ import argparse
 from collections.abc import Sequence
 
 from cluster.errors import SettingsError
+from cluster.plural import counted
+from cluster.settings import SimSettings
 from loadtest.simulate.given_flags import given
 from loadtest.simulate.parts.prefixes import share
-from loadtest.simulate.parts.settings import Parts
+from loadtest.simulate.parts.settings import Parts, Speculation
 from loadtest.traces import TraceRequest
 
 
-def parts_of(options: argparse.Namespace) -> Parts:
+def parts_of(options: argparse.Namespace, engine: SimSettings) -> Parts:
     """Return the parts that the flags ask for.
 
     Raises:
-        SettingsError: a flag has no effect.
+        SettingsError: a flag has no effect, or the engine cannot do what it asks for.
     """
     tiers = tuple(tier for tier in (options.cpu_cache, options.disk_cache) if tier is not None)
     if tiers and options.no_prefix_cache:
@@ -27,7 +29,31 @@ def parts_of(options: argparse.Namespace) -> Parts:
         )
     if not tiers and "kv_bytes" in given(options):
         raise SettingsError(f"kv-bytes is for cpu-cache and disk-cache: nothing else moves, got {options.kv_bytes}")
-    return Parts(options.kv_bytes, tiers, options.shared_prefix)
+    return Parts(options.kv_bytes, tiers, options.shared_prefix, _speculation(options, engine))
+
+
+def _speculation(options: argparse.Namespace, engine: SimSettings) -> Speculation | None:
+    drafted = options.draft_tokens
+    if drafted is None:
+        for name in sorted(given(options) & {"acceptance", "draft_ms", "draft_us", "verify_us"}):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"{flag} is for draft-tokens: nothing is drafted, got {getattr(options, name):g}")
+        return None
+    if options.acceptance is None:
+        raise SettingsError(f"acceptance must be given with draft-tokens, got draft-tokens = {drafted} alone")
+    need = engine.max_num_seqs * (drafted + 1)
+    if engine.max_num_batched_tokens < need:
+        raise SettingsError(
+            f"max-num-batched-tokens must be at least {need}, a token and {counted(drafted, 'draft token')} for each "
+            f"of max-num-seqs = {engine.max_num_seqs}, got {engine.max_num_batched_tokens}"
+        )
+    return Speculation(
+        drafted,
+        options.acceptance,
+        options.draft_ms / 1e3,
+        options.draft_us / 1e6,
+        None if options.verify_us is None else options.verify_us / 1e6,
+    )
 
 
 def with_parts(trace: Sequence[TraceRequest], parts: Parts, block_tokens: int, seed: int = 1) -> Sequence[TraceRequest]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from cluster.terminal.values import above_zero, time_from_zero, whole
-from loadtest.simulate.parts.settings import KV_BYTES, SharedPrefix, Tier
+from cluster.terminal.values import above_zero, time_from_zero, up_to, whole
+from loadtest.simulate.parts.settings import KV_BYTES, MOST_DRAFTED, SharedPrefix, Tier
 
 _GB_PER_S = {"cpu": 25.0, "disk": 5.0}
 """What PCIe 4 x16 and a fast NVMe drive carry, from data sheets."""
@@ -35,12 +35,48 @@ def add_part_flags(parser: argparse.ArgumentParser) -> None:
         default=KV_BYTES,
         help="KV cache of a token in bytes, for transfers (default %(default)s, an 8-billion-parameter model)",
     )
+    _add_speculation(parser)
     cache.add_argument(
         "--shared-prefix",
         type=_shared,
         metavar="TOKENS[:PART[:N]]",
         help="for a trace without hash_ids: PART of the longer prompts (default 1) begin with one of N beginnings "
         "(default 1) of this many tokens",
+    )
+
+
+def _add_speculation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "speculative decoding",
+        "each step verifies a draft of some tokens per sequence. A draft takes one pass of the draft model per token; "
+        "none of these times is measured",
+    )
+    group.add_argument("--draft-tokens", type=whole(1, MOST_DRAFTED), metavar="N", help="length of a draft")
+    group.add_argument(
+        "--acceptance",
+        type=up_to(1),
+        metavar="X",
+        help="probability that a draft token is accepted when all before it are",
+    )
+    group.add_argument(
+        "--draft-ms",
+        type=up_to(60_000),
+        metavar="N",
+        default=0.0,
+        help="milliseconds of a pass of the draft model (default %(default)g, as n-grams of the prompt)",
+    )
+    group.add_argument(
+        "--draft-us",
+        type=up_to(1_000_000),
+        metavar="N",
+        default=0.0,
+        help="microseconds of a pass per sequence (default %(default)g)",
+    )
+    group.add_argument(
+        "--verify-us",
+        type=up_to(1_000_000),
+        metavar="N",
+        help="microseconds of the step per draft token (default: --per-token-us)",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.settings import SimSettings
-from loadtest.simulate.engine.replica import SimReplica, SimRequest, StepEnd, core_limits
+from loadtest.simulate.engine.replica import SimReplica, SimRequest, StepEnd
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.parts.core import PartsCore
 from loadtest.simulate.parts.prefixes import GPU, PrefixTally
@@ -21,6 +21,7 @@ class PartsReplica(SimReplica):
         block_tokens: the trace's block size; None shares no prefixes.
         step_times: the step model; None for that of the settings.
         whole_log: whether the log of its steps has all columns.
+        batch: its scheduler.
         tiers: below its GPU; None for none.
         tally: where beginnings were found.
     """
@@ -33,11 +34,12 @@ class PartsReplica(SimReplica):
         step_times: StepTimes | None = None,
         *,
         whole_log: bool = True,
+        batch: PartsCore,
         tiers: TierStore | None = None,
         tally: PrefixTally,
     ) -> None:
-        self._batch = PartsCore(core_limits(settings, block_tokens), tiers)
-        super().__init__(name, settings, block_tokens, step_times, whole_log=whole_log, core=self._batch)
+        self._batch = batch
+        super().__init__(name, settings, block_tokens, step_times, whole_log=whole_log, core=batch)
         self._tiers = tiers
         self._tally = tally
         self._reserved: dict[str, tuple[Sequence[int], Sequence[int]]] = {}
@@ -80,6 +82,10 @@ class PartsReplica(SimReplica):
     def output_tokens(self, item: SimRequest) -> int:
         return item.prior_tokens if item.request_id in self._reserved else super().output_tokens(item)
 
+    def tell_ended(self, item: SimRequest) -> None:
+        """Count where the beginning of a request that has ended was found."""
+        self._tally.ended(item.request_id, item.cached_tokens)
+
     def kill(self, now: float) -> list[SimRequest]:
         lost = super().kill(now)
         self._reserved.clear()
@@ -88,7 +94,7 @@ class PartsReplica(SimReplica):
     def end(self) -> StepEnd:
         end = super().end()
         for item in end.finished:
-            self._tally.ended(item.request_id, item.cached_tokens)
+            self.tell_ended(item)
         for item in end.aborted:
             self._reserved.pop(item.request_id, None)
         return end

@@ -10,6 +10,9 @@ from cluster.errors import SettingsError
 KV_BYTES = 131_072
 """KV cache of a token in bytes: 32 layers, 8 KV heads of 128 values, keys and values in bfloat16."""
 
+MOST_DRAFTED = 16
+"""Longest draft, as in a pool's settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tier:
@@ -52,6 +55,32 @@ class SharedPrefix:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """Speculative decoding."""
+
+    draft_tokens: int
+    """Length of a draft."""
+    acceptance: float
+    """Probability that a draft token is accepted when all before it are."""
+    draft_s: float = 0.0
+    """Seconds of one pass of the draft model, which gives each sequence a draft token."""
+    draft_per_sequence_s: float = 0.0
+    verify_s: float | None = None
+    """Seconds of one draft token in the model's step; None for those of any token."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.draft_tokens <= MOST_DRAFTED:
+            raise SettingsError(f"draft-tokens must be 1 to {MOST_DRAFTED}, got {self.draft_tokens}")
+        if not 0 <= self.acceptance <= 1:
+            raise SettingsError(f"acceptance must be 0 to 1, got {self.acceptance:g}")
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean number of tokens that a step gives a sequence."""
+        return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What a simulated cluster has besides. The default is nothing."""
 
@@ -61,6 +90,7 @@ class Parts:
     """Below the GPU, the fastest first."""
     shared: SharedPrefix | None = None
     """What the trace was given."""
+    speculation: Speculation | None = None
 
     @property
     def prefixes(self) -> bool:
@@ -70,4 +100,4 @@ class Parts:
     @property
     def any(self) -> bool:
         """Whether replicas differ from plain ones."""
-        return self.prefixes
+        return self.prefixes or self.speculation is not None

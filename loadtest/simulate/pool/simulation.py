@@ -109,8 +109,10 @@ class Simulation:
         if relieving is not None:
             self._orders = ReliefOrders(relieving, store, _POOL, setup.slow_period_s)
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
-        self._parts = PartsOfRun(setup.parts) if setup.parts.any else None
+        self._parts = PartsOfRun(setup.parts, setup.seed) if setup.parts.any else None
         make = SimReplica if self._parts is None else self._parts.replica
+        if self._parts is not None:
+            times = self._parts.times(setup.engine, times)
         self._fleet = Fleet(
             setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None, make=make
         )

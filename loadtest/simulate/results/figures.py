@@ -133,6 +133,8 @@ def _gaps(run: SimulatedRun) -> tuple[Array, Array]:
     logs = [member.replica.log for member in members]
     pauses = [np.asarray(member.replica.pauses) for member in members]
     binned, counts = run.tally.gaps
+    if bunched := sum(member.replica.bunched for member in members):
+        binned, counts = np.append(binned, 0.0), np.append(counts, float(bunched))
     seconds = np.concatenate([*(np.asarray(log.seconds) for log in logs), *pauses, binned])
     ones = [np.ones(len(each)) for each in pauses]
     weights = np.concatenate([*(np.asarray(log.decoded, dtype=float) for log in logs), *ones, counts])

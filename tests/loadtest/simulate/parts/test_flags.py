@@ -55,6 +55,14 @@ def test_the_table_has_the_hits_in_words(plain: Path, capsys: pytest.CaptureFixt
     assert "2 beginnings of 256 tokens before 100% of the longer prompts is an assumption about the load" in words
 
 
+def test_json_tells_the_tokens_per_step(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--draft-tokens", "2", "--acceptance", "0.5", "--draft-ms", "1", "--policy", "penstock")
+    _, out, _ = run(capsys, "--trace", plain, *flags, "--json")
+    found = json.loads(out)
+    assert 1.75 == found["parts"]["speculation"]["expected_tokens_per_step"]
+    assert any("Speculation: drafts of 2 tokens" in note for note in found["notes"])
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -64,6 +72,15 @@ def test_the_table_has_the_hits_in_words(plain: Path, capsys: pytest.CaptureFixt
         (("--disk-cache", "100:5:1:1"), "--disk-cache: must be tokens, GB/s and milliseconds such as 2000000:25:0.5"),
         (("--cpu-cache", "100:"), "--cpu-cache: must be tokens, GB/s and milliseconds such as 2000000:25:0.5, got"),
         (("--cpu-cache", "1000"), "cpu-cache has no effect on a trace that does not tell which prompts begin alike"),
+        (("--draft-tokens", "17"), "--draft-tokens: must be a whole number of at most 16, got '17'"),
+        (("--draft-tokens", "3"), "acceptance must be given with draft-tokens, got draft-tokens = 3 alone"),
+        (("--draft-tokens", "3", "--acceptance", "1.1"), "--acceptance: must be a number of at most 1, got '1.1'"),
+        (("--acceptance", "0.5"), "acceptance is for draft-tokens: nothing is drafted, got 0.5"),
+        (("--verify-us", "5"), "verify-us is for draft-tokens: nothing is drafted, got 5"),
+        (
+            ("--draft-tokens", "3", "--acceptance", "0.5", "--max-num-batched-tokens", "200"),
+            "max-num-batched-tokens must be at least 256, a token and 3 draft tokens for each of max-num-seqs = 64",
+        ),
         (("--kv-bytes", "1000"), "kv-bytes is for cpu-cache and disk-cache: nothing else moves, got 1000"),
         (("--kv-bytes", "0"), "--kv-bytes: must be a whole number of at least 1, got '0'"),
         (("--shared-prefix", "0"), "--shared-prefix: must be a whole number of at least 1, got '0'"),
