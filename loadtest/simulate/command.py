@@ -269,6 +269,9 @@ def setup_of(options: argparse.Namespace) -> Setup:
         _check_static(options)
     _check_start(options)
     largest = options.max_replicas or most_replicas(options)
+    parts = parts_of(options, engine, STATIC)
+    if parts.split is not None:
+        replicas = parts.split.decode_replicas
     return Setup(
         engine=engine,
         replicas=replicas,
@@ -282,7 +285,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         deaths=tuple(Death(at_s, count) for at_s, count in options.die),
         slow=SlowNodes(*options.slow) if options.slow else SlowNodes(),
         prefix_cache=not options.no_prefix_cache,
-        parts=parts_of(options, engine),
+        parts=parts,
         scripts=options.scripts,
         overhead_s=options.overhead_ms / 1e3,
         overhead_steps=options.overhead_steps,

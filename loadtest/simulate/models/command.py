@@ -82,8 +82,8 @@ def _load(model: NamedModel, gpus: int) -> ModelLoad:
 def _check_room(file: ModelsFile, loads: list[ModelLoad]) -> None:
     """Refuse replicas that don't fit at first, or that can never be kept."""
     for name, need in {
-        "replicas": sum(load.gpus * load.setup.replicas for load in loads),
-        "min-replicas": sum(load.gpus * load.setup.min_replicas for load in loads),
+        "replicas": sum(load.gpus * (load.setup.replicas + load.setup.parts.beside) for load in loads),
+        "min-replicas": sum(load.gpus * (load.setup.min_replicas + load.setup.parts.beside) for load in loads),
     }.items():
         if need > file.gpus:
             raise SettingsError(f"gpus must be at least {need}, those of all models' {name}, got {file.gpus}")

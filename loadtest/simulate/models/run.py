@@ -91,6 +91,7 @@ def run_models(loads: Sequence[ModelLoad], total: int, tell: Callable[[int], Non
     for load in loads:
         share = gpus.share(load.gpus, load.simulation.grow_at)
         load.simulation.share_gpus(share)
+        gpus.take(load.gpus * load.setup.parts.beside)
         pools.append(_Pool(load, share, dict.fromkeys(RequestClass, load.setup.slo)))
     for pool in pools:
         pool.simulation.begin()
@@ -106,7 +107,7 @@ def run_models(loads: Sequence[ModelLoad], total: int, tell: Callable[[int], Non
             raise RuntimeError(f"the simulation of {pool.load.name} has not ended")
         run, figures = pool.found
         pool.share.close(seconds)
-        hours = pool.load.gpus * run.fleet.hours(seconds)
+        hours = pool.load.gpus * run.hours(seconds)
         results.append(ModelResult(pool.load, run, figures, hours, pool.share.waited_s))
     return SharedRun(total, gpus.most_used, seconds, results)
 

@@ -9,13 +9,14 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.settings import SimSettings
 from loadtest.simulate.given_flags import given
+from loadtest.simulate.parts.flags import LINK_GB_PER_S
 from loadtest.simulate.parts.prefixes import share
-from loadtest.simulate.parts.settings import Parts, Speculation
+from loadtest.simulate.parts.settings import Parts, Speculation, Split
 from loadtest.traces import TraceRequest
 
 
-def parts_of(options: argparse.Namespace, engine: SimSettings) -> Parts:
-    """Return the parts that the flags ask for.
+def parts_of(options: argparse.Namespace, engine: SimSettings, static: Sequence[str]) -> Parts:
+    """Return the parts that the flags ask for. `static` are the policies that keep the number of replicas.
 
     Raises:
         SettingsError: a flag has no effect, or the engine cannot do what it asks for.
@@ -27,9 +28,31 @@ def parts_of(options: argparse.Namespace, engine: SimSettings) -> Parts:
         raise SettingsError(
             f"shared-prefix does not go together with no-prefix-cache, got {options.shared_prefix.tokens}"
         )
-    if not tiers and "kv_bytes" in given(options):
-        raise SettingsError(f"kv-bytes is for cpu-cache and disk-cache: nothing else moves, got {options.kv_bytes}")
-    return Parts(options.kv_bytes, tiers, options.shared_prefix, _speculation(options, engine))
+    split = _split(options, static)
+    if not tiers and split is None and "kv_bytes" in given(options):
+        raise SettingsError(
+            f"kv-bytes is for cpu-cache, disk-cache and prefill-decode: nothing else moves, got {options.kv_bytes}"
+        )
+    return Parts(options.kv_bytes, tiers, options.shared_prefix, _speculation(options, engine), split)
+
+
+def _split(options: argparse.Namespace, static: Sequence[str]) -> Split | None:
+    ratio = options.prefill_decode
+    if ratio is None:
+        if options.kv_link is not None:
+            raise SettingsError(f"kv-link is for prefill-decode: no KV cache is sent, got {options.kv_link[0]:g}")
+        return None
+    shown = f"prefill-decode = {ratio[0]}:{ratio[1]}"
+    if options.policy not in static:
+        raise SettingsError(f"policy must be {' or '.join(static)} with {shown}, got {options.policy}")
+    for name in ("tune", "affinity"):
+        if getattr(options, name):
+            raise SettingsError(f"{name} does not go together with {shown}")
+    groups, rest = divmod(options.replicas, sum(ratio))
+    if rest or not groups:
+        raise SettingsError(f"replicas must be a multiple of {sum(ratio)} with {shown}, got {options.replicas}")
+    gb_per_s, latency_s = options.kv_link or (LINK_GB_PER_S, 0.0)
+    return Split(groups * ratio[0], groups * ratio[1], gb_per_s, latency_s)
 
 
 def _speculation(options: argparse.Namespace, engine: SimSettings) -> Speculation | None:

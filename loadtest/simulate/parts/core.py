@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
+from typing import Any
 
 from deployments.engines.sim import BatchCore, CoreLimits
 from deployments.engines.sim.kv import KvBlocks, KvHold
@@ -59,7 +61,36 @@ class PartsCore(BatchCore):
         super().__init__(limits)
         self.block_size = limits.block_size
         """Tokens per KV block."""
+        self._expected: dict[str, int] = {}
+        """Tokens of sequences whose KV entries came with them, until they join the batch."""
         self._kv: LoadedBlocks = LoadedBlocks(limits.kv_tokens // limits.block_size, limits.block_size, tiers)
+
+    def expect(self, sequence_id: str, tokens: int) -> None:
+        """Let the next sequence of this name have the KV entries of its first tokens. They share no blocks."""
+        self._expected[sequence_id] = tokens
+
+    def add(self, sequence_id: str, prompt_tokens: int, block_hashes: Sequence[int] = ()) -> None:
+        came = self._expected.get(sequence_id)
+        super().add(sequence_id, prompt_tokens, () if came is not None else block_hashes)
+        self._entries[sequence_id].computed = came or 0
+
+    def remove(self, sequence_id: str) -> None:
+        self._expected.pop(sequence_id, None)
+        super().remove(sequence_id)
+
+    def _admit(self, shares: dict[Any, int], budget: int) -> list[Any]:
+        admitted = super()._admit(shares, budget)
+        if self._expected:
+            for entry in admitted:
+                # One that is preempted later computes its prompt here.
+                self._expected.pop(entry.sequence_id, None)
+            for entry in islice(self._waiting, 1):
+                entry.computed = self._expected.get(entry.sequence_id, entry.computed)
+        return admitted
+
+    def _take_cached(self, entry: Any) -> None:
+        if entry.sequence_id not in self._expected:
+            super()._take_cached(entry)
 
     def usable(self, prompt_tokens: int, hashes: Sequence[int]) -> Sequence[int]:
         """Return the blocks of a prompt that need not be computed: not the one with its last token."""

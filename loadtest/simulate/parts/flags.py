@@ -10,6 +10,7 @@ from loadtest.simulate.parts.settings import KV_BYTES, MOST_DRAFTED, SharedPrefi
 
 _GB_PER_S = {"cpu": 25.0, "disk": 5.0}
 """What PCIe 4 x16 and a fast NVMe drive carry, from data sheets."""
+LINK_GB_PER_S = 12.5
 _MOST_TOKENS = 10**12
 
 
@@ -20,12 +21,12 @@ def add_part_flags(parser: argparse.ArgumentParser) -> None:
         "beginnings of prompts that the GPU no longer has. What it computes is also kept in the tiers below, each "
         "replica's own; the block that was used last stays longest",
     )
-    for name, memory in (("cpu", "host memory"), ("disk", "a local drive")):
+    for name, memory in (("cpu", "in host memory"), ("disk", "on a local drive")):
         cache.add_argument(
             f"--{name}-cache",
             type=_tier(name),
             metavar="TOKENS[:GB/S[:MS]]",
-            help=f"tokens that each replica keeps in {memory}, its bandwidth to the GPU (default "
+            help=f"tokens that each replica keeps {memory}, its bandwidth to the GPU (default "
             f"{_GB_PER_S[name]:g}) and the milliseconds of a load beside it (default 0)",
         )
     cache.add_argument(
@@ -35,7 +36,6 @@ def add_part_flags(parser: argparse.ArgumentParser) -> None:
         default=KV_BYTES,
         help="KV cache of a token in bytes, for transfers (default %(default)s, an 8-billion-parameter model)",
     )
-    _add_speculation(parser)
     cache.add_argument(
         "--shared-prefix",
         type=_shared,
@@ -43,6 +43,8 @@ def add_part_flags(parser: argparse.ArgumentParser) -> None:
         help="for a trace without hash_ids: PART of the longer prompts (default 1) begin with one of N beginnings "
         "(default 1) of this many tokens",
     )
+    _add_speculation(parser)
+    _add_split(parser)
 
 
 def _add_speculation(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +80,40 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="microseconds of the step per draft token (default: --per-token-us)",
     )
+
+
+def _add_split(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "prefill/decode disaggregation", "prompts are computed on replicas of their own, which then send the KV cache"
+    )
+    group.add_argument(
+        "--prefill-decode",
+        type=_ratio,
+        metavar="P:D",
+        help="of every P + D replicas, P compute prompts and D decode (with a policy that keeps the number)",
+    )
+    group.add_argument(
+        "--kv-link",
+        type=_link,
+        metavar="GB/S[:MS]",
+        help=f"bandwidth of each replica's link for KV caches (default {LINK_GB_PER_S:g}, 100 Gbit/s), and the "
+        "milliseconds of a transfer beside it (default 0)",
+    )
+
+
+def _ratio(text: str) -> tuple[int, int]:
+    """Read a ratio, such as 1:3."""
+    prefill, colon, decode = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"must be two whole numbers such as 1:3, got {text!r}")
+    count = whole(1, 1_000)
+    return count(prefill), count(decode)
+
+
+def _link(text: str) -> tuple[float, float]:
+    """Read a link, such as 12.5:0.5."""
+    gb_per_s, colon, latency_ms = text.partition(":")
+    return above_zero(gb_per_s), time_from_zero(latency_ms) / 1e3 if colon else 0.0
 
 
 def _tier(name: str) -> Callable[[str], Tier]:

@@ -75,6 +75,13 @@ class PartsReplica(SimReplica):
         self.start(item, now)
         item.started_at = granted_at
 
+    def receive(self, item: SimRequest, now: float) -> None:
+        """Let a request that was brought join the batch with the KV entries of all its tokens. The last of them is
+        computed again, because its output is needed.
+        """
+        self._batch.expect(item.request_id, item.request.prompt_tokens + item.prior_tokens - 1)
+        self.join(item, now)
+
     def begin(self, now: float) -> None:
         if len(self._reserved) < len(self.running):
             super().begin(now)

@@ -81,6 +81,27 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """Disaggregation of prefill and decode."""
+
+    prefill_replicas: int
+    decode_replicas: int
+    gb_per_s: float
+    """Bandwidth of each replica's network link, in 10^9 bytes per second."""
+    latency_s: float = 0.0
+    """Seconds of a transfer beside the bandwidth."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefill_replicas", "decode_replicas"):
+            if (count := getattr(self, name)) < 1:
+                raise SettingsError(f"{name} must be at least 1, got {count}")
+        if not self.gb_per_s > 0:
+            raise SettingsError(f"kv-link must have a bandwidth above 0 GB/s, got {self.gb_per_s:g}")
+        if not 0 <= self.latency_s < math.inf:
+            raise SettingsError(f"kv-link must have a latency of at least 0 s, got {self.latency_s:g}")
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What a simulated cluster has besides. The default is nothing."""
 
@@ -91,6 +112,7 @@ class Parts:
     shared: SharedPrefix | None = None
     """What the trace was given."""
     speculation: Speculation | None = None
+    split: Split | None = None
 
     @property
     def prefixes(self) -> bool:
@@ -98,6 +120,11 @@ class Parts:
         return bool(self.tiers) or self.shared is not None
 
     @property
+    def beside(self) -> int:
+        """Number of replicas that are there beside those of the pool."""
+        return 0 if self.split is None else self.split.prefill_replicas
+
+    @property
     def any(self) -> bool:
         """Whether replicas differ from plain ones."""
-        return self.prefixes or self.speculation is not None
+        return self.prefixes or self.speculation is not None or self.split is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.plural import counted
 from loadtest.simulate.parts.prefixes import GPU
-from loadtest.simulate.parts.settings import Parts, SharedPrefix, Speculation
+from loadtest.simulate.parts.settings import Parts, SharedPrefix, Speculation, Split
 
 _SHOWN = {"gpu": "GPU", "cpu": "CPU"}
 
@@ -21,6 +21,8 @@ def notes(parts: Parts) -> list[str]:
         said.append(_tiers(parts))
     if parts.speculation is not None:
         said.append(_speculation(parts.speculation))
+    if parts.split is not None:
+        said.append(_split(parts.split, parts.kv_bytes))
     return said
 
 
@@ -52,6 +54,14 @@ def _speculation(what: Speculation) -> str:
     )
 
 
+def _split(split: Split, kv_bytes: int) -> str:
+    return (
+        f"P/D: {counted(split.prefill_replicas, 'prefill replica')} beside {split.decode_replicas} that decode; "
+        f"transfers at {split.gb_per_s:g} GB/s + {1e3 * split.latency_s:g} ms per link, {kv_bytes:,} bytes per token. "
+        "Transfer time from bandwidth, not held to any measurement. Prefill replicas do not die and are not slow."
+    )
+
+
 def lines(figures: Mapping[str, Any]) -> list[str]:
     """Return the figures of the parts in sentences."""
     said = []
@@ -67,5 +77,11 @@ def lines(figures: Mapping[str, Any]) -> list[str]:
         said.append(
             f"Speculation: {drafts['accepted']:.1%} of {drafts['draft_tokens']:,} draft tokens accepted, "
             f"{drafts['tokens_per_step']:.2f} tokens per step and sequence."
+        )
+    if (split := figures.get("disaggregation")) is not None:
+        said.append(
+            f"P/D: {split['prefill_replicas']} + {split['decode_replicas']} replicas, prefill busy "
+            f"{split['prefill_busy']:.0%} of the time; {counted(split['transfers'], 'transfer')} of "
+            f"{1e3 * split['transfer_mean_s']:.1f} ms."
         )
     return said

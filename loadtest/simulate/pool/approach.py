@@ -24,7 +24,7 @@ class Approach:
 
     def bring(self, member: Member, item: SimRequest) -> None:
         """Bring a request into a replica's batch, now or when it can join."""
-        ready_at = _with_parts(member).bring(item, self._loop.now)
+        ready_at = with_parts(member).bring(item, self._loop.now)
         arrival = (member, item, item.attempt)
         if ready_at <= self._loop.now:
             self._join(arrival)
@@ -33,14 +33,15 @@ class Approach:
 
     def _join(self, arrival: tuple[Member, SimRequest, str]) -> None:
         member, item, attempt = arrival
-        replica = _with_parts(member)
+        replica = with_parts(member)
         # Meanwhile the replica may have died, and the request may even be here again.
         if item.attempt == attempt and replica.running.get(item.request_id) is item:
             replica.join(item, self._loop.now)
             self._drive(member)
 
 
-def _with_parts(member: Member) -> PartsReplica:
+def with_parts(member: Member) -> PartsReplica:
+    """Return a member's replica, which has parts."""
     if not isinstance(member.replica, PartsReplica):
         raise TypeError(f"replica {member.name} has no parts")
     return member.replica

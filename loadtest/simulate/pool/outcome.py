@@ -169,6 +169,12 @@ class SimulatedRun:
     """Gaps between tokens of steps that the replicas' logs have dropped."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """Figures of the cluster's parts; none where it has none."""
+    beside: int = 0
+    """Replicas that were there all the time beside the fleet."""
+
+    def hours(self, until: float) -> float:
+        """Return the hours of all replicas until a time."""
+        return self.fleet.hours(until) + self.beside * until / 3600
 
 
 def completed(item: SimRequest, request_class: RequestClass, now: float, setup: Setup) -> Outcome:

@@ -26,6 +26,7 @@ from loadtest.simulate.pool.gaps import GapTally
 from loadtest.simulate.pool.loop import EventLoop
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.plain_queue import PlainQueue
+from loadtest.simulate.pool.prefill import PrefillPool
 from loadtest.simulate.pool.queues import ScriptQueue, SimQueue
 from loadtest.simulate.pool.relief import ReliefOrders, Relieving
 from loadtest.simulate.pool.traffic import Router, SimPool, Traffic
@@ -111,7 +112,9 @@ class Simulation:
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
         self._parts = PartsOfRun(setup.parts, setup.seed) if setup.parts.any else None
         make = SimReplica if self._parts is None else self._parts.replica
+        prefillers = None
         if self._parts is not None:
+            prefillers = self._parts.prefillers(setup.engine, blocks or None, times)
             times = self._parts.times(setup.engine, times)
         self._fleet = Fleet(
             setup.engine, setup.cold_start_s, blocks or None, times, whole_logs=fast is not None, make=make
@@ -130,7 +133,10 @@ class Simulation:
             rnd=self._random,
             drained=self._remove,
         )
-        if self._parts is not None:
+        if self._parts is not None and prefillers is not None:
+            drive, tally = self._traffic.drive, self._parts.split
+            self._traffic.bring = PrefillPool(self._loop, *prefillers, tally=tally, drive=drive).bring
+        elif self._parts is not None:
             self._traffic.bring = Approach(self._loop, self._traffic.drive).bring
 
     def run(self) -> SimulatedRun:
@@ -205,7 +211,8 @@ class Simulation:
             time.process_time() - cpu,
             self._queue.name,
             self._tally,
-            {} if self._parts is None else self._parts.as_json(self._trace),
+            {} if self._parts is None else self._parts.as_json(self._trace, self._loop.now),
+            self._setup.parts.beside,
         )
 
     def _begin(self) -> None:

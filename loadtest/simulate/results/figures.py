@@ -94,7 +94,7 @@ def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
         queue_s=spread(outcomes.column("queue_s")[done]),
         attainment=_part(met),
         worst_5min_attainment=_worst(outcomes.column("arrival_s"), met),
-        replica_hours=run.fleet.hours(run.seconds),
+        replica_hours=run.hours(run.seconds),
         asleep_hours=run.fleet.asleep_hours(run.seconds),
         preemptions=sum(member.replica.preemptions for member in members),
         scale_events=len(run.fleet.changes),

@@ -63,6 +63,16 @@ def test_json_tells_the_tokens_per_step(plain: Path, capsys: pytest.CaptureFixtu
     assert any("Speculation: drafts of 2 tokens" in note for note in found["notes"])
 
 
+def test_json_tells_the_work_of_prefill_replicas(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--prefill-decode", "1:2", "--replicas", "3", "--kv-link", "25:1", "--policy", "static")
+    _, out, _ = run(capsys, "--trace", plain, *flags, "--json")
+    found = json.loads(out)
+    split = found["parts"]["disaggregation"]
+    assert (1, 2, 60) == (split["prefill_replicas"], split["decode_replicas"], split["transfers"])
+    assert pytest.approx(3 * found["virtual_s"] / 3600) == found["replica_hours"]
+    assert any("Transfer time from bandwidth, not held to any measurement" in note for note in found["notes"])
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -81,7 +91,25 @@ def test_json_tells_the_tokens_per_step(plain: Path, capsys: pytest.CaptureFixtu
             ("--draft-tokens", "3", "--acceptance", "0.5", "--max-num-batched-tokens", "200"),
             "max-num-batched-tokens must be at least 256, a token and 3 draft tokens for each of max-num-seqs = 64",
         ),
-        (("--kv-bytes", "1000"), "kv-bytes is for cpu-cache and disk-cache: nothing else moves, got 1000"),
+        (
+            ("--kv-bytes", "1000"),
+            "kv-bytes is for cpu-cache, disk-cache and prefill-decode: nothing else moves, got 1000",
+        ),
+        (("--prefill-decode", "1"), "--prefill-decode: must be two whole numbers such as 1:3, got '1'"),
+        (("--prefill-decode", "0:1"), "--prefill-decode: must be a whole number of at least 1, got '0'"),
+        (("--prefill-decode", "1:1"), "replicas must be a multiple of 2 with prefill-decode = 1:1, got 1"),
+        (("--prefill-decode", "1:2", "--replicas", "4"), "replicas must be a multiple of 3 with prefill-decode = 1:2"),
+        (
+            ("--prefill-decode", "1:1", "--replicas", "2", "--policy", "hpa"),
+            "policy must be static or penstock-fast with prefill-decode = 1:1, got hpa",
+        ),
+        (
+            ("--prefill-decode", "1:1", "--replicas", "2", "--affinity"),
+            "affinity does not go together with prefill-decode = 1:1",
+        ),
+        (("--kv-link", "0"), "--kv-link: must be a number above 0, got '0'"),
+        (("--kv-link", "5:-1"), "--kv-link: must be a number of at least 0, got '-1'"),
+        (("--kv-link", "5"), "kv-link is for prefill-decode: no KV cache is sent, got 5"),
         (("--kv-bytes", "0"), "--kv-bytes: must be a whole number of at least 1, got '0'"),
         (("--shared-prefix", "0"), "--shared-prefix: must be a whole number of at least 1, got '0'"),
         (("--shared-prefix", "64:2"), "--shared-prefix: must have a part above 0 of at most 1, got '2'"),

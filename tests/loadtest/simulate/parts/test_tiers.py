@@ -11,7 +11,9 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.settings import AffinitySettings, SimSettings
+from deployments.engines.sim.kv import KvHold
 from loadtest.benchmarks.data import data_folder
+from loadtest.simulate.parts.core import LoadedBlocks
 from loadtest.simulate.parts.prefixes import reuse_of, share
 from loadtest.simulate.parts.settings import Parts, SharedPrefix, Tier
 from loadtest.simulate.parts.tiers import Found, Link, TierStore
@@ -141,6 +143,15 @@ def test_the_block_that_was_used_last_stays() -> None:
     store.use([1, 3])
     assert [Found("cpu", BLOCK)] == store.find([1, 2])
     assert [Found("cpu", 2 * BLOCK)] == store.find([1, 3])
+
+
+def test_the_end_of_a_prompt_goes_first() -> None:
+    store = TierStore([Tier("cpu", 2, 1.0)], 1, 1)
+    blocks, hold = LoadedBlocks(10, 1, store), KvHold()
+    blocks.grow(hold, 3)
+    blocks.publish(hold, [1, 2, 3], 3)
+    blocks.release(hold)
+    assert [Found("cpu", 2)] == store.find([1, 2, 3])
 
 
 def test_a_load_takes_the_bytes_of_each_tier_over_its_own_link() -> None:
