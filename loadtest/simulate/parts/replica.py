@@ -82,10 +82,6 @@ class PartsReplica(SimReplica):
         self._batch.expect(item.request_id, item.request.prompt_tokens + item.prior_tokens - 1)
         self.join(item, now)
 
-    def begin(self, now: float) -> None:
-        if len(self._reserved) < len(self.running):
-            super().begin(now)
-
     def output_tokens(self, item: SimRequest) -> int:
         return item.prior_tokens if item.request_id in self._reserved else super().output_tokens(item)
 
