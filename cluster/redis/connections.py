@@ -111,12 +111,15 @@ _STATE = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAG
 """Codes with which Redis refuses a command inside a script. redis-py has a class for some of them, but Redis 6.2 puts
 them into the text of a script's failure."""
 
+_LINE = re.compile(r"^@user_script: ?\d+: -")
+"""What Redis 6.2 puts in front of the error of a command inside a script."""
+
 _DENIED = re.compile(r"\b(NOPERM|ACL failure)\b|can't run this command|can't access at least one|can't publish to")
 """Text with which Redis refuses a command that its user may not use, inside a script or outside."""
 
 _DEMOTED = re.compile(
-    r"Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: @user_script: ?\d+: "
-    r"-(READONLY|MASTERDOWN|CLUSTERDOWN)\b"
+    r"(Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: @user_script: ?\d+: -)?"
+    r"(READONLY|MASTERDOWN|CLUSTERDOWN)\b"
 )
 """Text of Redis 6.2 for a refused write inside a script. The code is valid only at this position: the text after it,
 and the text of scripts' own failures, may quote anything."""
@@ -129,6 +132,11 @@ def is_demoted(error: exceptions.ResponseError) -> bool:
     if isinstance(error, (exceptions.ReadOnlyError, exceptions.ClusterDownError)):
         return True
     return _DEMOTED.match(str(error)) is not None
+
+
+def step_error(text: bytes) -> exceptions.ResponseError:
+    """Return the error of one step of a script that makes several calls."""
+    return exceptions.ResponseError(f"{_LINE.sub('', text.decode(errors='replace'))} (a step of several, @user_script)")
 
 
 def translate(error: exceptions.ResponseError) -> PenstockError:

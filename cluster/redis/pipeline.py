@@ -1,4 +1,6 @@
-"""Script calls over one connection; calls made in one turn of the event loop share one pipeline."""
+"""Script calls over one connection; calls made in one turn of the event loop share one pipeline, and where a script can
+make several of them they share one call.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ from cluster.redis.connections import (
     ConnectionSource,
     RedisTarget,
     is_demoted,
+    step_error,
     translate,
     unavailable,
 )
-from cluster.redis.script import Script
+from cluster.redis.script import Script, ScriptStep, join
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 512
 """Most calls per pipeline. It bounds how long Redis and the event loop work on one without a break."""
+_MAX_STEPS = 32
+"""Most steps of one script call. It bounds how long the call keeps others waiting, to a few milliseconds."""
 _TRIES = 3
 """Tries of a call that did not run: the keys may have moved to another server, and that one may not have the script."""
 
@@ -35,8 +40,9 @@ _TRIES = 3
 class Pipeline(Protocol):
     """How a store calls scripts and single commands."""
 
-    def call(self, script: Script, command: bytes) -> Awaitable[Any]:
-        """Send a packed EVALSHA of `script`, or a single command; return its reply.
+    def call(self, script: Script, command: bytes, step: ScriptStep | None = None) -> Awaitable[Any]:
+        """Send a packed EVALSHA of `script`, or a single command; return its reply. `step`: the same call as a step of
+        a script that makes several, which is used where others wait with it.
 
         Raises:
             QueueUnavailableError: Redis does not answer, or the pipeline is closed.
@@ -72,6 +78,59 @@ class _Call:
     script: Script
     command: bytes
     reply: asyncio.Future[Any]
+    step: ScriptStep | None = None
+
+    def joins(self, other: _Call) -> bool:
+        """Return whether both may be steps of one script call."""
+        return self.step is not None and other.step is not None and self.step.head == other.step.head
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A script call with the calls that it makes."""
+
+    calls: tuple[_Call, ...]
+
+    @property
+    def script(self) -> Script:
+        first = self.calls[0]
+        return first.script if first.step is None or len(self.calls) == 1 else first.step.script
+
+    def command(self) -> bytes:
+        first = self.calls[0]
+        if first.step is None or len(self.calls) == 1:
+            return first.command
+        return join(first.step.head, [call.step.packed for call in self.calls if call.step is not None])
+
+    def settle(self, reply: Any) -> list[exceptions.ResponseError]:
+        """Give each call its reply; return the errors of those that failed."""
+        if len(self.calls) == 1:
+            _answer(self.calls[0], reply)
+            return []
+        replies, flat = reply
+        failed = {at - 1: step_error(text) for at, text in zip(flat[::2], flat[1::2], strict=True)}
+        for at, (call, one) in enumerate(zip(self.calls, replies, strict=True)):
+            if error := failed.get(at):
+                _settle(call, translate(error))
+            else:
+                _answer(call, one)
+        return list(failed.values())
+
+    def fail(self, error: exceptions.ResponseError) -> None:
+        """End all its calls with an error."""
+        for call in self.calls:
+            _settle(call, translate(error))
+
+
+def _joined(batch: Sequence[_Call]) -> list[_Sent]:
+    """Join neighbours into script calls; the order stays."""
+    sent: list[list[_Call]] = []
+    for call in batch:
+        if sent and len(sent[-1]) < _MAX_STEPS and call.joins(sent[-1][0]):
+            sent[-1].append(call)
+        else:
+            sent.append([call])
+    return [_Sent(tuple(calls)) for calls in sent]
 
 
 class ScriptPipeline:
@@ -95,7 +154,7 @@ class ScriptPipeline:
         self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
 
-    def call(self, script: Script, command: bytes) -> asyncio.Future[Any]:
+    def call(self, script: Script, command: bytes, step: ScriptStep | None = None) -> asyncio.Future[Any]:
         """Send a packed EVALSHA of `script`; the future returns its reply.
 
         Raises:
@@ -110,7 +169,7 @@ class ScriptPipeline:
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(), name="queue-pipeline")
         reply: asyncio.Future[Any] = loop.create_future()
-        self._pending.append(_Call(script, command, reply))
+        self._pending.append(_Call(script, command, reply, step))
         self._wake.set()
         return reply
 
@@ -182,34 +241,34 @@ class ScriptPipeline:
         """Send calls and settle them in order; return those that did not run and may run at the next try. Either Redis
         lacked the script, which it now has, or the keys moved, and the next connection leads to their server.
         """
-        missing: list[_Call] = []
+        missing: set[Script] = set()
         again: list[_Call] = []
         demoted = False
-        await connection.send_packed_command([b"".join([call.command for call in batch])], check_health=False)
-        for call in batch:
+        joined = _joined(batch)
+        await connection.send_packed_command([b"".join([sent.command() for sent in joined])], check_health=False)
+        for sent in joined:
             try:
                 reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
             except exceptions.NoScriptError:
-                missing.append(call)
-                again.append(call)
+                missing.add(sent.script)
+                again += sent.calls
             except exceptions.MovedError as error:
                 if self._source.moved(error):
                     demoted = True
-                    again.append(call)
+                    again += sent.calls
                 else:
-                    _settle(call, translate(error))
+                    sent.fail(error)
             except exceptions.ResponseError as error:
                 # After a failover the next connection may lead to the new primary.
                 demoted = demoted or is_demoted(error)
-                _settle(call, translate(error))
+                sent.fail(error)
             else:
-                if not call.reply.done():
-                    call.reply.set_result(reply)
+                demoted = any(map(is_demoted, sent.settle(reply))) or demoted
         if demoted:
             await self._disconnect()
         elif missing:
             # Redis restarted or was flushed, and lost the scripts.
-            await self._load_scripts(connection, {call.script for call in missing})
+            await self._load_scripts(connection, missing)
         return again
 
     async def _load_scripts(self, connection: Any, scripts: set[Script]) -> None:
@@ -227,6 +286,11 @@ class ScriptPipeline:
         self._pending.clear()
         for call in calls:
             _settle(call, error)
+
+
+def _answer(call: _Call, reply: Any) -> None:
+    if not call.reply.done():
+        call.reply.set_result(reply)
 
 
 def _settle(call: _Call, error: Exception) -> None:

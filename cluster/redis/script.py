@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
@@ -17,6 +17,26 @@ class Script:
     source: bytes
     sha: str
     """SHA-1 of the source in hex: the script's name in Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStep:
+    """A script call as a part of a larger one."""
+
+    script: Script
+    """Script that makes several calls: its last argument is a list of their steps. It returns a list of their replies,
+    and a flat list of (number of a step that failed, counted from 1; its error)."""
+    head: bytes
+    """Packed EVALSHA of it without its last argument. Steps of the same head can be joined."""
+    packed: bytes
+    """ScriptStep in MessagePack."""
+
+
+def join(head: bytes, steps: Sequence[bytes]) -> bytes:
+    """Return the command that makes the calls of several steps."""
+    count = len(steps)
+    last = b"".join((b"%c" % (0x90 + count) if count < 16 else b"\xdc" + count.to_bytes(2), *steps))
+    return b"%b$%d\r\n%b\r\n" % (head, len(last), last)
 
 
 PLAIN = Script("command", b"", "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgpack
+
 from cluster.clock import Clock
 from cluster.queue.cells.cell import CellOrders
 from cluster.queue.cells.layout import SETTLE_S, CellRecord
@@ -36,12 +38,14 @@ from cluster.queue.line import ASKED, Line
 from cluster.queue.redis import codec
 from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.line import read_line
-from cluster.queue.redis.scripts import load_scripts
+from cluster.queue.redis.scripts import STEPS, load_scripts
 from cluster.redis.connections import RedisTarget
 from cluster.redis.pipeline import open_pipeline
-from cluster.redis.script import Script
+from cluster.redis.script import Script, ScriptStep
 
 DEFAULT_TIMEOUT_S = 2.0
+_STEP_PREFIXES = {name: b"\x92" + msgpack.packb(name, use_bin_type=False) for name in STEPS}
+"""Beginning of a step: a list of two, of which the second is the script's own arguments."""
 
 
 class RedisQueue:
@@ -201,11 +205,17 @@ class RedisQueue:
         await self._pipeline.close()
 
     async def _call(self, name: str, arguments: bytes) -> Any:
-        script, head = self._heads[name]
-        if self._live:
-            head = self._head(script)
+        script, head = self._head_of(name)
         command = b"%b$%d\r\n%b\r\n" % (head, len(arguments), arguments)
-        return await self._pipeline.call(script, command)
+        prefix = _STEP_PREFIXES.get(name)
+        step = None if prefix is None else ScriptStep(*self._head_of("turn"), prefix + arguments)
+        return await self._pipeline.call(script, command, step)
+
+    def _head_of(self, name: str) -> tuple[Script, bytes]:
+        if not self._live:
+            return self._heads[name]
+        script = self._scripts[name]
+        return script, self._head(script)
 
     def _command_heads(self) -> Mapping[str, tuple[Script, bytes]]:
         return {name: (script, self._head(script)) for name, script in self._scripts.items()}

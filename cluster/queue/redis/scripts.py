@@ -1,7 +1,7 @@
 """Assembly of the queue's Lua scripts.
 
-A script cannot call another one, so shared functions are put in front of each. Three changes to the text save much of
-a call's time in Redis, which is spent before the script's first line:
+A script cannot call another one, so shared functions are put in front of each. `turn` has whole scripts as functions.
+Three changes to the text save much of a call's time in Redis, which is spent before the script's first line:
 
 * Names in capitals (redis/lua/names.lua) become numbers. As locals they would cost time at every call, in every
   function that captures them.
@@ -47,11 +47,14 @@ SCRIPTS = (
     "cells",
     "read_orders",
     "copy_orders",
+    "turn",
 )
+STEPS = ("submit", "release", "refuse", "requeue", "withdraw", "cancel", "collect")
+"""Scripts of which `turn` makes several calls in one."""
 SHARED = ("line", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
-_USE = re.compile(r"\bQ\.(\w+)\(")
+_USE = re.compile(r"\bQ\.(\w+)")
 _WORD = re.compile(r"(?<![\w'.])[A-Z][A-Z_]+(?![\w'])")
 
 
@@ -65,6 +68,7 @@ def load_scripts() -> Mapping[str, Script]:
         if twice := functions.keys() & more.keys():
             raise ValueError(f"{part}.lua defines again: {', '.join(sorted(twice))}")
         functions |= more
+    functions |= {f"step_{name}": f"function Q.step_{name}()\n{_read(name)}\nend" for name in STEPS}
     return MappingProxyType({name: _assemble(name, preamble, functions, constants) for name in SCRIPTS})
 
 
@@ -92,7 +96,7 @@ def _assemble(name: str, preamble: str, functions: Mapping[str, str], constants:
     used, unread = dict[str, str](), [body]
     while unread:
         for function in _USE.findall(unread.pop()):
-            if function not in used:
+            if function in functions and function not in used:
                 used[function] = functions[function]
                 unread.append(functions[function])
     room = "local Q = {" + "".join(f"{function} = 0, " for function in used)

@@ -15,7 +15,7 @@ from cluster.redis.connections import translate
 from cluster.redis.in_process.connection import InProcessConnection
 from cluster.redis.in_process.runtime import make_runtime
 from cluster.redis.pipeline import LocalServer, Pipeline
-from cluster.redis.script import Script
+from cluster.redis.script import Script, ScriptStep
 
 Listener: TypeAlias = Callable[[bytes], None]
 
@@ -127,7 +127,7 @@ class InProcessPipeline:
         self._prepared: dict[str, tuple[bytes, Any]] = {}
         """By script: the start of its last command, and the call that it was read into."""
 
-    async def call(self, script: Script, command: bytes) -> Any:
+    async def call(self, script: Script, command: bytes, step: ScriptStep | None = None) -> Any:
         if self._closed:
             raise QueueUnavailableError("the queue client is closed")
         try:

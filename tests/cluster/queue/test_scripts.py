@@ -9,7 +9,7 @@ import pytest
 
 from cluster.queue.entries import MAX_CHOICES, QueueLimits
 from cluster.queue.redis.keys import POOL_KEYS, bell_channel, pool_keys
-from cluster.queue.redis.scripts import SCRIPTS, SHARED, load_constants, load_scripts
+from cluster.queue.redis.scripts import SCRIPTS, SHARED, STEPS, load_constants, load_scripts
 from cluster.queue.settings import limits_from
 from cluster.settings import QueueSettings
 
@@ -64,7 +64,13 @@ def test_every_shared_function_is_used() -> None:
     for script in load_scripts().values():
         sent |= set(re.findall(r"^function Q\.(\w+)", script.source.decode(), re.MULTILINE))
 
-    assert sent == shared
+    assert sent == shared | {f"step_{name}" for name in STEPS}
+
+
+def test_a_turn_takes_exactly_the_steps_that_the_queue_sends() -> None:
+    taken = re.findall(r"(\w+) = Q\.step_(\w+)", (LUA / "turn.lua").read_text())
+
+    assert {name: name for name in STEPS} == dict(taken)
 
 
 def test_limits_come_from_the_settings() -> None:

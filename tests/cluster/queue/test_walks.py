@@ -47,6 +47,7 @@ QUOTAS = (
     Quota(concurrency=2, max_waiting=1),
 )
 Answer = tuple[str, Any]
+Ask = Callable[[Any], Awaitable[Any]]
 NUMBERS = {name: int(number) for name, number in load_constants().items()}
 ENTRY = {name: NUMBERS[name] for name in ("OWNER", "TENANT", "ATTEMPT", "STATE")}
 # Python counts from 0.
@@ -87,17 +88,26 @@ class Pair:
         self.entries: dict[str, tuple[str, QueueEntry]] = {}
         self.attempts: dict[str, Grant] = {}
         self.started: dict[str, list[tuple[str, str]]] = {name: [] for name in ROUTERS}
+        self.kept: list[Ask] | None = None
+        """What `both` is asked, while it keeps questions for a turn."""
 
-    async def both(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def both(self, ask: Ask) -> Any:
         """Ask both; returns the answer they share."""
+        if self.kept is not None:
+            self.kept.append(ask)
+            return None
         local, stored = await _answer(ask, self.local), await _answer(ask, self.redis)
         assert local == stored
+        self.compare()
+        self.learn(stored[1])
+        return stored[1]
+
+    def compare(self) -> None:
+        """Hold what the two store against each other."""
         for name in ("pool", "entries", "line", "owners", "slots", "load"):
             assert (name, self.dump(name)) == (name, self.dump_stored(name))
         assert sizes(self.store.execute) == sizes(self.counter.execute_command)
         self.check_promises()
-        self.learn(stored[1])
-        return stored[1]
 
     def learn(self, answer: Any) -> None:
         """Note grants, as routers do."""
@@ -141,6 +151,21 @@ class Pair:
         return record
 
     # --- what happens ---
+
+    async def turn(self) -> None:
+        """Make several calls in one turn of the loop: the server gets them in one script call, the one in process gets
+        them one by one.
+        """
+        self.kept = kept = []
+        for _ in range(self.random.choice((2, 3, 8, 40))):
+            await getattr(self, self.random.choice(STEPS_OF_A_TURN))()
+        self.kept = None
+        local = [await _answer(ask, self.local) for ask in kept]
+        stored = await asyncio.gather(*(_answer(ask, self.redis) for ask in kept))
+        assert local == stored
+        self.compare()
+        for _, answer in stored:
+            self.learn(answer)
 
     async def crowd(self) -> None:
         if self.blind:
@@ -454,15 +479,22 @@ def _texts(values: list[bytes]) -> list[str]:
     return [value.decode() for value in values]
 
 
-async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
+async def _answer(ask: Ask, queue: Any) -> Answer:
     try:
         return "answer", await ask(queue)
     except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
         return type(error).__name__, str(error)
 
 
+STEPS_OF_A_TURN = (
+    *["submit"] * 6,
+    "submit_again",
+    *["release"] * 5,
+    *("refuse", "requeue", "withdraw", "cancel", "collect"),
+)
 STEPS = (
     *["submit"] * 14,
+    *["turn"] * 4,
     *["crowd"] * 2,
     *["submit_again"] * 2,
     "come_back",

@@ -49,7 +49,7 @@ async def test_calls_of_one_turn_share_a_pipeline(redis_backend: Backend) -> Non
     queue = redis_backend.queue()
     await _up(queue)
     # The first call of a script in this process loads it, on round trips of its own.
-    await queue.submit("A", entry("first"))
+    await asyncio.gather(*(queue.submit("A", entry(f"first-{i}")) for i in range(2)))
     sent = []
     connection = queue._pipeline._connection
     send = connection.send_packed_command

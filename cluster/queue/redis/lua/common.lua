@@ -12,20 +12,27 @@ local A = cmsgpack.unpack(ARGV[18])
 local P -- the pool
 -- Functions of the queue, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller,
 -- or nil if the caller is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays
--- silent.
+-- silent. `unstored`, `unplaced`: replicas whose load, or place among the free ones, changed. `goes_on`: further calls
+-- follow in this script, so nothing is stored yet.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
-  todo_set = {}, granted = 0, fell_behind = 0, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
+  todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, lease = tonumber(ARGV[4]),
+  lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
 
 -- Let a script run although Redis is full, by a first write that deletes nothing. A full Redis refuses a script whose
 -- first write may need memory, and lets all other writes pass. Scripts that free memory or keep leases call this.
 -- `submit` and `finish_key` add data and are refused.
-function Q.pass_when_full() call('HDEL', K[BELLS], '') end
+function Q.pass_when_full()
+  if Q.passes then return end
+  Q.passes = true
+  call('HDEL', K[BELLS], '')
+end
 
 -- Read the pool and compute its time. `lenient`: every lease counts as live, after a gap in which no process could
 -- renew.
 function Q.open_pool()
+  if P then return end
   local raw
   if ARGV[1] ~= '' then
     raw = tonumber(ARGV[1])
@@ -58,8 +65,17 @@ function Q.set(field, value)
   end
 end
 
+-- Store what changed. Every script that changes a pool or a load ends with this.
 function Q.close_pool()
+  if Q.goes_on then return end
+  if next(Q.unstored) then Q.store_loads() end
   if Q.changed then call('SET', K[POOL], cmsgpack.pack(P)) end
+end
+
+function Q.store_loads()
+  Q.place_loads()
+  for replica in pairs(Q.unstored) do call('HSET', K[LOAD], replica, cmsgpack.pack(Q.loads[replica])) end
+  Q.unstored = {}
 end
 
 function Q.get(id)
@@ -89,16 +105,32 @@ function Q.get_load(replica)
   return l
 end
 
--- Store a load and update the replica's place among the free ones.
+-- Note that a load changed. It is stored once, at the end of the call.
 function Q.put_load(replica, l)
-  Q.loads[replica] = l
-  call('HSET', K[LOAD], replica, cmsgpack.pack(l))
+  Q.loads[replica], Q.unstored[replica], Q.unplaced[replica] = l, true, true
+end
+
+-- Return the share of a replica's slots that are held, its place among the free ones; nil if it is none of them.
+function Q.place_of(l)
   local held = l[HELD] + l[EXTRA]
   if l[R_STATE] == 'ready' and l[CLOSED] == 0 and l[R_RESERVED] == '' and held < l[W_SEQUENCES] then
-    call('ZADD', K[FREE], held / l[W_SEQUENCES], replica)
-  else
-    call('ZREM', K[FREE], replica)
+    return held / l[W_SEQUENCES]
   end
+end
+
+-- Bring the free replicas up to date.
+function Q.place_loads()
+  for replica in pairs(Q.unplaced) do
+    local place = Q.place_of(Q.loads[replica])
+    if place then call('ZADD', K[FREE], place, replica) else call('ZREM', K[FREE], replica) end
+  end
+  Q.unplaced = {}
+end
+
+-- Return the names of at most n replicas with room, the least loaded first, leaving out `from`.
+function Q.free_ones(from, n)
+  if next(Q.unplaced) then Q.place_loads() end
+  return call('ZRANGE', K[FREE], from, n - 1)
 end
 
 function Q.lease_live(key, memo, name)

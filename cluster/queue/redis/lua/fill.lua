@@ -368,7 +368,7 @@ function Q.find_room(id, e, use)
   for replica in string.gmatch(e[PREFERRED], '[^%z]+') do
     if try(replica) then return end
   end
-  for _, replica in ipairs(call('ZRANGE', K[FREE], 0, REPLICAS_TRIED - 1)) do
+  for _, replica in ipairs(Q.free_ones(0, REPLICAS_TRIED)) do
     if try(replica) then return end
   end
 end

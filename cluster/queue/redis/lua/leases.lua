@@ -137,7 +137,7 @@ function Q.remove_replica(replica, silent)
       Q.put(l[R_RESERVED], e)
     end
   end
-  Q.loads[replica], Q.replica_alive[replica] = nil, nil
+  Q.loads[replica], Q.unstored[replica], Q.unplaced[replica], Q.replica_alive[replica] = nil, nil, nil, nil
   call('HDEL', K[LOAD], replica)
   call('HDEL', K[REGISTRY], replica)
   call('ZREM', K[FREE], replica)

@@ -10,7 +10,7 @@ end
 
 function Q.want_free(n)
   if call('ZCARD', K[LINE]) == 0 then return end
-  for _, replica in ipairs(call('ZRANGE', K[FREE], 0, n - 1)) do Q.want_fill(replica) end
+  for _, replica in ipairs(Q.free_ones(0, n)) do Q.want_fill(replica) end
 end
 
 -- Return the service of the tenant that is next in the line without its estimated charges, or the class's virtual time
@@ -74,8 +74,9 @@ end
 
 -- Give a router that is unknown, or retired, a lease that starts now, so that `reap` removes what it leaves behind.
 function Q.know_router(router)
-  if call('ZSCORE', K[ROUTERS], router) or call('ZSCORE', K[PARTED], router) then return end
+  if Q.router_live(router) or call('ZSCORE', K[ROUTERS], router) or call('ZSCORE', K[PARTED], router) then return end
   call('ZADD', K[ROUTERS], Q.now + Q.lease, router)
+  Q.router_alive[router] = nil
 end
 
 -- Tell the old router that the new one has an entry now, unless the old one is gone.

@@ -42,7 +42,7 @@ if resume == 0 and A[10] ~= '' then
 end
 
 -- The fields of an entry, from OWNER to STRICT_TOKENS in names.lua.
-local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
+local e = {A[1], A[4], A[5], '', A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
   A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0, 0}
 if A[20] and A[20] ~= '' then e[TRACE] = A[20] end
 if A[21] and A[21] ~= '' then e[TRACE], e[TOKENIZER] = e[TRACE] or '', A[21] end
@@ -63,6 +63,7 @@ if resume == 0 then
     return refused
   end
 end
+e[PLACE] = Q.next_place(resume == 1)
 Q.entries[id] = e
 if e[CLIENT_KEY] ~= '' then Q.open_key(id, e, A[17]) end
 Q.know_router(A[1])

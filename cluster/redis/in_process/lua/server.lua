@@ -68,7 +68,7 @@ end
 local scope = setmetatable({
   KEYS = {}, ARGV = {}, redis = {call = call, sha1hex = R.sha1hex}, cmsgpack = R.cmsgpack,
   math = math, string = string, table = table, tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
-  ipairs = ipairs, pairs = pairs, next = next, select = select, error = error, assert = assert,
+  ipairs = ipairs, pairs = pairs, next = next, select = select, error = error, assert = assert, pcall = pcall,
 }, {
   __newindex = function(_, name) error('Attempt to modify a readonly table: ' .. tostring(name), 2) end,
   __index = function(_, name)

@@ -63,19 +63,22 @@ end
 local function need_float(value) return float(value) or R.fail('ERR value is not a valid float') end
 
 function C.ZADD(key, first, ...)
-  if select('#', ...) == 1 and first ~= 'NX' then
+  if select('#', ...) == 1 and first ~= 'NX' and first ~= 'XX' then
     local score, member = need_float(first), str((...))
     return put(open_zset(key), member, score)
   end
-  local given, only_new = {first, ...}, first == 'NX'
-  if only_new then table.remove(given, 1) end
+  local given, only_new, only_known = {first, ...}, first == 'NX', first == 'XX'
+  if only_new or only_known then table.remove(given, 1) end
   if #given == 0 or #given % 2 == 1 then R.fail('ERR syntax error') end
   for i = 1, #given, 2 do
     given[i], given[i + 1] = need_float(given[i]), str(given[i + 1])
   end
-  local set, added = open_zset(key), 0
+  local added, set = 0, zset_of(key)
+  if only_known and not set then return 0 end
+  set = set or open_zset(key)
   for i = 1, #given, 2 do
-    if not only_new or set.score[given[i + 1]] == nil then added = added + put(set, given[i + 1], given[i]) end
+    local known = set.score[given[i + 1]] ~= nil
+    if known and not only_new or not known and not only_known then added = added + put(set, given[i + 1], given[i]) end
   end
   return added
 end

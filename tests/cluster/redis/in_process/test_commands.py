@@ -64,7 +64,7 @@ class Chance:
         """Draw scores with members."""
         count = self.random.randint(1, 3)
         pairs = [part for _ in range(count) for part in (self.one(SCORES), self.random.choice(MEMBERS))]
-        return [*(["NX"] if self.random.random() < 0.2 else []), *pairs]
+        return [*self.one(((), (), (), ("NX",), ("XX",))), *pairs]
 
     def command(self) -> list[str]:
         """Draw a command."""
