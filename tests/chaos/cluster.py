@@ -29,6 +29,7 @@ from tests.chaos.node import HOST, Node, read_metrics, redis_client
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
 from tests.chaos.release import ROOT, unpack
+from tests.chaos.sockets import holder_of
 from tests.cluster.queue.servers import find_binary
 from tests.support.ports import free_port
 from tests.support.waiting import TimedOutError, until
@@ -36,6 +37,8 @@ from tests.support.waiting import TimedOutError, until
 POOL = "demo"
 READY_S = 300.0
 """How long a process may take to be ready; a real engine on a busy machine is the slowest."""
+LOOK_S = 0.1
+"""Time between two looks at a router's metrics, seconds."""
 LEAVE_S = 5.0
 """How long engine processes may take to follow a replica that was killed."""
 FAST: dict[str, Any] = {
@@ -349,15 +352,9 @@ class ChaosCluster:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def _router_at(self, port: int) -> str:
-        for name in self.routers:
-            node = self.nodes.get(name)
-            if node is None or not node.running:
-                continue
-            with contextlib.suppress(psutil.Error):
-                if any(c.laddr.port == port for c in psutil.Process(node.pid).net_connections("tcp")):
-                    return name
-        return ""
+    def _router_at(self, local: int, remote: int) -> str:
+        running = {node.pid: name for name in self.routers if (node := self.nodes.get(name)) and node.running}
+        return running.get(holder_of(local, remote, running) or 0, "")
 
     def state(self, name: str) -> str:
         """Return a process' state letter as /proc has it, such as S, R, T or Z; "" when it is gone."""
@@ -387,6 +384,8 @@ class ChaosCluster:
                 continue
 
             async def all_up(name: str = name) -> bool:
+                # Each look reads all metrics, and the links need this process to come up.
+                await asyncio.sleep(LOOK_S)
                 with contextlib.suppress(OSError):
                     return (await self.metrics(name)).get("penstock_router_links_up", 0) >= replicas
                 return False

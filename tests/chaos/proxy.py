@@ -68,10 +68,11 @@ class ChaosProxy:
 
     Args:
         name: for error messages.
-        whose: names the process that connects from a local port; "" where nobody needs to know.
+        whose: names the process that connects from a port of this machine to the proxy's; "" where nobody needs to
+            know.
     """
 
-    def __init__(self, name: str, target: str = "", whose: Callable[[int], str] | None = None) -> None:
+    def __init__(self, name: str, target: str = "", whose: Callable[[int, int], str] | None = None) -> None:
         self.name = name
         self.target = target
         self.port = 0
@@ -171,7 +172,8 @@ class ChaosProxy:
         await self._pass_on(reader, writer)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = self._whose(writer.get_extra_info("peername")[1]) if self._whose is not None else ""
+        port = writer.get_extra_info("peername")[1]
+        peer = self._whose(port, self.port) if self._whose is not None else ""
         self._count(peer, "connections")
         if self._toxic(peer).refuse:
             self._count(peer, "refused")

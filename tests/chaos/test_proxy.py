@@ -30,7 +30,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 async def proxied(whose: str = "") -> AsyncIterator[ChaosProxy]:
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    proxy = ChaosProxy("test", f"127.0.0.1:{port}", lambda _port: whose)
+    proxy = ChaosProxy("test", f"127.0.0.1:{port}", lambda _local, _remote: whose)
     await proxy.start()
     try:
         yield proxy
