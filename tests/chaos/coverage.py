@@ -24,7 +24,11 @@ ROWS = (
     Row(4, "SIGSTOP of a replica"),
     Row(5, "engine wedge: healthy, no tokens", "also tests/router/links/test_stall.py"),
     Row(6, "kill -9 of Redis, restart from its file, its end torn off"),
-    Row(7, "Sentinel failover", "READONLY here; a real failover: tests/router/server/test_failover.py"),
+    Row(
+        7,
+        "failover by Sentinel or a Redis Cluster",
+        "READONLY, and followers of a Redis Cluster, here; by sentinels: tests/router/server/test_failover.py",
+    ),
     Row(8, "Redis out of memory"),
     Row(9, "Redis slow, hanging or blackholed"),
     Row(10, "FLUSHALL"),

@@ -23,7 +23,7 @@ from cluster.redis.slot_owner import SlotOwner
 from cluster.redis.url import ClusterUrl
 from penstock.models import ReplicaState
 from tests.cluster.queue.backends import POOL, entry
-from tests.cluster.queue.servers import launch, require_binary, wait_answer
+from tests.cluster.queue.servers import find_program, launch, require_binary, wait_answer
 from tests.support.certificates import LOOPBACK, Authority
 from tests.support.ports import free_port
 from tests.support.redis_clusters import SLOTS, RedisCluster, running_redis_cluster
@@ -126,6 +126,29 @@ async def test_a_slot_moves_under_load_and_nothing_is_lost(cluster: RedisCluster
     assert 50 == (await queue.heartbeat_router(RouterBeat("A", ("r1",)))).running
     await asyncio.to_thread(cluster.begin_move, third, first)
     await asyncio.to_thread(cluster.end_move, third, first)
+    await queue.close()
+
+
+async def test_a_slot_that_moves_as_a_whole_is_never_away(cluster: RedisCluster) -> None:
+    """Valkey 9 copies it first, and changes its owner in one step."""
+    program = find_program()
+    if program is None or program.name != "Valkey" or program.version < (9, 0, 0):
+        pytest.skip("slots move as a whole from Valkey 9.0 on: this is NOT tested")
+    first, second, _ = cluster.ports
+    queue = RedisQueue(cluster.url, POOL)
+    await up(queue)
+    for source, target in ((first, second), (second, first)):
+        place = "SLOTSRANGE", cluster.slot, cluster.slot, "NODE", cluster.name(target)
+        assert "OK" == cluster.call(source, "CLUSTER", "MIGRATESLOTS", *place)
+        moved = False
+        while not moved:
+            await queue.heartbeat_router(RouterBeat("A", ("r1",)))
+            try:
+                await asyncio.to_thread(cluster.call, source, "EXISTS", KEY)
+            except exceptions.MovedError:
+                moved = True
+        await queue.heartbeat_router(RouterBeat("A", ("r1",)))
+        assert cluster.keys(target)
     await queue.close()
 
 
