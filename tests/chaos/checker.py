@@ -55,6 +55,9 @@ class Bounds:
     nothing."""
     stall_s: float = 1.0
     """A client that hears nothing for so long is disturbed."""
+    silence_s: float | None = None
+    """Longest time in which a client with an open request hears nothing, also while something is broken; None states
+    nothing."""
     final_codes: frozenset[str] = frozenset()
     """Codes with which requests may end."""
     call_codes: frozenset[str] = frozenset()
@@ -99,6 +102,7 @@ def check(history: History, bounds: Bounds) -> list[Violation]:
         _nothing_left(history),
         _queue_bounds(history, bounds),
         _recovery(history, bounds),
+        _silence_bound(history, bounds),
         _pace(history, bounds),
         _stated_errors(history, bounds),
         _killers(history, bounds),
@@ -320,6 +324,11 @@ def _recovery(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
         _, silent_s, name = max(spans)
         what = f"{name} was the last, without news for {silent_s:.1f} s"
         yield "I7", f"clients were disturbed for {took:.1f} s, {bounds.recovery_s:.1f} s are stated: {what}"
+
+
+def _silence_bound(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
+    if bounds.silence_s is not None and (longest := longest_silence_s(history)) > bounds.silence_s:
+        yield "I7", f"a client heard nothing for {longest:.1f} s, {bounds.silence_s:.1f} s are stated"
 
 
 def pace_s(history: History) -> tuple[float, float] | None:

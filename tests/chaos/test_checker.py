@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.checker import Bounds, check, recovery_s
+from tests.chaos.checker import Bounds, check, longest_silence_s, recovery_s
 from tests.chaos.history import (
     Accepted,
     Attempted,
@@ -161,6 +161,17 @@ def test_i7_recovery_in_time() -> None:
     assert {"I7"} == broken(disturbed, Bounds(recovery_s=2.0))
     healed = history(late, faults=[FAULT, FaultRecord("start", 8.0, "pid 2 is ready", heals=True)])
     assert set() == broken(healed, Bounds(recovery_s=2.0))
+
+
+def test_i7_silence_while_something_is_broken() -> None:
+    """What is over before the last heal is no recovery, and may still be too long."""
+    late = changed(3, Tokens(9.0, 4, GOLDEN[4:]))
+    late.events[4] = replace(DONE, at=9.1)
+    late.deadline_s = 20.0
+    healed = history(late, faults=[FAULT, FaultRecord("start", 9.5, "pid 2 is ready", heals=True)])
+    silent_s = longest_silence_s(healed)
+    assert set() == broken(healed, Bounds(recovery_s=0.0, silence_s=silent_s))
+    assert {"I7"} == broken(healed, Bounds(recovery_s=0.0, silence_s=silent_s - 0.1))
 
 
 def test_i7_engines_that_die_and_the_requests_that_kill_them() -> None:

@@ -13,7 +13,15 @@ from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 PLAN = ClusterPlan(replicas=3, masters=3, cells=3)
 LOAD = Load(kind=Kind.RESUMING, output_tokens=50, deadline_s=30.0)
 """Streams that end, and begin, while a server is away."""
-BOUNDS = Bounds(call_codes=frozenset({"UNAVAILABLE"}), fail_fast_s=2.0, retry_info=True, stall_s=2.5, min_finished=20)
+BOUNDS = Bounds(
+    call_codes=frozenset({"UNAVAILABLE"}),
+    fail_fast_s=2.0,
+    retry_info=True,
+    stall_s=2.5,
+    # A call that ends with the time for an answer (1 s), the pause that a router names, and that once more.
+    silence_s=5.0,
+    min_finished=20,
+)
 LONG_S = 6.0
 """Outage in seconds; without other cells every client hears nothing for as long."""
 TAKE_OVER_S = 8.0
@@ -61,7 +69,7 @@ SCENARIOS = (
         # With keys, so that all of them have their home in cell 0.
         load=replace(LOAD, kind=Kind.PLAIN),
         plan=replace(PLAN, followers=True),
-        bounds=replace(BOUNDS, recovery_s=3.0),
+        bounds=replace(BOUNDS, recovery_s=3.0, silence_s=TAKE_OVER_S + 2.0),
         settle_s=4.0,
         idle_s=12.0,
         control=Control("followers", frozenset({"I7"}), {"plan": PLAN, "steps": OUTAGE}),
