@@ -106,7 +106,7 @@ class BatchCore:
         if sequences is not None:
             self.sequence_limit = clamp_sequences(sequences, self._largest.sequences)
         if tokens is not None:
-            self._wanted_tokens = tokens
+            self._wanted_tokens = min(tokens, self._largest.tokens)
 
     def add(self, sequence_id: str, prompt_tokens: int, block_hashes: Sequence[int] = ()) -> None:
         """Put a sequence at the end of the waiting line.
@@ -192,8 +192,9 @@ class BatchCore:
         The number holds as long as no sequence is added or removed and no limit moves.
         """
         decoding = len(self._decoding)
-        admits = bool(self._waiting) and decoding < self.sequence_limit
-        if not decoding or admits or self._filling is not None or decoding > self.token_budget:
+        if not decoding or (self._waiting and decoding < self.sequence_limit) or self._filling is not None:
+            return 0
+        if decoding > self._wanted_tokens and decoding > self.token_budget:
             return 0
         size = self._size
         rounds, free = divmod(self._kv.free, decoding)

@@ -192,12 +192,13 @@ class SimReplica:
     def end(self) -> StepEnd:
         """Finish the planned steps. The time is then `ends_at`."""
         now = self._ends[-1]
-        self._begin_until(now)
+        if self._begun < len(self._ends):
+            self._hand_over(len(self._ends))
         self.ends_at = None
-        if self._turn is not None:
-            for request_id in self._turn.prefilled:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            for request_id in turn.prefilled:
                 self._first_token(self.running[request_id], now)
-            self._turn = None
         finished, ending, turns = [], self._ending, self._core.turns
         while ending and ending[0][0] <= turns:
             _, number, item = heapq.heappop(ending)
@@ -300,14 +301,17 @@ class SimReplica:
     def _begin_until(self, now: float) -> None:
         """Hand the steps of the plan that have begun by now to the core."""
         planned, before = len(self._ends), self._begun
-        if before == planned:
-            return
-        begun = min(planned, bisect_right(self._ends, now) + 1)
-        if begun > before:
-            core = self._core
-            self.log.add_run(self._seconds[before:begun], core.decoding, core.decode_kv_tokens)
-            core.run(begun - before)
-            self._begun = begun
+        if before < planned:
+            begun = min(planned, bisect_right(self._ends, now) + 1)
+            if begun > before:
+                self._hand_over(begun)
+
+    def _hand_over(self, begun: int) -> None:
+        """Hand the first steps of the plan to the core."""
+        core, before = self._core, self._begun
+        self.log.add_run(self._seconds[before:begun], core.decoding, core.decode_kv_tokens)
+        core.run(begun - before)
+        self._begun = begun
 
     def _cut(self, now: float) -> None:
         """End the plan with the step that is under way."""

@@ -12,13 +12,18 @@ from cluster.clock import ManualClock
 T = TypeVar("T")
 
 
-class EventLoop:
-    """Queue of events by time. Events of the same time run in the order in which they were added."""
+class EventLoop(ManualClock):
+    """Queue of events by time, and the clock that they move. Events of the same time run in the order in which they were
+    added.
+    """
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
         """Seconds. May differ from the clock's by the time that passed before."""
-        self._clock = clock
+        self.rung = False
+        """Whether somebody is to look after the event that runs."""
+        self.stopped = False
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
 
@@ -31,13 +36,23 @@ class EventLoop:
         """Time of the next event."""
         return self._events[0][0]
 
-    def step(self) -> None:
-        """Move the clock to the next event, and run it."""
-        at, _, handle, argument = heapq.heappop(self._events)
-        if at > self.now:
-            self._clock.advance(at - self.now)
-            self.now = at
-        handle(argument)
+    def run(self, look: Callable[[], None], *, once: bool = False) -> None:
+        """Run events until it is stopped, or the next one. Call `look` after one that rang."""
+        events = self._events
+        while not self.stopped or once:
+            at, _, handle, argument = heapq.heappop(events)
+            passed = at - self.now
+            if passed > 0.0:
+                # As `advance` does, which would be one more call per event.
+                self._wall_ms += passed * 1000
+                self._monotonic += passed
+                self.now = at
+            handle(argument)
+            if self.rung:
+                self.rung = False
+                look()
+            if once:
+                return
 
 
 def now(call: Coroutine[Any, Any, T]) -> T:

@@ -216,7 +216,7 @@ class PlainQueue:
             load.gone, load.ready = True, False
             if load.reserved is not None:
                 load.reserved.reserved = None
-            self._unfree(load)
+            self._put(load)
         self._want_free(_FILLED_BY_ROUTER)
         self._run_fills()
 
@@ -247,20 +247,16 @@ class PlainQueue:
 
     def _put(self, load: ReplicaLoad) -> None:
         """Update a replica's place among those with a free slot."""
-        held = len(load.slots)
+        held, before, place = len(load.slots), load.free_at, None
         if load.ready and load.reserved is None and held < load.sequences:
             place = (held / load.sequences, load.name)
-            if place != load.free_at:
-                self._unfree(load)
-                load.free_at = place
-                insort(self._free, place)
-        else:
-            self._unfree(load)
-
-    def _unfree(self, load: ReplicaLoad) -> None:
-        if load.free_at is not None:
-            del self._free[bisect_left(self._free, load.free_at)]
-            load.free_at = None
+        if place == before:
+            return
+        if before is not None:
+            del self._free[bisect_left(self._free, before)]
+        if place is not None:
+            insort(self._free, place)
+        load.free_at = place
 
     def _want(self, load: ReplicaLoad) -> None:
         if (self._line or self._late) and load not in self._todo:

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from cluster.clock import ManualClock
 from cluster.queue.redis.keys import bell_channel
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
@@ -89,10 +88,9 @@ class Simulation:
         self._setup = setup
         self._fast, self._slow = fast, slow
         self._progress = progress
-        self._clock = ManualClock()
         self._began = 0.0, 0.0
-        self._loop = EventLoop(self._clock)
-        self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
+        self._loop = EventLoop()
+        self._routers = [Router(f"router-{n}", affinity() if affinity else None, self._loop) for n in range(setup.routers)]
         self._queue: SimQueue
         self._orders: ReliefOrders | None = None
         point, relieving = OperatingPoint(), slow if setup.relief and isinstance(slow, Relieving) else None
@@ -100,10 +98,10 @@ class Simulation:
             point = relieving.point
         only = None if affinity else only_class(trace, setup)
         if only is not None:
-            self._queue = PlainQueue(setup.limits, only, self._clock, self._routers[0].ring)
+            self._queue = PlainQueue(setup.limits, only, self._loop, self._routers[0].ring)
             store = None
         else:
-            store = InProcessRedis(self._clock)
+            store = InProcessRedis(self._loop)
             self._queue = ScriptQueue(RedisQueue(store, _POOL, setup.limits), int(1000 * setup.queue_timeout_s))
             for router in self._routers:
                 store.subscribe(bell_channel(router.name), router.ring)
@@ -142,18 +140,10 @@ class Simulation:
     def run(self) -> SimulatedRun:
         """Serve the whole trace."""
         self.begin()
-        traffic, total = self._traffic, len(self._trace)
-        every = max(1, total // 200)
-        tell_at = total + 1 if self._progress is None else every
-        step, routers = self._loop.step, traffic.routers
-        while traffic.ended < total and not (traffic.coming is None and self._stuck()):
-            step()
-            for router in routers:
-                if router.rung:
-                    traffic.answer_bell(router)
-            if traffic.ended >= tell_at and self._progress is not None:
-                self._progress(traffic.ended)
-                tell_at = traffic.ended + every
+        # It stops behind the last arrival. A run is not over before.
+        self._loop.run(self._traffic.answer_bells)
+        while not self.over:
+            self.step()
         return self.result()
 
     def begin(self) -> None:
@@ -183,8 +173,7 @@ class Simulation:
 
     def step(self) -> None:
         """Go on to the next event."""
-        self._loop.step()
-        self._traffic.answer_bells()
+        self._loop.run(self._traffic.answer_bells, once=True)
 
     def share_gpus(self, share: GpuShare) -> None:
         """Take the replicas' GPUs from a share."""
@@ -224,7 +213,7 @@ class Simulation:
                 self._queue.beat_replica(member.replica, 0.0, progress=True)
             for router in self._routers:
                 self._beat_router(router)
-            self._clock.advance(setup.heartbeat_s)
+            self._loop.advance(setup.heartbeat_s)
         # Clocks differ, so heartbeats are spread out.
         for member in self._fleet.members.values():
             self._loop.at(setup.heartbeat_s * self._random.random(), self._beat, member)
@@ -287,7 +276,7 @@ class Simulation:
         wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
         standby = min(slow.standby, setup.max_replicas - wanted) if isinstance(slow, Holding) else 0
         if self._orders is not None:
-            self._queue.relieve(*self._orders.publish(wanted, self._clock.wall_ms()))
+            self._queue.relieve(*self._orders.publish(wanted, self._loop.wall_ms()))
         self._apply(self._fleet.want(wanted, self._loop.now, standby))
         self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
 
@@ -335,6 +324,8 @@ class Simulation:
         self._apply(self._fleet.settle(self._loop.now))
 
     def _sample(self, _: None) -> None:
+        if self._progress is not None:
+            self._progress(self._traffic.ended)
         self._watch.sample(self._loop.now)
         self._tally.take(self._fleet)
         self._loop.at(self._loop.now + self._sample_s, self._sample, None)

@@ -34,8 +34,9 @@ class _Wish:
 class Router:
     """State of a router, which is also its bell."""
 
-    def __init__(self, name: str, affinity: Affinity | None) -> None:
+    def __init__(self, name: str, affinity: Affinity | None, loop: EventLoop) -> None:
         self.name = name
+        self._loop = loop
         self.affinity = affinity
         self.estimate = PoolEstimate()
         self.relief = Relief.NONE
@@ -47,7 +48,7 @@ class Router:
 
     def ring(self, _pool: bytes) -> None:
         """Note that there is mail."""
-        self.rung = True
+        self.rung = self._loop.rung = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +121,11 @@ class Traffic:
         return self.coming.arrival_s if self.coming is not None and not self._items else None
 
     def answer_bells(self) -> None:
-        """Read the mail of all routers that were rung."""
+        """Read the mail of routers that were rung."""
         for router in self.routers:
             if router.rung:
-                self.answer_bell(router)
-
-    def answer_bell(self, router: Router) -> None:
-        """Read the mail of a router that was rung."""
-        router.rung = False
-        self.read(router, self._queue.collect(router.name))
+                router.rung = False
+                self.read(router, self._queue.collect(router.name))
 
     def give_up(self) -> None:
         """Count all requests that have not ended as unfinished."""
@@ -143,7 +140,9 @@ class Traffic:
     def next_arrival(self) -> None:
         """Schedule the arrival of the trace's next request."""
         self.coming = next(self._arrivals, None)
-        if self.coming is not None:
+        if self.coming is None:
+            self._loop.stopped = True
+        else:
             self._loop.at(self.coming.arrival_s, self._arrive, self.coming)
 
     def _arrive(self, request: TraceRequest) -> None:
