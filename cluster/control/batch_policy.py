@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.control.replay import Replay, itl_of
 from cluster.control.snapshot import BatchSnapshot
-from cluster.control.step_model import BatchMix, StepModel, StepSample
+from cluster.control.step_model import BatchMix, StepModel
 from cluster.plural import counted
 from penstock.values.steps import Relief, Step
 
@@ -160,16 +160,14 @@ class _Tick:
         self.floor = 0.0
         """Batch that is kept although it misses the SLO; 0 where the SLO is within reach."""
         self.mix = BatchMix.of(seen.samples)
-        near = [sample for sample in seen.samples if self._settled(sample)]
+        # The limit is a whole number, and a batch lacks one whenever a sequence has just ended.
+        limit, off = seen.limit, max(1.0, rules.settled * seen.limit)
+        near = [sample for sample in seen.samples if abs(sample.sequences - limit) <= off]
         self.p95_s = itl_of(near, ITL_PART) if len(near) >= rules.min_steps else None
         """ITL at the limit in force. None where the limit does not bind, or where the batch still drains down to it."""
 
     def note(self, name: str, value: float, reason: str) -> None:
         self.steps.append(Step(name, value, reason))
-
-    def _settled(self, sample: StepSample) -> bool:
-        # The limit is a whole number, and a batch lacks one whenever a sequence has just ended.
-        return abs(sample.sequences - self.seen.limit) <= max(1.0, self.rules.settled * self.seen.limit)
 
     @property
     def violated(self) -> bool:

@@ -38,18 +38,20 @@ class Replay:
             for sample in samples
             if sample.sequences >= 1 and (predicted := model.predict(sample.tokens, sample.kv_tokens)) > 0
         ]
-        middle = statistics.median([sample.seconds / predicted for sample, predicted in known]) if known else 1.0
+        offs = [sample.seconds / predicted for sample, predicted in known] if even else []
+        middle = statistics.median(offs) if offs else 1.0
         # Per step: measured / predicted, seconds per sequence, and prompt tokens.
         self._seen: list[tuple[float, float, int]] = []
         sequences = with_prompt = 0
-        for sample, predicted in known:
-            off = middle if even else sample.seconds / predicted
-            prompt_tokens = max(0, sample.tokens - sample.sequences)
-            self._seen.append((off, model.b + model.g * sample.kv_tokens / sample.sequences, prompt_tokens))
-            sequences += sample.sequences
+        b, g = model.b, model.g
+        for (seconds, tokens, kv_tokens, count), predicted in known:
+            off = middle if even else seconds / predicted
+            prompt_tokens = tokens - count if tokens > count else 0
+            self._seen.append((off, b + g * kv_tokens / count, prompt_tokens))
+            sequences += count
             with_prompt += prompt_tokens > 0
-        count = max(1, len(self._seen))
-        self._prompt_share, self._batch = with_prompt / count, sequences / count
+        steps = max(1, len(self._seen))
+        self._prompt_share, self._batch = with_prompt / steps, sequences / steps
 
     def prompt_step_s(self, batch: float) -> float:
         """Return the median seconds of a step with a piece of a prompt at this batch; 0 without any."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.control import batch_policy as fast
@@ -77,7 +78,7 @@ class PoolFit:
     def learn(self, columns: StepColumns) -> None:
         """Learn from a replica's look."""
         stride = max(1, math.ceil(len(columns.seconds) / self._most))
-        self._fit.learn(list(_samples(columns))[::stride])
+        self._fit.learn(_samples(columns)[::stride])
 
 
 @dataclass(slots=True)
@@ -117,7 +118,8 @@ class PenstockFast:
         self._fit = fit
         self._window_s, self._most, self._every = window_s, most_steps, every
         self._state = FastState()
-        self._steps: deque[tuple[float, StepSample]] = deque()
+        self._looks: deque[tuple[float, list[StepSample]]] = deque()
+        """Steps of each look within the window."""
         self._started: deque[tuple[float, int]] = deque()
         self._preemptions = self._ticks = 0
 
@@ -138,34 +140,35 @@ class PenstockFast:
 
     def _note(self, snapshot: ReplicaSnapshot) -> None:
         now = snapshot.now_s
-        self._steps.extend((now, sample) for sample in _samples(snapshot.steps))
-        while self._steps and self._steps[0][0] < now - self._window_s:
-            self._steps.popleft()
-        self._started.append((now, sum(each is RequestClass.INTERACTIVE for each in snapshot.started)))
+        self._looks.append((now, _samples(snapshot.steps)))
+        while self._looks[0][0] < now - self._window_s:
+            self._looks.popleft()
+        self._started.append((now, snapshot.started.count(RequestClass.INTERACTIVE)))
         while self._started[0][0] < now - RATE_S:
             self._started.popleft()
 
     def _seen(self, snapshot: ReplicaSnapshot) -> BatchSnapshot:
-        stride = max(1, math.ceil(len(self._steps) / self._most))
+        steps = list(chain.from_iterable([samples for _, samples in self._looks]))
+        stride = max(1, math.ceil(len(steps) / self._most))
         preempted, self._preemptions = snapshot.preemptions - self._preemptions, snapshot.preemptions
         return BatchSnapshot(
             at=snapshot.now_s,
             limit=snapshot.limit,
             running=snapshot.running,
-            samples=tuple(step for _, step in list(self._steps)[::stride]),
+            samples=tuple(steps[::stride]),
             kv_usage=snapshot.kv_usage,
             kv_tokens=snapshot.kv_tokens,
             step_tokens=snapshot.step_tokens,
             preemptions=preempted,
             model=self._model if self._fit is None else self._fit.model,
-            interactive_arrivals=sum(count for _, count in self._started) / RATE_S,
+            interactive_arrivals=sum([count for _, count in self._started]) / RATE_S,
             interactive_running=snapshot.running_by_class.get(RequestClass.INTERACTIVE, 0),
         )
 
 
-def _samples(columns: StepColumns) -> Iterator[StepSample]:
+def _samples(columns: StepColumns) -> list[StepSample]:
     rows = zip(columns.seconds, columns.tokens, columns.kv_tokens, columns.sequences, strict=True)
-    return (StepSample(*row) for row in rows)
+    return list(map(StepSample._make, rows))
 
 
 @dataclass(slots=True)

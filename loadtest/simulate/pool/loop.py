@@ -13,9 +13,7 @@ T = TypeVar("T")
 
 
 class EventLoop(ManualClock):
-    """Queue of events by time, and the clock that they move. Events of the same time run in the order in which they were
-    added.
-    """
+    """Queue of events by time, and the clock that they move. Events of the same time run in the order of `at`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -90,7 +90,8 @@ class Simulation:
         self._progress = progress
         self._began = 0.0, 0.0
         self._loop = EventLoop()
-        self._routers = [Router(f"router-{n}", affinity() if affinity else None, self._loop) for n in range(setup.routers)]
+        names = [f"router-{n}" for n in range(setup.routers)]
+        self._routers = [Router(name, affinity() if affinity else None, self._loop) for name in names]
         self._queue: SimQueue
         self._orders: ReliefOrders | None = None
         point, relieving = OperatingPoint(), slow if setup.relief and isinstance(slow, Relieving) else None

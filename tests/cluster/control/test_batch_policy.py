@@ -160,7 +160,7 @@ def test_batch_work_leaves_room_for_interactive_arrivals() -> None:
 def test_a_disturbed_machine_does_not_take_the_whole_batch() -> None:
     """With every tenth step held up no batch holds the SLO; the smallest one would only serve nobody."""
     disturbed = tuple(
-        dataclasses.replace(sample, seconds=sample.seconds * (10 if number % 10 == 0 else 1))
+        sample._replace(seconds=sample.seconds * (10 if number % 10 == 0 else 1))
         for number, sample in enumerate(samples(every=1000, count=200))
     )
     seen, state = dataclasses.replace(SEEN, samples=disturbed), FastState()
