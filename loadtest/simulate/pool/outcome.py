@@ -184,7 +184,11 @@ def completed(item: SimRequest, request_class: RequestClass, now: float, setup: 
     request, gaps = item.request, item.gaps
     first = item.first_token_at if item.first_token_at is not None else now
     itl_s = (now - first) / len(gaps) if gaps else 0.0
-    around_s = setup.overhead_s + setup.overhead_steps * itl_s
+    step_s = itl_s
+    if setup.parts.speculation is not None and gaps:
+        # Tokens of one step come together.
+        step_s = (now - first) / max(1, len(gaps) - gaps.count(0.0))
+    around_s = setup.overhead_s + setup.overhead_steps * step_s
     return Outcome(
         request.number,
         RequestEnd.COMPLETED,

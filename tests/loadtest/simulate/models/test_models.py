@@ -70,6 +70,16 @@ def test_models_that_share_too_few_gpus_wait_for_each_other(folder: Path, capsys
     assert pytest.approx(few["gpu_hours"]) == sum(each["gpu_hours"] for each in few["models"].values())
 
 
+def test_prefill_replicas_of_a_model_hold_gpus(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split = 'policy = "static"\nreplicas = 3\nprefill-decode = "1:2"\ngpus = 2'
+    path = models(folder, 8, 'policy = "static"', split)
+    found = json.loads(run(capsys, "--models", path, "--json")[1])
+    assert 8 == found["most_gpus_used"]
+    assert pytest.approx(6 * found["virtual_s"] / 3600) == found["models"]["code"]["gpu_hours"]
+    status, _, err = run(capsys, "--models", models(folder, 7, 'policy = "static"', split))
+    assert (2, True) == (status, "gpus must be at least 8, those of all models' replicas, got 7" in err)
+
+
 def test_the_table_and_the_page_have_a_row_per_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = folder / "page.html"
     path = models(folder, 8, 'policy = "static"', 'policy = "static"\nslow = "1:2"')

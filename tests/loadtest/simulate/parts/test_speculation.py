@@ -69,6 +69,12 @@ def test_a_draft_that_is_always_accepted_takes_the_fewest_steps(draft_tokens: in
     assert draft_tokens + 1 == run.parts["speculation"]["tokens_per_step"]
 
 
+def test_a_prompt_waits_for_whole_steps_not_for_tokens() -> None:
+    alone, what = [TraceRequest(0, 0.0, 50, 61)], Speculation(4, 1.0, verify_s=0.0)
+    without, waits = (simulate(alone, what, overhead_steps=each).outcomes[0] for each in (0.0, 2.0))
+    assert pytest.approx(2 * (0.010 + 40e-6)) == waits.ttft_s - without.ttft_s
+
+
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1.0])
 def test_a_step_never_gives_more_than_the_draft_and_one(acceptance: float) -> None:
     what, tally = Speculation(4, acceptance), SpeculationTally()
