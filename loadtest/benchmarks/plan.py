@@ -98,9 +98,9 @@ def main() -> int:
     said = [verdicts(points, ttft_s, tpot_s) for ttft_s, tpot_s in SLOS]
     for each in said:
         console.print(
-            f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points} points, 90 % sure: "
-            f"{each.wrong_yes} wrong yes, {each.wrong_no} wrong no; on {each.odd} points that contradict others "
-            f"{each.odd_yes} wrong yes",
+            f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points + each.odd} points, 90 % sure: "
+            f"{each.wrong_yes + each.odd_yes} wrong yes ({each.wrong_part:.2%}); without {each.odd} that contradict "
+            f"others {each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
             highlight=False,
         )
     if options.json is not None:

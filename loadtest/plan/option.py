@@ -288,8 +288,13 @@ def _with_budget(engine: Engine, load: Load, promise: Promise, budget: int, most
         # A larger budget would take more tokens, but its steps are too long.
         binding = "ITL SLO" if math.isfinite(promise.itl_p95_s) else "TPOT SLO"
     itl = itl_of(steps, batch, shape, budget)
-    rate = batch / (shape.output_tokens * itl + prefill_s(steps, batch, shape, budget))
-    return Operation(batch, budget, itl, rate, binding)
+    return Operation(batch, budget, itl, rate_of(steps, batch, shape, budget), binding)
+
+
+def rate_of(steps: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
+    """Return the requests per second that a full batch completes."""
+    itl = itl_of(steps, batch, shape, step_tokens)
+    return batch / (shape.output_tokens * itl + prefill_s(steps, batch, shape, step_tokens))
 
 
 def _largest(seconds: Callable[[float], float], bound: float, most: int) -> float:

@@ -101,6 +101,7 @@ def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
         "holds": each.holds,
         "attainment_when_sure": each.sure,
         "attainment_at_worst": each.worst,
+        "confidence_with_one_less": each.with_one_less,
         "predicted": asdict(each.ranges),
         "cost_per_million_tokens": each.per_million_tokens(load),
         "cost_per_million_output_tokens": each.per_million_tokens(load, output_only=True),
@@ -144,6 +145,15 @@ def fallbacks(engines: Iterable[Engine]) -> list[str]:
     return [f"Precision: {text}." for text in dict.fromkeys(each.fallback for each in engines) if text]
 
 
+def _less_words(planned: SimulatedCandidate, promise: Promise) -> str:
+    sure, known = (f"{each or 0.1:.0%}".replace("%", " %") for each in (promise.confidence, planned.with_one_less))
+    less = f"{counted(planned.candidate.replicas - 1, 'replica')} of {planned.engine.name}"
+    return (
+        f"{less} would be enough with a confidence {'of' if planned.with_one_less else 'below'} {known}, where {sure} "
+        "were asked for; measured points (--points) tell more."
+    )
+
+
 def notes(plan: Plan) -> list[str]:
     """Return what one must know to read the candidates."""
     made = []
@@ -155,6 +165,7 @@ def notes(plan: Plan) -> list[str]:
             f"{'; '.join(sources)}. Replicas are enough with a confidence of {sure}; "
             "the part of requests that met the SLO is that of an engine as slow as this allows."
         )
+    made += [_less_words(each, plan.promise) for each in plan.planned if each.with_one_less is not None]
     made += fallbacks(each.engine for each in plan.planned)
     made += [f"Measured: {text}." for text in plan.measured]
     if plan.next_points:

@@ -16,6 +16,7 @@ from loadtest.plan.engine.points import Known, errors_of
 from loadtest.plan.engine.precision import canonical, weights_of
 from loadtest.plan.engine.prior import prior
 from loadtest.plan.engine.shapes import ModelShape
+from loadtest.plan.fewer import MOST, confidence_with
 from loadtest.plan.least import find_least
 from loadtest.plan.option import Engine, Impossible, Layout, Operation, Promise, operate, replicas_for
 from loadtest.plan.traffic import Load
@@ -75,6 +76,8 @@ class SimulatedCandidate:
     """
     sure: float
     """Part of the requests that keep the SLO at the promise's confidence."""
+    with_one_less: float | None = None
+    """Confidence with which one replica less is enough; None where that was not looked at."""
 
     @property
     def engine(self) -> Engine:
@@ -210,7 +213,7 @@ def _engine(
     shape: ModelShape, gpu: Gpu, precision: str, room: Sizing, layout: Layout, kv_element_bytes: float
 ) -> Engine:
     weights, ranks = weights_of(shape, precision), room.tensor_parallel
-    errors = errors_of(Known(shape, gpu, weights.precision), ranks, layout.lanes)
+    errors = errors_of(Known(shape, gpu, weights.precision), ranks, groups=layout.data, stages=layout.pipeline)
     steps = prior(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes, groups=layout.data)
     return Engine(
         model=shape.name,
@@ -308,6 +311,10 @@ def plan(
     by_cost = priced(found)
     rest = found[len(best) :]
     best.sort(key=lambda each: ranking(each, promise, by_cost=by_cost))
+    if best and best[0].holds and 1 < best[0].candidate.replicas <= MOST:
+        engine, operation, replicas = best[0].engine, best[0].candidate.operation, best[0].candidate.replicas
+        less = confidence_with(replicas - 1, engine, operation, load, promise, seed=seed, tell=tell)
+        best[0] = replace(best[0], with_one_less=less)
     return best, rest, lost
 
 

@@ -34,6 +34,7 @@ Z_90 = 1.645
 """Half of the range that holds 90 % of a normal distribution, in standard deviations."""
 _NOTHING = ("", "nan", "none", "null", "0", "0.0")
 _CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "half": 2.0, "fp8": 1.0}
+MOST_SEQUENCES = 1 << 20
 COLUMNS = (
     "model_path", "system", "precision", "isl", "osl", "batch_size", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms",
 )  # fmt: skip
@@ -75,6 +76,8 @@ class Point:
     """Version of the engine, where the file tells it."""
     cache_told: bool = False
     """Whether the file tells the data type of the KV cache."""
+    batch_limit: int = MOST_SEQUENCES
+    """Batch limit of the engine, where it is lower than vLLM's own."""
 
     @property
     def odd(self) -> bool:
@@ -82,7 +85,7 @@ class Point:
 
         - vLLM 0.12 on small models in fp8, on Qwen3-235B, and single points;
         - MiniMax on B200 with vLLM 0.17, whose recipe switched two kinds of fast kernels for experts off;
-        - 512 clients of gpt-oss on H100, whose times per token are half of those of 64 clients, behind a long queue.
+        - 512 clients of gpt-oss on H100: their engine had a batch limit that the file does not tell.
         """
         name, version = self.config.model.lower(), self.version
         if "gpt-oss" in name and "h100" in self.config.system.lower() and self.clients >= 512:
@@ -121,6 +124,10 @@ PRIOR, FOREIGN = PriorErrors(0.07, 0.17, True), PriorErrors(0.16, 0.28, False)
 """As the points of the fit have it, and as fits without one model have it."""
 DENSE = PriorErrors(0.09, 0.28, False)
 """The same for dense models like those of the fit: a fit without one of them errs on its steps as on the others."""
+GROUPED = PriorErrors(0.17, 0.52, False)
+"""The same for attention data parallelism, which nothing was fitted to: the mean of two models' errors, MiniMax-M2.5 (9
+and 31 %) and Qwen3-235B (24 and 74 %). All groups pass one front end and wait for each other's prompts.
+"""
 LEAST_DENSE = 7_000_000_000
 
 
@@ -280,7 +287,7 @@ def predict(
         point.shape,
         kv_tokens=room.kv_tokens,
         step_tokens=tokens,
-        max_sequences=sequences,
+        max_sequences=min(sequences, point.batch_limit),
     )
 
 
@@ -328,7 +335,7 @@ def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> 
             skipped[(config.model, config.system, config.precision, why or "does not fit as we size it")] += 1
             continue
         groups[config].append((got.itl_s / point.tpot_s - 1, got.ttft_s / point.ttft_s - 1))
-        bounds[config] = errors_of(found, config.tensor_parallel, config.groups)
+        bounds[config] = errors_of(found, config.tensor_parallel, groups=config.groups)
     scores = [
         Score(config, len(errors), [e[0] for e in errors], [e[1] for e in errors], bounds[config])
         for config, errors in sorted(groups.items(), key=lambda item: _order(item[0]))
@@ -343,9 +350,11 @@ def in_calibration(found: Known, tensor_parallel: int) -> bool:
     return (found.shape.name, found.precision) in SEEN and found.gpu.in_calibration and tensor_parallel <= 8
 
 
-def errors_of(found: Known, tensor_parallel: int, lanes: int = 1) -> PriorErrors:
+def errors_of(found: Known, tensor_parallel: int, *, groups: int = 1, stages: int = 1) -> PriorErrors:
     """Return how far off the prior is for an engine."""
-    if lanes > 1:
+    if groups > 1:
+        return GROUPED
+    if stages > 1:
         return FOREIGN
     if in_calibration(found, tensor_parallel):
         return PRIOR

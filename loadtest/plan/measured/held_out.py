@@ -282,9 +282,14 @@ class Verdicts:
     odd_yes: int
     """Of these, those that were said to keep it and missed it."""
 
+    @property
+    def wrong_part(self) -> float:
+        """Part of all points, also of those that contradict others, that were said to keep it and missed it."""
+        return (self.wrong_yes + self.odd_yes) / max(1, self.points + self.odd)
+
     def as_json(self) -> dict[str, Any]:
         """Return the data that the benchmark writes."""
-        return asdict(self)
+        return {**asdict(self), "wrong_part": self.wrong_part}
 
 
 def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: float = CONFIDENCE) -> Verdicts:
@@ -320,7 +325,7 @@ def _said(point: Point, found: Known, confidence: float) -> Steady | None:
     if not room.fits:
         return None
     z = NormalDist().inv_cdf(confidence) * DEVIATION
-    errors = errors_of(found, point.config.tensor_parallel, point.config.groups)
+    errors = errors_of(found, point.config.tensor_parallel, groups=point.config.groups)
     slow, first = math.exp(z * errors.steps), math.exp(z * errors.ttft)
     tokens, sequences = found.gpu.step_limits
     return steady(
@@ -329,7 +334,9 @@ def _said(point: Point, found: Known, confidence: float) -> Steady | None:
         point.shape,
         kv_tokens=room.kv_tokens,
         step_tokens=tokens,
-        max_sequences=min(sequences, max(1, int(KV_FILL * room.kv_tokens / point.shape.peak_tokens))),
+        max_sequences=min(
+            sequences, point.batch_limit, max(1, int(KV_FILL * room.kv_tokens / point.shape.peak_tokens))
+        ),
     )
 
 

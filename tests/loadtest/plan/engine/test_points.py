@@ -11,12 +11,24 @@ from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import TraceError
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
-from loadtest.plan.engine.points import COLUMNS, Config, Point, known, predict, read_points, score
+from loadtest.plan.engine.points import (
+    COLUMNS,
+    MOST_SEQUENCES,
+    Config,
+    Point,
+    errors_of,
+    known,
+    predict,
+    read_points,
+    score,
+)
 from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of, steady
 from loadtest.plan.engine.steps import Roofline
 from loadtest.plan.measured.held_out import hold_out_models, leave_one_shape_out, verdicts
 from loadtest.plan.measured.recipes import as_run
+from loadtest.plan.option import Layout
+from loadtest.plan.search import engines
 
 H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
 MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
@@ -177,6 +189,34 @@ def test_verdicts_count_what_was_promised_and_not_kept() -> None:
 def test_a_point_that_contradicts_others_is_counted_apart() -> None:
     crowd = Point(MOE, Shape(1024, 1024), 512, 20.0, 0.005)
     assert (0, 1) == ((found := verdicts([crowd], 2.0, 0.1)).points, found.odd)
+
+
+def test_a_bound_on_clients_is_not_taken_for_their_number() -> None:
+    """An early script of gpt-oss on H100 sent ten rounds at once to an engine with a batch limit of its own."""
+    (run,) = as_run([Point(MOE, Shape(1024, 1024), 512, 20.0, 0.0047)])
+    crowd = replace(run, batch_limit=MOST_SEQUENCES)
+    (other,) = as_run([Point(MOE, Shape(1024, 1024), 64, 0.12, 0.0097)])
+    assert (64, MOST_SEQUENCES) == (run.batch_limit, other.batch_limit)
+    # Read as 512 in the batch it is said to keep the SLO; with the limit, that most wait.
+    assert (1, 0) == (verdicts([crowd], 2.0, 0.1).odd_yes, (found := verdicts([run], 2.0, 0.1)).odd_yes)
+    assert 0.0 == found.wrong_part
+    known_of = known(MOE)
+    assert not isinstance(known_of, str)
+    told = predict(run, known_of)
+    assert told is not None
+    assert told.queue_s > 3 * 922 * told.itl_s
+
+
+def test_attention_data_parallelism_is_known_less_than_pipelines() -> None:
+    found = known(MINIMAX)
+    assert not isinstance(found, str)
+    grouped, staged, plain = errors_of(found, 1, groups=2), errors_of(found, 1, stages=2), errors_of(found, 1)
+    assert plain.ttft < staged.ttft < grouped.ttft
+    assert plain.steps < staged.steps < grouped.steps
+    point = Point(replace(MINIMAX, groups=2), SHAPES[0], 4, 1.0, 1.0)
+    assert [grouped] == [each.errors for each in score([point]).configs]
+    shared, _ = engines(load_shape("minimax-m2.5"), [load_gpu("h200")], ["fp8"], prices={}, layouts=[Layout(data=8)])
+    assert {(grouped.steps, grouped.ttft)} == {(each.error, each.ttft_error) for each in shared}
 
 
 def test_a_cache_without_room_for_the_longest_requests_promises_nothing() -> None:
