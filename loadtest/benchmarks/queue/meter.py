@@ -48,14 +48,15 @@ class Meter:
 
     @asynccontextmanager
     async def measure(self, calls: int) -> AsyncIterator[Cost]:
-        """Measure a block that makes this many script calls and nothing else."""
+        """Measure a block that makes this many calls of scripts and nothing else."""
         cost = Cost(calls)
         await self._client.config_resetstat()
         before = await self.cpu_seconds()
         yield cost
         cost.cpu_us = 1e6 * (await self.cpu_seconds() - before) / calls
         scripts = (await self._client.info("commandstats"))["cmdstat_evalsha"]
-        if scripts["calls"] != calls:
+        # Calls that wait together go in one.
+        if not 0 < scripts["calls"] <= calls:
             raise RuntimeError(f"{scripts['calls']} script calls were made in a block that says {calls}")
         cost.script_us = scripts["usec"] / calls
 
