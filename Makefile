@@ -165,6 +165,9 @@ bench-cancel: setup ## latency of cancels, remains of 100,000 cancels, speed of 
 bench-herd: setup ## a router dies under 20,000 streams: the effect on the other router (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.reconnect $(if $(JSON),--json $(JSON))
 
+bench-connections: setup ## a router with 20,000 connections: memory, CPU, and the effect of TLS handshakes on streams (N=count, JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.connections $(if $(N),--connections $(N)) $(if $(JSON),--json $(JSON))
+
 bench-traces: setup ## CPU of routers without and with records of requests, and with traces (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.traces $(if $(JSON),--json $(JSON))
 
@@ -203,4 +206,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run

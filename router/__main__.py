@@ -18,6 +18,7 @@ from router import polling  # noqa: F401 - before anything that imports gRPC
 from cluster.errors import SetupError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
+from cluster.open_files import raise_open_files
 from cluster.queue.cells.names import cell_name
 from cluster.redis.check import warn_or_refuse
 from cluster.settings import Settings
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = read_settings(options.settings_json, options.settings)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
+        raise_open_files()
         run = _run(settings, options)
         _run_loop(run)
     except SetupError as error:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from cluster.addresses import EVERY_ADDRESS, listening_host
-
-_BACKLOG = 128
+from router.acceptor import Acceptor
 
 
 async def listen(
@@ -36,20 +37,57 @@ async def listen(
         OSError: it can't be bound.
     """
     try:
-        await _site(runner, listening_host(host), port, tls, shared=shared).start()
+        bound = await _bound(listening_host(host), port, shared=shared)
     except OSError as error:
         if error.errno != errno.EADDRINUSE or not any_port:
             raise
-        await _site(runner, listening_host(host), 0, tls, shared=False).start()
+        bound = await _bound(listening_host(host), 0, shared=False)
+    await AcceptorSite(runner, bound, tls).start()
 
 
-def _site(
-    runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None, *, shared: bool
-) -> web.TCPSite | web.SockSite:
-    if host != EVERY_ADDRESS:
-        return web.TCPSite(runner, host, port, ssl_context=tls, reuse_port=shared or None)
-    # asyncio makes a socket of its own for one family alone.
-    both = socket.create_server(
-        (host, port), family=socket.AF_INET6, backlog=_BACKLOG, reuse_port=shared, dualstack_ipv6=True
+class AcceptorSite(web.BaseSite):
+    """Bound sockets of a runner."""
+
+    def __init__(self, runner: web.AppRunner, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> None:
+        super().__init__(runner, ssl_context=tls)
+        self._sockets = sockets
+
+    @property
+    def name(self) -> str:
+        """Addresses, for logs."""
+        return ", ".join(str(each.getsockname()) for each in self._sockets)
+
+    async def start(self) -> None:
+        """Begin to accept."""
+        await super().start()
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the runner is not set up")
+        self._server = acceptor = Acceptor(self._sockets, server, self._ssl_context)
+        acceptor.start()
+
+    async def stop(self) -> None:
+        """Stop to accept."""
+        await super().stop()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+async def _bound(host: str, port: int, *, shared: bool) -> list[socket.socket]:
+    if host == EVERY_ADDRESS:
+        # asyncio makes a socket of its own for one family alone.
+        return [socket.create_server((host, port), family=socket.AF_INET6, reuse_port=shared, dualstack_ipv6=True)]
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    return web.SockSite(runner, both, ssl_context=tls)
+    bound: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+            # All addresses of a name get the port that the first one took.
+            where = (address[0], port or (bound[0].getsockname()[1] if bound else 0), *address[2:])
+            bound.append(socket.create_server(where, family=family, reuse_port=shared))  # type: ignore[arg-type]
+    except OSError:
+        for each in bound:
+            each.close()
+        raise
+    return bound

@@ -6,9 +6,14 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from router import polling  # noqa: F401 - as a router's process does, before anything that imports gRPC
+
+# isort: split
 
 import psutil
 
@@ -25,6 +30,8 @@ from router.server import Router, build_router
 from router.stores import redis_factory
 
 _STOP_S = 1.0
+_LOOK_S = 0.005
+"""Time between two looks at a turn of the event loop."""
 
 
 class Node:
@@ -51,6 +58,7 @@ class Node:
             ),
             stdin=pipe,
             stdout=pipe,
+            limit=1 << 24,
         )
         node = cls(child)
         await node.ask("figures")
@@ -78,11 +86,41 @@ class Node:
         await self._child.wait()
 
 
-def _figures_of(router: Router | None, replicas: list[Replica]) -> dict[str, Any]:
-    figures: dict[str, Any] = {"rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1)}
+class Turns:
+    """CPU time of turns of the event loop: how long a stream waits for others, whatever else the machine does."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._taken_s: list[float] = []
+        self._began_s = 0.0
+        self._look()
+
+    def _look(self) -> None:
+        self._began_s = time.thread_time()
+        self._loop.call_soon(self._ended)
+
+    def _ended(self) -> None:
+        self._taken_s.append(time.thread_time() - self._began_s)
+        self._loop.call_later(_LOOK_S, self._look)
+
+    def take(self) -> list[float]:
+        """Return what was measured since the last call."""
+        taken, self._taken_s = self._taken_s, []
+        return taken
+
+
+def _figures_of(router: Router | None, replicas: list[Replica], turns: Turns) -> dict[str, Any]:
+    process = psutil.Process()
+    spent = process.cpu_times()
+    figures: dict[str, Any] = {
+        "rss_mb": round(process.memory_info().rss / 1e6, 1),
+        "cpu_s": round(spent.user + spent.system, 3),
+        "turns_s": [round(turn, 6) for turn in turns.take()],
+    }
     if router is not None:
         figures |= {
             "port": router.port,
+            "http_port": router.http.port if router.http is not None else 0,
             "open_calls": router._inference.open_calls,
             "lag_s": round(max(pool.longest_lag_s for pool in router.pools.values()), 3),
             "links": sum(len(pool.replicas.connected()) for pool in router.pools.values()),
@@ -129,7 +167,8 @@ async def _serve(options: argparse.Namespace) -> None:
     else:
         replicas = await _run_replicas(settings, options.redis, secret, options.role, options.count)
     settle_heap()
-    await answer(lambda: _figures_of(router, replicas))
+    turns = Turns()
+    await answer(lambda: _figures_of(router, replicas, turns))
     if router is not None:
         await router.stop(drain_s=_STOP_S)
     await asyncio.gather(*(replica.stop(drain_s=_STOP_S) for replica in replicas))

@@ -1,0 +1,192 @@
+"""A process with many light connections. It answers each line of JSON with one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import ssl
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from cluster.open_files import raise_open_files
+from loadtest.benchmarks.connections.wire import Api, CrowdTally, GrpcStream, HttpStream, LightStream, request_of
+
+HOST = "127.0.0.1"
+_HANDSHAKE_S = 60.0
+
+
+class Crowd:
+    """Streams of one process, and storms of handshakes."""
+
+    def __init__(self, number: int, ports: Mapping[Api, int], *, watched: bool) -> None:
+        """`watched`: whether the times between messages are kept."""
+        # Each process has addresses of its own, so that ports of closed connections are no limit.
+        self._source = f"127.0.{1 + number}.1"
+        self._ports = ports
+        self._watched = watched
+        self._tally = CrowdTally()
+        self._streams: list[LightStream] = []
+        self._tls = {"http": client_tls(), "grpc": client_tls("h2")}
+
+    async def open(self, api: Api, count: int, at_once: int, model: str, tokens: int) -> dict[str, Any]:
+        """Open so many connections with a stream each, some of them at the same time."""
+        began = time.perf_counter()
+        gate = asyncio.Semaphore(at_once)
+        await asyncio.gather(*(self._open(api, gate, model, tokens) for _ in range(count)))
+        return {"seconds": time.perf_counter() - began, **self.look()}
+
+    async def _open(self, api: Api, gate: asyncio.Semaphore, model: str, tokens: int) -> None:
+        gaps = self._tally.gaps_s.setdefault(api, []) if self._watched else None
+        made = HttpStream if api == "http" else GrpcStream
+        stream = made(request_of(api, model, f"Stream {len(self._streams)}", tokens), self._tally, gaps)
+        self._streams.append(stream)
+        async with gate:
+            try:
+                await self._connect(api, lambda: stream)
+            except OSError as error:
+                self._tally.ends[type(error).__name__] += 1
+
+    async def _connect(self, api: Api, protocol: Any) -> asyncio.Transport:
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            protocol,
+            HOST,
+            self._ports[api],
+            ssl=self._tls[api],
+            server_hostname="localhost",
+            local_addr=(self._source, 0),
+            ssl_handshake_timeout=_HANDSHAKE_S,
+        )
+        return transport
+
+    async def storm(self, api: Api, seconds: float, at_once: int) -> dict[str, Any]:
+        """Connect and leave again, as often as possible."""
+        times: list[float] = []
+        failures = Counter[str]()
+        began = time.perf_counter()
+
+        async def connect() -> None:
+            while time.perf_counter() - began < seconds:
+                at = time.perf_counter()
+                try:
+                    transport = await self._connect(api, asyncio.Protocol)
+                except OSError as error:
+                    failures[type(error).__name__] += 1
+                    await asyncio.sleep(0.01)
+                    continue
+                times.append(time.perf_counter() - at)
+                # gRPC waits for the end of the connection, not for that of TLS.
+                transport.abort()
+
+        await asyncio.gather(*(connect() for _ in range(at_once)))
+        return {"seconds": time.perf_counter() - began, "times_s": times, "failures": failures}
+
+    def look(self) -> dict[str, Any]:
+        """Return the counts."""
+        tally = self._tally
+        rss_mb = psutil.Process().memory_info().rss / 1e6
+        counts = {"open": tally.open, "begun": tally.begun, "messages": tally.messages, "ends": tally.ends}
+        return {**counts, "rss_mb": rss_mb}
+
+    def take(self) -> dict[str, Any]:
+        """Return the times between messages since the last call."""
+        taken = {api: list(gaps) for api, gaps in self._tally.gaps_s.items()}
+        for gaps in self._tally.gaps_s.values():
+            gaps.clear()
+        return taken
+
+    def leave(self) -> dict[str, Any]:
+        """Close everything."""
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+        return self.look()
+
+
+def client_tls(*protocols: str) -> ssl.SSLContext:
+    """Return the TLS of a client that trusts everybody: what it checks costs the router nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    crowd = Crowd(options.number, {"http": options.http, "grpc": options.grpc}, watched=options.watched)
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    while line := await orders.readline():
+        order = json.loads(line)
+        done = getattr(crowd, order.pop("do"))(**order)
+        answer = await done if asyncio.iscoroutine(done) else done
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    # At once: a process that closes thousands of connections in order takes long.
+    os._exit(0)
+
+
+class CrowdProcess:
+    """Process of a crowd, seen from its parent."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self._child = child
+
+    @classmethod
+    async def start(
+        cls, number: int, ports: Mapping[Api, int], *, nice: int = 0, watched: bool = False
+    ) -> CrowdProcess:
+        """Start it. A `nice` one takes the time that others leave."""
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest.benchmarks.connections.crowd"),
+            *("--number", str(number), "--http", str(ports["http"]), "--grpc", str(ports["grpc"])),
+            *("--nice", str(nice), *(("--watched",) if watched else ())),
+            stdin=pipe,
+            stdout=pipe,
+            limit=1 << 26,
+        )
+        return cls(child)
+
+    async def tell(self, do: str, **order: Any) -> dict[str, Any]:
+        """Give an order, and return what came of it."""
+        if self._child.stdin is None or self._child.stdout is None:
+            raise RuntimeError("the crowd has no pipes")
+        self._child.stdin.write(json.dumps({"do": do, **order}).encode() + b"\n")
+        line = await self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a crowd ended with status {await self._child.wait()}")
+        return dict(json.loads(line))
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        await self._child.wait()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    import uvloop
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--http", type=int, required=True)
+    parser.add_argument("--grpc", type=int, required=True)
+    parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--watched", action="store_true")
+    options = parser.parse_args()
+    os.nice(options.nice)
+    raise_open_files()
+    uvloop.run(_serve(options))
+
+
+if __name__ == "__main__":
+    main()
