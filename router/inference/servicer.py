@@ -20,6 +20,7 @@ from router.inference.idempotency import read_result, replay
 from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
 from router.inference.writer import EventWriter
 from router.metrics import RouterMetrics
+from router.turns import LoopTurns
 from router.validation import (
     RequestLimits,
     check_cancel,
@@ -32,6 +33,10 @@ from router.validation import (
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
+
+RESUMED_PER_TURN = 4
+"""Streams that a turn of the event loop begins to continue; each takes a millisecond or two. A new request passes the
+router within about ten turns."""
 
 
 class InferenceServicer:
@@ -52,6 +57,7 @@ class InferenceServicer:
         self._limits = limits
         self._metrics = metrics
         self._coalescing = coalescing
+        self._resumed = LoopTurns(RESUMED_PER_TURN)
         self.open_calls = 0
         """Calls that have not ended, of Generate, StreamGenerate and those of EmbeddingService."""
         self.idle = asyncio.Event()
@@ -63,8 +69,11 @@ class InferenceServicer:
     async def StreamGenerate(  # noqa: N802
         self, request: api.StreamGenerateRequest, context: CallContext, caller: Caller
     ) -> None:
-        checked = check_stream(request, self._limits)
         with self.entered():
+            if request.HasField("resume"):
+                # All clients of a dead router come at once. Until others have their first tokens, these can wait.
+                await self._resumed.wait()
+            checked = check_stream(request, self._limits)
             opened = await self._generations.open(
                 checked.generate, caller, context.time_remaining(), resume=checked.resume
             )

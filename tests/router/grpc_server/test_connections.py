@@ -16,7 +16,15 @@ import pytest
 
 from cluster.grpc_options import SERVER_OPTIONS
 from router.grpc_server import connections, open_server
-from router.grpc_server.connections import Address, Connections, address_of, peer_of, set_cork, sockets
+from router.grpc_server.connections import (
+    Address,
+    Connections,
+    address_of,
+    most_files,
+    peer_of,
+    set_cork,
+    sockets,
+)
 from router.grpc_server.server import DirectServer
 from tests.support.waiting import until
 
@@ -116,8 +124,8 @@ def test_what_grpc_calls_a_peer_is_read(text: str, address: Address | None) -> N
 def test_a_socket_is_found_by_its_peer_and_stays_open(host: str) -> None:
     with connected(host) as pair, connected(host) as other:
         for _ in range(3):
-            assert {pair.peer: pair.ours.fileno()} == sockets([pair.port])
-        assert {} == sockets([])
+            assert {pair.peer: pair.ours.fileno()} == sockets([pair.port], range(most_files()))
+        assert {} == sockets([], range(most_files()))
         assert pair.peer == peer_of(pair.ours.fileno(), [pair.port, other.port])
         assert peer_of(pair.theirs.fileno(), [pair.port]) is None
         pair.ours.sendall(b"open")
@@ -174,7 +182,7 @@ async def test_a_message_that_is_alone_is_not_held_back(pair: Pair, corks: Corks
 
 
 async def test_a_single_call_is_not_worth_a_look(pair: Pair, corks: Corks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "sockets", lambda ports: pytest.fail("looked"))
+    monkeypatch.setattr(connections, "sockets", lambda ports, files: pytest.fail("looked"))
     table, connection = opened(pair, calls=1)
     for _ in range(5):
         connection.sending()
@@ -208,20 +216,38 @@ async def test_the_number_of_a_closed_socket_is_not_taken_for_another(pair: Pair
 
 
 async def test_searches_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((0.0, 0.1, 5.0, 10.05, 10.15, 10.2))
+    times = iter((0.0, 0.0, 0.1, 5.0, 10.15, 10.15, 10.25, 10.3))
     monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: next(times)))
     searches: list[object] = []
 
-    def noted(ports: object) -> dict[Address, int]:
+    def noted(ports: object, files: object) -> dict[Address, int]:
         searches.append(ports)
         return {}
 
     monkeypatch.setattr(connections, "sockets", noted)
+    monkeypatch.setattr(connections, "most_files", lambda: 10)
     table = Connections(asyncio.get_running_loop(), [1])
     for _ in range(5):
         table.joined("ipv4:10.0.0.1:1")
     # One took 0.1 s, a hundredth of the time until the next; the first call alone asks for none.
     assert 2 == len(searches)
+
+
+async def test_a_search_among_many_files_takes_several_turns(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_PER_TURN", 1)
+    sizes: list[int] = []
+
+    def noted(ports: Any, files: range) -> dict[Address, int]:
+        sizes.append(len(files))
+        return sockets(ports, files)
+
+    monkeypatch.setattr(connections, "sockets", noted)
+    _, connection = opened(pair)
+    assert connection.file is None
+    await until(lambda: connection.file is not None)
+    assert pair.ours.fileno() == connection.file
+    assert {1} == set(sizes)
+    assert most_files() == len(sizes)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "[::]"])
@@ -262,5 +288,5 @@ async def test_streams_of_one_client_share_packets(address: str, corks: Corks) -
     assert sum(on for _, on in corks.told) == sum(not on for _, on in corks.told)
     await until(lambda: not server.open_connections)
     # Only the core has them, and closes them.
-    await until(lambda: not sockets([port]))
+    await until(lambda: not sockets([port], range(most_files())))
     await server.stop(0.2)

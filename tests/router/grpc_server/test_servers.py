@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from cluster.grpc_options import SERVER_OPTIONS
 from router.grpc_server import CallServer, open_server
+from router.grpc_server import server as direct
 from router.grpc_server.call import Call
 from router.grpc_server.completions import Completions
 from router.grpc_server.server import DirectServer
@@ -300,6 +302,36 @@ async def test_calls_that_come_at_once_are_all_answered(scene: Scene) -> None:
     replies = await asyncio.gather(*(scene.unary("echo")(b"%d" % number) for number in range(1_500)))
 
     assert [b"%d" % number for number in range(1_500)] == replies
+
+
+async def test_a_turn_of_the_loop_takes_some_of_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_PER_TURN", 3)
+    turn, taken = 0, Counter[int]()
+    arrived, loop = DirectServer._arrived, asyncio.get_running_loop()
+
+    def turned() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(turned)
+
+    def noted(server: DirectServer, event: Any) -> None:
+        taken[turn] += 1
+        arrived(server, event)
+
+    monkeypatch.setattr(DirectServer, "_arrived", noted)
+    server, service = open_server("direct", SERVER_OPTIONS), Service()
+    server.add_generic_rpc_handlers((service.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    turned()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        echo = channel.unary_unary("/test.Service/echo")
+        replies = await asyncio.gather(*(echo(b"%d" % number) for number in range(200)))
+    await server.stop(0.2)
+
+    assert [b"%d" % number for number in range(200)] == replies
+    assert 3 >= max(taken.values())
+    assert 200 <= taken.total()
 
 
 async def test_a_stop_lets_calls_end_within_the_grace(scene: Scene) -> None:
