@@ -36,7 +36,7 @@ _AGAIN_S = 0.2
 """Pause in seconds after the system refused a connection, such as for want of files."""
 
 
-class Acceptor(asyncio.AbstractServer):
+class Acceptor:
     """Server of listening sockets."""
 
     def __init__(
@@ -131,9 +131,11 @@ class Acceptor(asyncio.AbstractServer):
             self._loop.call_soon(self._serve)
 
     async def _open(self, accepted: socket.socket) -> None:
-        bound = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _FIRST_S}
+        handshake_s = None if self._tls is None else _FIRST_S
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted, **bound)
+            await self._loop.connect_accepted_socket(
+                self._protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
         except OSError as error:
             # Among them are errors of TLS, and handshakes that take too long. The connection has been closed.
             _LOG.debug("http.no_connection", extra={"error": str(error)})

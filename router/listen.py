@@ -7,6 +7,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Sequence
+from typing import cast
 
 from aiohttp import web
 
@@ -63,7 +64,9 @@ class AcceptorSite(web.BaseSite):
         server = self._runner.server
         if server is None:
             raise RuntimeError("the runner is not set up")
-        self._server = acceptor = Acceptor(self._sockets, server, self._ssl_context)
+        acceptor = Acceptor(self._sockets, server, self._ssl_context)
+        # What a runner uses of a server of asyncio.
+        self._server = cast(asyncio.AbstractServer, acceptor)
         acceptor.start()
 
     async def stop(self) -> None:
@@ -85,7 +88,7 @@ async def _bound(host: str, port: int, *, shared: bool) -> list[socket.socket]:
         for family, address in dict.fromkeys((info[0], info[4]) for info in found):
             # All addresses of a name get the port that the first one took.
             where = (address[0], port or (bound[0].getsockname()[1] if bound else 0), *address[2:])
-            bound.append(socket.create_server(where, family=family, reuse_port=shared))  # type: ignore[arg-type]
+            bound.append(socket.create_server(where, family=family, reuse_port=shared))
     except OSError:
         for each in bound:
             each.close()

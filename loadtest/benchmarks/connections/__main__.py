@@ -17,7 +17,8 @@ from cluster.open_files import need_open_files
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import above_zero, whole
-from loadtest.benchmarks.connections.run import APIS, SPARE_FILES, ConnectionPlan, ConnectionRun
+from loadtest.benchmarks.connections.run import SPARE_FILES, ConnectionPlan, ConnectionRun
+from loadtest.benchmarks.connections.wire import APIS
 from loadtest.benchmarks.ending import end
 
 _NAME = "bench-connections"
