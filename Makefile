@@ -153,6 +153,9 @@ bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penst
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file, REDIS=server)
 	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON)) $(if $(REDIS),--redis $(REDIS))
 
+bench-cells: setup ## a pool of cells at size, on a virtual clock (SIZE="--cells 64 --replicas 10000 ...", JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.cells $(SIZE) $(if $(JSON),--json $(JSON))
+
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.jobs $(if $(JSON),--json $(JSON))
 
@@ -206,4 +209,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run

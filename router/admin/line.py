@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cluster.queue.entries import Quota
 from cluster.queue.line import Line, QuotaUse
 from penstock.models import RequestClass
@@ -13,15 +15,17 @@ from router.identity import TenantPolicies
 
 def add_line(status: api.PoolStatus, line: Line, pool: Pool, policies: TenantPolicies) -> None:
     """Add line and quotas to a pool's status."""
-    status.line.extend(line_entries(line))
+    status.line.extend(line_entries(line, lambda tenant: policies.of(tenant, pool.name).weight))
     refused = pool.admission.refusals.refused()
     for tenant in sorted({*line.quotas, *refused}):
         use = line.quotas.get(tenant, QuotaUse(0, 0, 0, 0, 0))
         status.quotas.append(tenant_quota(tenant, use, policies.of(tenant, pool.name).quota, refused[tenant]))
 
 
-def line_entries(line: Line) -> list[api.LineEntry]:
-    """Return who waits, and then who only holds slots."""
+def line_entries(line: Line, weight_of: Callable[[str], float]) -> list[api.LineEntry]:
+    """Return who waits, and then who only holds slots. `weight_of`: a tenant's weight by the settings; in a cell it may
+    have another one.
+    """
     running = {(each.request_class, each.tenant): each.slots for each in line.holders}
     found = [
         api.LineEntry(
@@ -30,7 +34,7 @@ def line_entries(line: Line) -> list[api.LineEntry]:
             waiting=each.waiting,
             oldest_wait=duration_to_wire(each.oldest_ms / 1000),
             served_ahead=each.service,
-            weight=each.weight,
+            weight=weight_of(each.tenant),
             running=running.pop((each.request_class, each.tenant), 0),
         )
         for each in line.lines

@@ -27,6 +27,9 @@ class CellView:
     """Sequences that its replicas take at a time."""
     replicas: frozenset[str] = frozenset()
     """Replicas that take work."""
+    doubt: float = 0.0
+    """How much its work per room may have changed since it was heard of: what other routers have it do in the time
+    between two heartbeats."""
 
     @property
     def pressure(self) -> float:
@@ -62,17 +65,39 @@ def bounded(quota: Quota) -> bool:
     )
 
 
-def choose(one: CellView, other: CellView, wanted: CellView | None) -> int:
+def choose(one: CellView, other: CellView, wanted: CellView | None, draw: float) -> int:
     """Return the cell for a request that is free to go anywhere.
+
+    Many routers see the same cell with little work and would all send it theirs until the next heartbeat. So a
+    difference of less than what a heartbeat brings is no certainty: it makes the cell with less work likelier, and the
+    likelier the larger it is. Two cells that look the same get requests in proportion to their room.
 
     Args:
         one: a cell drawn by chance.
-        other: a second one. To compare two is nearly as good as to know the best, and routers that have seen the same
-            do not all choose the same.
+        other: a second one. To compare two is nearly as good as to know the best.
         wanted: the cell of the replica that the request prefers most; None where there is none.
+        draw: a number drawn from 0 to 1, without 1.
     """
-    best = other if (other.pressure, other.waiting) < (one.pressure, one.waiting) else one
-    return wanted.cell if wanted is not None and _near(wanted, best) else best.cell
+    best, rest = (other, one) if (other.pressure, other.waiting) < (one.pressure, one.waiting) else (one, other)
+    if wanted is not None and _near(wanted, best):
+        return wanted.cell
+    return best.cell if draw < _certainty(best, rest) else rest.cell
+
+
+def _certainty(best: CellView, rest: CellView) -> float:
+    """Return how sure it is that a request does better in the first of two cells."""
+    doubt = max(best.doubt, rest.doubt)
+    if not doubt or not rest.room or (gap := rest.pressure - best.pressure) >= doubt:
+        return 1.0
+    even = best.room / (best.room + rest.room)
+    return even + (1.0 - even) * gap / doubt
+
+
+def weight_in_cell(weight: float, cells: int, *, pinned: bool) -> float:
+    """Return the weight that an entry has in its cell. A tenant whose requests all go to one cell competes there with
+    tenants that are served in all of them. So it counts as much there as they do in all cells together.
+    """
+    return weight * cells if pinned else weight
 
 
 def _near(wanted: CellView, best: CellView) -> bool:

@@ -17,7 +17,7 @@ from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.accounts import ReplicaPlace
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.layout import SETTLE_S, Layout
-from cluster.queue.cells.moving import CellLoad, first_cell, load_of, next_cell
+from cluster.queue.cells.moving import CellLoad, first_cell, leads, load_of, next_cell, with_member
 from cluster.queue.cells.names import cell_name
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
 from penstock.models import ReplicaState
@@ -25,9 +25,9 @@ from penstock.models import ReplicaState
 _LOG = logging.getLogger(__name__)
 
 LOOK_HEARTBEATS = 3
-"""Heartbeats between two looks at all cells, in a small pool."""
+"""Heartbeats between two looks of a replica at its cell. The one of a cell that may move looks at the others, too."""
 REPLICAS_A_LOOK = 32
-"""Replicas of a pool for which one heartbeat more passes between two looks of each: all of them look at all cells."""
+"""Replicas of a cell for which one heartbeat more passes between two looks of each."""
 
 LEARN_S = 3.0
 """How much later than a replica a router may learn that the number of cells has changed."""
@@ -77,6 +77,7 @@ class CellMember:
             self._target = None
             return await self._beat(beat)
         if place.cell is None:
+            await self._read_number()
             place.enter(first_cell(beat.replica_id, await self._loads()))
         self._newest = beat
         if not self._may_move(beat):
@@ -182,25 +183,46 @@ class CellMember:
             self._looking = asyncio.create_task(self._look(), name="cells")
 
     async def _look(self) -> None:
-        """Look at all cells, and decide whether to move."""
-        own = self._place.cell
+        """Look at the own cell, and at all where this replica may move; decide whether to."""
+        own, beat = self._place.cell, self._newest
+        if own is None or beat is None:
+            return
+        if not self._is_away():
+            here = await self._load(own)
+            self._beats_left = LOOK_HEARTBEATS + (len(here.members) if here else 0) // REPLICAS_A_LOOK
+            if here is None:
+                return
+            if not leads(beat.replica_id, with_member(here, beat.replica_id, beat.windows.sequences)):
+                self._target = None
+                return
+        elif beat.running:
+            # It stays until that has ended.
+            return
+        await self._read_number()
         loads = await self._loads()
-        replicas = sum(len(load.members) for load in loads if load is not None)
-        self._beats_left = LOOK_HEARTBEATS + replicas // REPLICAS_A_LOOK
         # Newer than the look: it may have begun to drain meanwhile.
-        if (beat := self._newest) is None or own is None or not self._may_move(beat):
+        if (beat := self._newest) is None or not self._may_move(beat):
             return
         if self._place.cell != own:
             # It has moved meanwhile, so what this look says of its cell holds for another.
             return
-        size = beat.windows.sequences
-        here = loads[own]
-        if here is not None and beat.replica_id not in here.members:
-            # It has no room while it moves.
-            loads[own] = replace(here, room=here.room + size, members=(beat.replica_id, *here.members))
-        elif here is None and not self._is_away():
+        size, here = beat.windows.sequences, loads[own]
+        if here is not None:
+            loads[own] = with_member(here, beat.replica_id, size)
+        elif not self._is_away():
             return
         self._target = next_cell(beat.replica_id, own, loads, size=size, idle=not beat.running)
+
+    async def _read_number(self) -> None:
+        """Read how many cells the pool has."""
+        first = self._open(cell_name(self.pool, 0))
+        try:
+            self._layout.follow(await first.cells(0))
+        except QueueUnavailableError:
+            # What it knows holds until cell 0 is back.
+            return
+        finally:
+            await first.close()
 
     async def _loads(self) -> list[CellLoad | None]:
         """Return the loads of all cells; None for those that do not answer."""
@@ -215,8 +237,6 @@ class CellMember:
         # A connection for each look: all replicas look at all cells, and would hold as many open.
         cell = self._open(cell_name(self.pool, number))
         try:
-            if number == 0:
-                self._layout.follow(await cell.cells(0))
             return load_of(await cell.observe(), former=self._is_former(number))
         except QueueUnavailableError:
             return None

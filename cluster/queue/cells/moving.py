@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.queue.heartbeats import PoolView
 from penstock.models import ReplicaState
@@ -12,6 +12,11 @@ from penstock.models import ReplicaState
 MARGIN = 1.25
 """How many times the pressure of its cell another one's must be, after the move, for a replica to go there. A move that
 would be undone at once is none."""
+BUSY_MARGIN = 2.0
+"""The same for a replica of a cell that has a line itself, or would have one: while it finishes what it runs, its free
+slots serve nobody."""
+MEMBERS_A_LEAVER = 16
+"""Replicas of a cell for which one more may be about to leave it while it runs something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +32,14 @@ class CellLoad:
     """Replicas that take work, those that hold the fewest slots first."""
     former: bool = False
     """Whether it takes no new requests: the pool has fewer cells now."""
+    leaving: int = 0
+    """Replicas that take no new work because they are about to go to another cell."""
 
 
 def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
     """Return a cell's load from its view."""
-    ready = [each for each in view.replicas if each.state is ReplicaState.READY and each.windows.sequences]
+    up = [each for each in view.replicas if each.state is ReplicaState.READY]
+    ready = [each for each in up if each.windows.sequences]
     ready.sort(key=lambda each: (each.sequences, each.replica_id))
     waiting = sum(view.waiting)
     return CellLoad(
@@ -40,6 +48,7 @@ def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
         sum(each.windows.sequences for each in ready),
         tuple(each.replica_id for each in ready),
         former,
+        len(up) - len(ready),
     )
 
 
@@ -57,11 +66,24 @@ def first_cell(replica_id: str, cells: Sequence[CellLoad | None]) -> int:
     return min(known, key=order, default=0)
 
 
+def with_member(here: CellLoad, replica_id: str, size: int) -> CellLoad:
+    """Return the load of a replica's cell with its own room, which it does not offer while it is about to go."""
+    if replica_id in here.members:
+        return here
+    return replace(here, room=here.room + size, members=(replica_id, *here.members), leaving=max(0, here.leaving - 1))
+
+
+def leads(replica_id: str, here: CellLoad) -> bool:
+    """Return whether a replica is the one of its cell that moves, if any does."""
+    return here.members[:1] == (replica_id,)
+
+
 def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, size: int, idle: bool) -> int | None:
     """Return the cell that a replica moves to; None where it stays.
 
-    At most one replica of a cell moves at a time: the one that has the least to finish. A cell that has replicas keeps
-    one. A move makes no other one the better choice, so two cells do not swap replicas for ever.
+    Only the replica of a cell that has the least to finish moves. One that runs something does so only for a line. A
+    cell that has replicas keeps one. A move makes no other one the better choice, so two cells do not swap replicas for
+    ever. Where many cells could give to one, as many do as it needs.
 
     Args:
         replica_id: the replica.
@@ -73,7 +95,7 @@ def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, si
     here = cells[own]
     if here is None:
         return _away(replica_id, cells) if idle else None
-    if here.members[:1] != (replica_id,):
+    if not leads(replica_id, here):
         return None
     loads = {number: load for number, load in enumerate(cells) if load and number != own}
     others = {number: load for number, load in loads.items() if not load.former}
@@ -87,18 +109,43 @@ def next_cell(replica_id: str, own: int, cells: Sequence[CellLoad | None], *, si
         return _after(others, least)
     if (bare := _bare(own, here, {**others, **left})) is not None:
         return bare
-    if not idle or len(here.members) < 2 or not others:
+    if len(here.members) < 2 or not others:
         return None
     target = max(others, key=lambda number: (_pressure(others[number].work, others[number].room), -number))
-    there = others[target]
-    before, after = _pressure(here.work, here.room - size), _pressure(there.work, there.room + size)
-    if after > before * MARGIN and there.work > there.room:
+    if _is_needed(target, own, {**others, own: here}, size=size, idle=idle):
         return target
+    if not idle:
+        return None
     # Without work the replicas spread evenly.
     fewest = min(others, key=lambda number: (len(others[number].members), number))
     few = others[fewest]
     evener = len(few.members) + 2 <= len(here.members)
     return fewest if evener and _pressure(few.work, few.room) >= _pressure(here.work, here.room) else None
+
+
+def _is_needed(target: int, own: int, cells: dict[int, CellLoad], *, size: int, idle: bool) -> bool:
+    """Return whether a cell should get a replica of another one."""
+    here, there = cells[own], cells[target]
+    if not _gives(here):
+        return False
+    before = _pressure(here.work, here.room - size)
+    margin = MARGIN if idle or before <= 1.0 else BUSY_MARGIN
+    if there.work <= there.room or _pressure(there.work, there.room + size) <= before * margin:
+        return False
+    # All cells see the same, so each knows which of them give: those with the least pressure, as many as are needed.
+    givers = [
+        (_pressure(load.work, load.room - size), number)
+        for number, load in cells.items()
+        if number != target and _gives(load)
+    ]
+    ahead = sum(giver < (before, own) for giver in givers)
+    coming = sum(load.leaving for load in cells.values()) + ahead
+    return _pressure(there.work, there.room + size * (coming + 1)) > before * margin
+
+
+def _gives(load: CellLoad) -> bool:
+    """Return whether a cell has a replica to give."""
+    return len(load.members) > 1 and load.leaving <= len(load.members) // MEMBERS_A_LEAVER
 
 
 def _bare(own: int, here: CellLoad, others: dict[int, CellLoad]) -> int | None:

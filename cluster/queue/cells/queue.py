@@ -17,7 +17,7 @@ from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededE
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
 from cluster.queue.cells.cell import Cell, ask, ask_each, first, read_layout
-from cluster.queue.cells.choice import choose, home, pinned
+from cluster.queue.cells.choice import pinned, weight_in_cell
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views
@@ -144,7 +144,9 @@ class CellQueue:
         spent = await self._budgets.elsewhere(entry, cell)
         try:
             quota = spent.left(self._part(entry))
-            own = entry if quota is entry.quota else replace(entry, quota=quota)
+            weight = weight_in_cell(entry.weight, self._layout.count, pinned=pinned(entry))
+            same = quota is entry.quota and weight == entry.weight
+            own = entry if same else replace(entry, quota=quota, weight=weight)
             submitted = await self.submit_to(cell, router_id, own)
         except QuotaExceededError as error:
             raise spent.refused(error) from None
@@ -178,10 +180,7 @@ class CellQueue:
         return replace(submitted, position=position, marks=marks)
 
     def _place(self, entry: QueueEntry) -> int:
-        if pinned(entry):
-            return home(entry.tenant, self._layout.homes)
-        drawn = self.seen.draw(entry.preferred_replicas, self._random)
-        return self._random.randrange(self._layout.count) if drawn is None else choose(*drawn)
+        return self.seen.place(entry.tenant, entry.preferred_replicas, self._random, pinned=pinned(entry))
 
     def _part(self, entry: QueueEntry) -> Quota:
         """Return an entry's quota with its cell's part of the bound on how many entries of its tenant wait."""

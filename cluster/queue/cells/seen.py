@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cluster.queue.cells.choice import CellView
+from cluster.queue.cells.choice import CellView, choose, home
 from cluster.queue.cells.ids import EntryCells
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.merge import merge_mail, merge_replicas, sum3
@@ -51,23 +51,25 @@ class CellsSeen:
             self._replicas = {**self._replicas, cell: reply.replicas}
         self._sent[cell] = 0
         self._marks[cell] = reply.marks
-        views = {**self._views, cell: self._view(cell, reply)}
+        views = {**self._views, cell: self._view(cell, reply, before)}
         self._views = {number: views[number] for number in sorted(views)}
         self.waiting = sum(view.waiting for view in views.values())
         self._choices = None
 
-    def _view(self, cell: int, reply: RouterBeatReply) -> CellView:
+    def _view(self, cell: int, reply: RouterBeatReply, before: RouterBeatReply | None) -> CellView:
         ready = [
             record
             for record in self._replicas.get(cell, ())
             if record.state is ReplicaState.READY and record.windows.sequences
         ]
+        room = sum(record.windows.sequences for record in ready)
         return CellView(
             cell,
             sum(reply.waiting),
             reply.running,
-            sum(record.windows.sequences for record in ready),
+            room,
             frozenset(record.replica_id for record in ready),
+            _by_others(reply, before) / room if room else 0.0,
         )
 
     def lost(self, cells: frozenset[int]) -> None:
@@ -128,6 +130,13 @@ class CellsSeen:
         # What was sent since the answer runs or waits by now.
         sent = self._sent.get(view.cell, 0)
         return replace(view, running=view.running + sent) if sent else view
+
+    def place(self, tenant: str, preferred: Sequence[str], source: random.Random, *, pinned: bool) -> int:
+        """Return the cell for a new entry of a tenant; a `pinned` one goes to its tenant's home."""
+        if pinned:
+            return home(tenant, self.layout.homes)
+        drawn = self.draw(preferred, source)
+        return source.randrange(self.layout.count) if drawn is None else choose(*drawn, source.random())
 
     def draw(
         self, preferred: Sequence[str], source: random.Random
@@ -196,3 +205,11 @@ class CellsSeen:
     def all_mail(self, mails: Mapping[int, Mail]) -> Mail:
         """Put the mail of several cells together."""
         return merge_mail(self.own_mail(cell, mail) for cell, mail in mails.items())
+
+
+def _by_others(reply: RouterBeatReply, before: RouterBeatReply | None) -> float:
+    """Return what other routers had a cell begin between two answers: their part of all that it granted."""
+    if before is None or not reply.routers:
+        return 0.0
+    granted = sum(reply.granted) - sum(before.granted)
+    return max(0, granted) * (1 - 1 / len(reply.routers))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.queue.cells.choice import MOVES, CellMove, CellView, choose, home, moves, pinned
+from cluster.queue.cells.choice import MOVES, CellMove, CellView, choose, home, moves, pinned, weight_in_cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Quota
@@ -57,16 +57,78 @@ def test_a_key_pins_its_request() -> None:
 
 def test_the_shorter_line_of_two_is_taken() -> None:
     long, short = view(0, waiting=3, running=8), view(1, waiting=1, running=8)
-    assert [1, 1] == [choose(long, short, None), choose(short, long, None)]
+    assert [1, 1] == [choose(long, short, None, 0.99), choose(short, long, None, 0.99)]
+
+
+def test_a_difference_within_what_a_heartbeat_brings_is_a_likelihood() -> None:
+    """The lesser of two gets all beyond the doubt, half at no difference, and more the larger it is."""
+    busy = replace(view(0, running=40, room=100), doubt=0.2)
+    parts = []
+    for running in (40, 35, 30, 25, 20):
+        less = view(1, running=running, room=100)
+        parts.append(sum(choose(less, busy, None, draw / 100) for draw in range(100)) / 100)
+    assert [0.5, 0.62, 0.75, 0.87, 1.0] == pytest.approx(parts, abs=0.011)
+
+
+def test_two_cells_that_look_the_same_get_requests_by_their_room() -> None:
+    large, small = (replace(view(cell, room=room), doubt=0.5) for cell, room in ((0, 30), (1, 10)))
+    assert 25 == sum(choose(large, small, None, draw / 100) for draw in range(100))
+
+
+def test_the_doubt_is_what_other_routers_begin_between_two_answers() -> None:
+    seen = CellsSeen(Layout(1))
+    known = {"replicas": (record("r0"),), "routers": ("A", "B", "C", "D")}
+    seen.heard(0, reply(granted=(10, 0, 0), **known))
+    assert 0.0 == seen.views()[0].doubt
+    seen.heard(0, reply(granted=(18, 5, 3), **known))
+    assert 16 * 0.75 / 4 == seen.views()[0].doubt
+    seen.heard(0, reply(granted=(19, 5, 3), replicas=(record("r0"),), routers=("A",)))
+    assert 0.0 == seen.views()[0].doubt
+    # A store that was emptied counts anew.
+    seen.heard(0, reply(**known))
+    assert 0.0 == seen.views()[0].doubt
+
+
+def flow_of(routers: int, *, sure: bool) -> float:
+    """Let routers with old news place a steady flow on cells that empty steadily; return the mean spread of their
+    pressures. A router hears all cells once in a second, at its own moment.
+    """
+    source, room, cells, flow = random.Random(3), 100, 8, 1200
+    running, news = [50.0] * cells, [[50.0] * cells for _ in range(routers)]
+    spreads = []
+    for step in range(6 * flow):
+        router = source.randrange(routers)
+        if step % (flow // routers) == 0:
+            news[(step // (flow // routers)) % routers] = list(running)
+        first, second = source.sample(range(cells), 2)
+        doubt = 0.0 if sure else flow / cells / room
+        views = [
+            replace(view(cell, running=round(news[router][cell]), room=room), doubt=doubt) for cell in (first, second)
+        ]
+        chosen = choose(views[0], views[1], None, source.random())
+        running[chosen] += 1
+        running = [each * (1 - 3 / flow) for each in running]
+        if step > 2 * flow:
+            spreads.append(max(running) - min(running))
+    return sum(spreads) / len(spreads) / room
+
+
+@pytest.mark.parametrize("routers", [20, 100])
+def test_routers_with_old_news_spread_a_flow_more_evenly_with_doubt(routers: int) -> None:
+    assert flow_of(routers, sure=False) < 0.75 * flow_of(routers, sure=True)
+
+
+def test_a_pinned_entry_counts_in_its_home_as_it_would_in_all_cells_together() -> None:
+    assert [6.0, 1.5] == [weight_in_cell(1.5, 4, pinned=pinned) for pinned in (True, False)]
 
 
 def test_the_replica_that_has_the_prompt_is_worth_a_bounded_wait() -> None:
     busy, idle = view(0, running=7), view(1)
-    assert 0 == choose(busy, idle, busy)
+    assert 0 == choose(busy, idle, busy, 0.99)
     full, other = view(0, waiting=4, running=8), view(1, running=8)
-    assert 1 == choose(full, other, full)
+    assert 1 == choose(full, other, full, 0.99)
     nearly = view(0, waiting=1, running=8)
-    assert 0 == choose(nearly, other, nearly)
+    assert 0 == choose(nearly, other, nearly, 0.99)
 
 
 def drawn(seen: CellsSeen, *preferred: str) -> list[tuple[int, int, int | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
@@ -311,3 +312,31 @@ async def test_a_new_replica_learns_of_cells_that_were_given_up_before_it_began(
     await members.beat(3 * LOOK_HEARTBEATS)
     assert 3 in members.where().values()
     await members.close()
+
+
+async def test_only_the_replica_that_may_move_looks_at_other_cells(four: Members) -> None:
+    """So the looks of a large pool cost little, and each cell's leader looks often."""
+    seen = Counter[str]()
+    for name, queue in four.queues.items():
+        load = queue._load
+
+        async def count(number: int, name: str = name, load=load):  # type: ignore[no-untyped-def]
+            seen[name] += 1
+            return await load(number)
+
+        queue._load = count  # type: ignore[method-assign]
+    await four.beat(LOOK_HEARTBEATS)
+    leaders = {min(name for name, cell in four.where().items() if cell == number) for number in (0, 1)}
+    assert {name: 3 if name in leaders else 1 for name in four.queues} == seen
+
+
+async def test_a_busy_replica_takes_nothing_new_and_then_goes_to_a_line(four: Members) -> None:
+    names = tuple(name for name, cell in four.where().items() if cell == 1)
+    four.running = {name: ((f"run-{name}", "x.1"),) for name in names}
+    await _line(four, 0, 50)
+    await four.beat(2 * LOOK_HEARTBEATS)
+    rooms = sorted(each.windows.sequences for each in (await four.cells[1].observe()).replicas)
+    assert [0, 2] == rooms
+    four.running = {}
+    await four.beat(2)
+    assert [3, 1] == [len(found) for found in await four.members()][:2]

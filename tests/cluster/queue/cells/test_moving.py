@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
-from cluster.queue.cells.moving import CellLoad, first_cell, next_cell
+from cluster.queue.cells.moving import MARGIN, CellLoad, first_cell, next_cell
 
 SIZE = 4
 
@@ -31,8 +32,37 @@ def test_replicas_that_start_together_take_different_cells() -> None:
 
 def test_an_idle_replica_goes_where_requests_wait() -> None:
     assert 1 == step([load(1, "a", "b"), load(20, "c")], 0, "a")
-    assert None is step([load(1, "a", "b"), load(20, "c")], 0, "a", idle=False)
     assert None is step([load(1, "a", "b"), load(20, "c")], 0, "b")
+
+
+def test_a_busy_replica_goes_to_a_line_from_a_cell_without_one() -> None:
+    assert 1 == step([load(3, "a", "b"), load(20, "c")], 0, "a", idle=False)
+    # Nobody waits there.
+    assert None is step([load(1, "a", "b"), load(4, "c")], 0, "a", idle=False)
+
+
+def test_a_busy_replica_leaves_a_line_for_a_much_longer_one_only() -> None:
+    assert None is step([load(6, "a", "b"), load(20, "c")], 0, "a", idle=False)
+    assert 1 == step([load(6, "a", "b"), load(30, "c")], 0, "a", idle=False)
+
+
+def test_a_cell_gives_one_busy_replica_at_a_time() -> None:
+    going = replace(load(3, "a", "b"), leaving=1)
+    assert None is step([going, load(40, "c")], 0, "a", idle=False)
+    assert 1 == step([replace(going, members=tuple("abcdefghijklmnop"), room=64), load(90, "z")], 0, "a", idle=False)
+
+
+def test_as_many_cells_give_as_the_line_needs() -> None:
+    """Of twelve cells with room, whichever look, few enough go that the line's cell is not the emptier one then."""
+    for waiting in (6, 10, 20, 40, 80):
+        cells = [load(4, f"{number}a", f"{number}b") for number in range(12)]
+        cells.append(load(waiting, "line"))
+        going = [number for number in range(12) if step(cells, number, f"{number}a", idle=False) == 12]
+        room = SIZE * (1 + len(going))
+        assert (waiting / room > 1.0) or not going
+        assert waiting / (room + SIZE) <= MARGIN or len(going) == 12
+    coming = [replace(each, leaving=1) for each in cells[:6]] + cells[6:]
+    assert not [number for number in range(12) if step([*coming[:12], load(20, "line")], number, f"{number}a") == 12]
 
 
 def test_a_cell_keeps_its_last_replica_while_it_has_work() -> None:
@@ -97,6 +127,7 @@ def test_replicas_settle_whatever_the_load_and_move_no_more() -> None:
         work = [draw.choice((0, 1, 5, 40, 200)) for _ in range(number)]
         names = [f"r{index}" for index in range(draw.randint(number, 4 * number))]
         where = {name: draw.randrange(number) for name in names}
+        busy = {name for name in names if draw.random() < 0.5}
         moved = 0
         for _ in range(20 * len(names)):
             before = dict(where)
@@ -104,7 +135,7 @@ def test_replicas_settle_whatever_the_load_and_move_no_more() -> None:
                 cells = [
                     load(work[cell], *sorted(each for each in names if where[each] == cell)) for cell in range(number)
                 ]
-                target = step(cells, where[name], name)
+                target = step(cells, where[name], name, idle=name not in busy)
                 if target is not None:
                     where[name] = target
                     moved += 1

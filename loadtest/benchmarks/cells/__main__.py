@@ -1,0 +1,69 @@
+"""`python -m loadtest.benchmarks.cells`: simulates a pool of cells, prints tables, writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cluster.terminal.console import screen
+from cluster.terminal.lines import ProgressLines
+from loadtest.benchmarks.cells.figures import SizeFigures, figures_of, show
+from loadtest.benchmarks.cells.setup import PoolSize
+from loadtest.benchmarks.cells.simulation import PoolSimulation
+from loadtest.benchmarks.ending import end
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench-cells", description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--cells", type=int, nargs="+", default=[1, 4], help="numbers of cells, each simulated")
+    for field in fields(PoolSize):
+        if field.name in ("cells", "weights"):
+            continue
+        kind = type(getattr(PoolSize(), field.name))
+        name = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(name, type=kind, default=field.default, help=f"default: {field.default}")
+    parser.add_argument("--no-weights", dest="weights", action="store_false", help="all tenants have weight 1")
+    options = parser.parse_args()
+    console = screen()
+    given = {field.name: getattr(options, field.name) for field in fields(PoolSize) if field.name != "cells"}
+    try:
+        base = PoolSize(**given)
+        sizes = [replace(base, cells=cells) for cells in options.cells]
+    except ValueError as error:
+        console.print(f"bench-cells: {error}", style="red", markup=False)
+        return 2
+    found = [simulate(size, console) for size in sizes]
+    show(found, console)
+    if options.json:
+        figures = {"simulated": [each.fields() for each in found]}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def simulate(size: PoolSize, console: Console) -> SizeFigures:
+    """Run one simulation with a bar."""
+    began, lines, total = time.process_time(), ProgressLines(console), size.warm_up + size.seconds
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(f"{size.cells} cells: virtual seconds", total=total)
+        run = PoolSimulation(size)
+
+        def tick(second: int) -> None:
+            progress.update(bar, completed=second)
+            lines(f"{size.cells} cells, {second} of {total} virtual seconds, {run.arrived:,} requests")
+
+        run.run(tick)
+    memory_mb = psutil.Process().memory_info().rss / 2**20
+    return figures_of(run, time.process_time() - began, memory_mb)
+
+
+if __name__ == "__main__":
+    end("bench-cells", main)

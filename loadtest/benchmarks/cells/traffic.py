@@ -1,0 +1,97 @@
+"""Arrivals of a simulated pool, a second at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from cluster.queue.cells.choice import home
+from loadtest.benchmarks.cells.model_line import CellEntry
+from loadtest.benchmarks.cells.setup import CLASS_PARTS, EXPECTED_TOKENS, PoolSize
+
+_SPREAD = 0.6
+"""Standard deviation of the logarithm of lengths."""
+_LONGEST = 20
+"""Longest length in medians."""
+_PERIOD_S = 60
+
+
+class PoolTraffic:
+    """Requests of all tenants. The same seed gives the same requests, whatever the number of cells."""
+
+    def __init__(self, size: PoolSize) -> None:
+        self._size = size
+        self._draw = np.random.default_rng(size.seed)
+        parts = 1.0 / np.arange(1, size.tenants + 1) ** size.skew
+        # The largest tenants are not the first by name.
+        self._names = self._draw.permutation(size.tenants)
+        self._until = np.cumsum(parts) / parts.sum()
+        self.pinned = self._draw.random(size.tenants) < size.pinned
+        self.weights = [(1.0, 2.0, 4.0)[number % 3] if size.weights else 1.0 for number in range(size.tenants)]
+        self.part = np.zeros(size.tenants)
+        """Part of the requests by tenant."""
+        self.part[self._names] = parts / parts.sum()
+        self._classes = np.cumsum(CLASS_PARTS)
+        self._number = 0
+
+    def homes(self) -> list[float]:
+        """Return the part of all requests that must go to each cell."""
+        found = [0.0] * self._size.cells
+        for tenant in np.flatnonzero(self.pinned):
+            found[home(tenant_name(tenant), self._size.cells)] += float(self.part[tenant])
+        return found
+
+    def rate(self, second: int) -> float:
+        """Return the requests of a second, as expected."""
+        size, measured = self._size, second - self._size.warm_up
+        rate = size.rate * (1 + size.swing * math.sin(2 * math.pi * second / _PERIOD_S))
+        return rate * size.burst if 0.45 * size.seconds <= measured < 0.55 * size.seconds else rate
+
+    def second(self, second: int) -> Iterator[tuple[int, CellEntry, bool]]:
+        """Yield a second's arrivals in order: the millisecond, the entry, and whether it follows one of its tenant."""
+        size, draw = self._size, self._draw
+        count = int(draw.poisson(self.rate(second)))
+        at = np.sort(draw.integers(0, 1000, count)) + 1000 * second
+        tenants = self._names[np.searchsorted(self._until, draw.random(count), side="right").clip(0, size.tenants - 1)]
+        classes = np.searchsorted(self._classes, draw.random(count), side="right").clip(0, 2)
+        prompts, outputs = self._lengths(size.prompt, count), self._lengths(size.output, count)
+        follows = draw.random(count) < size.affinity
+        routers = draw.integers(0, size.routers, count)
+        pinned, weights = self.pinned[tenants], self.weights
+        columns = (at, tenants, classes, prompts, outputs, follows, routers, pinned)
+        for moment, tenant, which, prompt, output, after, router, fixed in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            self._number += 1
+            yield (
+                moment,
+                CellEntry(
+                    self._number,
+                    tenant,
+                    which,
+                    prompt,
+                    EXPECTED_TOKENS,
+                    weights[tenant],
+                    router=router,
+                    output=output,
+                    arrived_ms=moment,
+                    pinned=fixed,
+                ),
+                after,
+            )
+
+    def _lengths(self, median: int, count: int) -> np.ndarray:
+        drawn = median * np.exp(_SPREAD * self._draw.standard_normal(count))
+        return np.clip(drawn, 1, _LONGEST * median).astype(np.int64)
+
+
+def tenant_name(number: int) -> str:
+    """Return a tenant's name. The order of names is that of the numbers."""
+    return f"tenant-{number:07d}"
+
+
+def replica_name(number: int) -> str:
+    """Return a replica's name."""
+    return f"replica-{number:06d}"
