@@ -153,7 +153,7 @@ bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penst
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file, REDIS=server)
 	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON)) $(if $(REDIS),--redis $(REDIS))
 
-bench-cells: setup ## a pool of cells at size, on a virtual clock (SIZE="--cells 64 --replicas 10000 ...", JSON=file)
+bench-cells: setup ## a pool of cells on a virtual clock, and its cost on a Redis Cluster (SIZE="--cells 64 --replicas 10000 ...", JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.cells $(SIZE) $(if $(JSON),--json $(JSON))
 
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)

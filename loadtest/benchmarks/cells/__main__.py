@@ -1,4 +1,4 @@
-"""`python -m loadtest.benchmarks.cells`: simulates a pool of cells, prints tables, writes JSON."""
+"""`python -m loadtest.benchmarks.cells`: a pool of cells on a virtual clock, and on a real Redis Cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cluster.terminal.console import screen
 from cluster.terminal.lines import ProgressLines
+from loadtest.benchmarks.cells import over_cells
 from loadtest.benchmarks.cells.figures import SizeFigures, figures_of, show
+from loadtest.benchmarks.cells.over_cells import CellBench
 from loadtest.benchmarks.cells.setup import PoolSize
 from loadtest.benchmarks.cells.simulation import PoolSimulation
 from loadtest.benchmarks.ending import end
@@ -30,6 +32,12 @@ def main() -> int:
         kind = type(getattr(PoolSize(), field.name))
         name = f"--{field.name.replace('_', '-')}"
         parser.add_argument(name, type=kind, default=field.default, help=f"default: {field.default}")
+    parser.add_argument("--only", choices=("simulate", "servers"), help="run one part")
+    parser.add_argument("--servers", type=int, default=CellBench().servers, help="servers of the Redis Cluster")
+    parser.add_argument("--processes", type=int, default=CellBench().processes, help="router processes")
+    parser.add_argument("--rounds", type=int, default=CellBench().rounds, help="rounds on the Redis Cluster")
+    parser.add_argument("--round-seconds", type=float, default=CellBench().seconds, help="of each number of cells")
+    parser.add_argument("--redis", default="", help="redis-server to run (default: as `penstock up` finds it)")
     parser.add_argument("--no-weights", dest="weights", action="store_false", help="all tenants have weight 1")
     options = parser.parse_args()
     console = screen()
@@ -40,12 +48,29 @@ def main() -> int:
     except ValueError as error:
         console.print(f"bench-cells: {error}", style="red", markup=False)
         return 2
-    found = [simulate(size, console) for size in sizes]
-    show(found, console)
+    figures = dict[str, object]()
+    if options.only != "servers":
+        found = [simulate(size, console) for size in sizes]
+        show(found, console)
+        figures["simulated"] = [each.fields() for each in found]
+    if options.only != "simulate":
+        bench = CellBench(
+            options.servers, options.processes, options.round_seconds, options.rounds, redis=options.redis
+        )
+        figures["servers"] = on_servers(bench, console)
     if options.json:
-        figures = {"simulated": [each.fields() for each in found]}
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def on_servers(bench: CellBench, console: Console) -> list[dict[str, object]]:
+    """Measure on a Redis Cluster, with a line of progress."""
+    import uvloop
+
+    with console.status("starting a Redis Cluster") as status:
+        measured = uvloop.run(over_cells.measure(bench, status.update))
+    over_cells.show(measured, bench, console)
+    return over_cells.fields_of(measured)
 
 
 def simulate(size: PoolSize, console: Console) -> SizeFigures:

@@ -46,6 +46,23 @@ class EndToEnd:
     """CPU time of the busiest server's main thread per second."""
     busiest_us_per_request: float
     """CPU time of the busiest server's main thread per released request, of all servers' requests."""
+    router_us_per_request: float
+    """CPU time of the routers per released request."""
+    scripts_per_request: float
+    """Script calls per released request, with those of heartbeats."""
+    servers_us_per_request: tuple[float, ...]
+    """CPU time of each server's main thread per released request of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolParts:
+    """A pool, and what works on it, in all cells and processes together."""
+
+    name: str
+    cells: int = 1
+    replicas: int = REPLICAS
+    processes: int = PROCESSES
+    clients: int = PROCESSES * CLIENTS
 
 
 async def run(
@@ -54,49 +71,58 @@ async def run(
     """Run two routers, with this many slots per replica. `meters`: of all servers. Each cell of the pool has as many
     replicas and clients as a pool of one.
     """
-    pool = pool or f"ends-{sequences}"
+    parts = PoolParts(pool or f"ends-{sequences}", cells, REPLICAS * cells, PROCESSES, PROCESSES * CLIENTS * cells)
+    return await run_parts(url, meters, sequences, seconds, parts)
+
+
+async def run_parts(url: str, meters: Sequence[Meter], sequences: int, seconds: float, parts: PoolParts) -> EndToEnd:
+    """Run a pool with these parts; arguments as of `run`."""
+    cells, replicas = parts.cells, parts.replicas
     windows = Windows(sequences=sequences, kv_tokens=10**9, prefill_tokens=10**9)
-    queues = [RedisQueue(url, cell_name(pool, cell)) for cell in range(cells)]
+    queues = [RedisQueue(url, cell_name(parts.name, cell)) for cell in range(cells)]
     with_beats = TaskOwner("replicas")
 
     async def beat() -> None:
         while True:
-            for i in range(REPLICAS * cells):
+            for i in range(replicas):
                 await queues[i % cells].heartbeat_replica(
                     ReplicaBeat(f"replica-{i:03d}", b"record", ReplicaState.READY, windows, ())
                 )
             await asyncio.sleep(_BEAT_S)
 
     with_beats.spawn(beat(), "beats")
-    children = await asyncio.gather(
-        *(_start(url, pool, f"router-{i + 1}", seconds, cells=cells) for i in range(PROCESSES))
-    )
+    children = await asyncio.gather(*(_start(url, f"router-{i + 1}", seconds, parts) for i in range(parts.processes)))
     starts_at = time.time() + _LEAD_S
     routers = [asyncio.create_task(_counts(child, starts_at)) for child in children]
     await asyncio.sleep(starts_at - time.time())
     before = [await meter.cpu_seconds() for meter in meters]
+    called = [(await meter.traffic()).scripts for meter in meters]
     await asyncio.sleep(starts_at + seconds - time.time())
     used = [await meter.cpu_seconds() - began for meter, began in zip(meters, before, strict=True)]
+    calls = sum([(await meter.traffic()).scripts for meter in meters]) - sum(called)
     counts = await asyncio.gather(*routers)
     await with_beats.close()
     for queue in queues:
         await queue.close()
     total = Counts(*(sum(getattr(each, field.name) for each in counts) for field in fields(Counts)))
     return EndToEnd(
-        slots=REPLICAS * cells * sequences,
+        slots=replicas * sequences,
         submits_per_s=total.submits / seconds,
         grants_per_s=total.grants / seconds,
         at_once=total.at_once / total.submits,
         redis_us_per_request=1e6 * sum(used) / total.releases,
         redis_busy=max(used) / seconds,
         busiest_us_per_request=1e6 * max(used) / total.releases,
+        router_us_per_request=1e6 * total.cpu_s / total.releases,
+        scripts_per_request=calls / total.releases,
+        servers_us_per_request=tuple(1e6 * each / total.releases for each in used),
     )
 
 
-async def _start(url: str, pool: str, router_id: str, seconds: float, *, cells: int) -> Process:
+async def _start(url: str, router_id: str, seconds: float, parts: PoolParts) -> Process:
     """Start a router process. At the return it works."""
-    options = {"url": url, "pool": pool, "router-id": router_id, "replicas": REPLICAS * cells, "tenants": TENANTS}
-    options |= {"clients": CLIENTS * cells, "seconds": seconds, "cells": cells}
+    options = {"url": url, "pool": parts.name, "router-id": router_id, "replicas": parts.replicas, "tenants": TENANTS}
+    options |= {"clients": parts.clients // parts.processes, "seconds": seconds, "cells": parts.cells}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "loadtest.benchmarks.queue.router_process", *words),

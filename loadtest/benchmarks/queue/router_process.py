@@ -36,6 +36,8 @@ class Counts:
     """Submits that were answered with a grant."""
     grants: int = 0
     releases: int = 0
+    cpu_s: float = 0.0
+    """CPU time of the process."""
 
 
 class BareRouter:
@@ -70,8 +72,10 @@ class BareRouter:
         starts_at = float(await asyncio.to_thread(sys.stdin.readline))
         await asyncio.sleep(starts_at - time.time())
         self.counts = counts = Counts()
+        cpu_s = time.process_time()
         await asyncio.sleep(starts_at + seconds - time.time())
         self.counts = Counts()
+        counts.cpu_s = time.process_time() - cpu_s
         await self._owner.close()
         await self._queue.retire_router(self._router_id)
         await self._bell.close()
