@@ -153,7 +153,8 @@ async def missing(prometheus: Prometheus, queries: list[tuple[str, str, str]]) -
 @in_package
 async def test_every_panel_finds_data(busy: Kubelet, tmp_path: Path) -> None:
     """Prometheus scrapes what the rendered monitors select, and evaluates the rendered rules."""
-    without = list(dashboards.queries())
+    # A replica that is busy all the time changes nothing.
+    without = [panel for panel in dashboards.queries() if "control_changes" not in panel[2]]
 
     async def all_there() -> bool:
         # One that found data is done: the panels need not be full at the same moment.

@@ -63,6 +63,10 @@ ENTRY: dict[str, Any] = {
         "hold_s": 10.0,
         "look_back_s": 100.0,
         "forecast": "advisory",
+        "announced": "advisory",
+        "announced_per_tenant": 5,
+        "announced_ahead_s": 1000.0,
+        "announced_rate": 50.0,
         "schedule": [{"start": "08:00", "end": "18:00", "min_replicas": 3, "dates": ["2020-01-02"]}],
         "idle_s": 100.0,
         "up_window_s": 30.0,
@@ -143,7 +147,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
         launching(stack, ray=True) as machine,
     ):
         await machine.fit_pool("demo", stack.settings.pools["demo"])
-        stores = AutoscalerStores(stack.factory().pool, stack.control, stack.rollout, stack.registry)
+        stores = AutoscalerStores(stack.factory().pool, stack.control, stack.rollout, registry=stack.registry)
         autoscaler = Autoscaler(stack.settings, SECRET, stores, Unmoved())
         await autoscaler.start()
         try:

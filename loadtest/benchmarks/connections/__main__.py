@@ -111,4 +111,4 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    end(_NAME, main)
+    end("bench-connections", main)

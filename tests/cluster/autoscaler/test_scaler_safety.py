@@ -135,7 +135,7 @@ async def test_removal_waits_while_a_router_reports_what_this_version_cannot_rea
     await site.run(scaler, 20, rate=30.0)
     have = site.platform.target
     with monkeypatch.context() as newer:
-        newer.setattr(scaled_pool, "pack_report", lambda _: b"\x93\x01\x02\x03")
+        newer.setattr(scaled_pool, "pack_report", lambda *_: b"\x93\x01\x02\x03")
         records = await site.run(scaler, 40, rate=30.0)
 
     assert {have} == {record.replicas for record in records}

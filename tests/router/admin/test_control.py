@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 from cluster.control.step_model import StepSample
@@ -49,7 +48,7 @@ class EvenEngine(SimEngine):
 
     def take_steps(self) -> list[StepSample]:
         steps = [
-            replace(step, seconds=step_seconds(self._settings, step.tokens, step.kv_tokens))
+            step._replace(seconds=step_seconds(self._settings, step.tokens, step.kv_tokens))
             for step in super().take_steps()
         ]
         self.seconds += sum(step.seconds for step in steps)
