@@ -31,7 +31,7 @@ _MANY = 3
 _SHARE = 0.01
 """Largest part of the time that searches may take; each looks at all open files of the process."""
 _PER_TURN = 512
-"""Files that a turn of the event loop looks at, in 2 ms at most. A router may have twenty thousand."""
+"""Files that a turn of the event loop looks at. A router may have twenty thousand."""
 _STATUS = "/proc/self/status"
 _TABLE = "FDSize:"
 _CORK: int | None = getattr(socket, "TCP_CORK", None)

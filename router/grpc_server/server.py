@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 _ARRIVAL = "arrival"
 _SHUTDOWN = "shutdown"
 _PER_TURN = 32
-"""Calls that a turn of the event loop takes. Ten thousand that come at once would hold up every stream for a second."""
+"""Calls that a turn of the event loop takes. Ten thousand that come at once would hold up every stream."""
 
 
 class _Details(NamedTuple):

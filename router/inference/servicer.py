@@ -35,8 +35,7 @@ REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
 
 RESUMED_PER_TURN = 4
-"""Streams that a turn of the event loop begins to continue; each takes a millisecond or two. A new request passes the
-router within about ten turns."""
+"""Streams that a turn of the event loop begins to continue. New requests do not wait for them."""
 
 
 class InferenceServicer:

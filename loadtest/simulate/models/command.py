@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from cluster.errors import SettingsError
 from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import print_table
 from cluster.terminal.lines import ProgressLines
 from loadtest.report.json_text import json_text
 from loadtest.report.origin import origin
@@ -51,7 +52,7 @@ def run_shared(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json_text({**as_json(found), "origin": made_by}))
     else:
-        screen().print(table_of(found, path.name))
+        print_table(table_of(found, path.name), screen())
         for model in found.models:
             for note in model.load.notes(model.run):
                 screen().print(f"[dim]{escape(f'{model.load.name}: {note}')}[/]", highlight=False, soft_wrap=True)
