@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from cluster.errors import SettingsError
 from cluster.terminal.console import messages, screen
-from cluster.terminal.tables import print_table
 from cluster.terminal.lines import ProgressLines
+from cluster.terminal.tables import print_table
 from loadtest.report.json_text import json_text
 from loadtest.report.origin import origin
 from loadtest.simulate.chosen import STATIC, most_replicas, simulation_of

@@ -52,7 +52,8 @@ LIBRARIES: tuple[ModuleType | type, ...] = (
 """Names that these have need not be vLLM's."""
 FOREIGN = {
     "tokenizers and transformers": {
-        *("TemplateProcessing", "from_buffer", "id_to_token", "post_processor", "to_str", "all_special_ids", "backend_tokenizer"),
+        *("TemplateProcessing", "from_buffer", "id_to_token", "post_processor", "to_str", "all_special_ids"),
+        "backend_tokenizer",
         *("get_added_vocab", "added_tokens_decoder", "model_type", "id2label", "num_labels", "llg_tokenizer"),
     },
     "llguidance": {"get_error", "is_error", "is_special_token", "grammar_from_json_schema", "validate_grammar"},
