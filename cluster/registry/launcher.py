@@ -10,10 +10,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 from cluster.errors import QueueUnavailableError, RegistryConflictError, SetupError
 from cluster.lifecycle import TaskOwner
@@ -159,14 +160,14 @@ class PoolLauncher:
         async with self._turn:
             for name, settings in self._here.items():
                 self._tell(name, PoolState.STARTING)
-                await self._instead(name, self._fit(name, settings))
+                await self._instead(name, partial(self._fit, name, settings))
 
     async def _end_again(self, removed: Iterable[str]) -> None:
         """End pools that were removed before this start: whoever did it may have died in the middle."""
         async with self._turn:
             for name in removed:
                 self._tell(name, PoolState.DRAINING)
-                await self._instead(name, self._end(name, self._declared.get(name, PoolSettings())))
+                await self._instead(name, partial(self._end, name, self._declared.get(name, PoolSettings())))
 
     async def _look(self) -> None:
         async with self._turn:
@@ -179,23 +180,23 @@ class PoolLauncher:
             if name not in wanted or not same_but_live(settings, wanted[name]):
                 del self._here[name]
                 self._tell(name, PoolState.DRAINING)
-                await self._instead(name, self._end(name, settings))
+                await self._instead(name, partial(self._end, name, settings))
         for name, settings in wanted.items():
             # An end is not broken off: the pool starts again after it.
             ends = name in self._reports and self._reports[name].state is PoolState.DRAINING
             if self._here.get(name) != settings and not ends:
                 self._here[name] = settings
                 self._tell(name, PoolState.STARTING)
-                await self._instead(name, self._fit(name, settings))
+                await self._instead(name, partial(self._fit, name, settings))
         # What has not changed is also true of newer entries.
         self._tell()
 
-    async def _instead(self, name: str, work: Awaitable[None]) -> None:
+    async def _instead(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something for a pool in place of what goes on for it. The caller has the turn."""
         if (task := self._work.pop(name, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._work[name] = self._owner.spawn(_awaited(work), name)
+        self._work[name] = self._owner.spawn(work(), name)
 
     async def _fit(self, name: str, settings: PoolSettings) -> None:
         _LOG.warning("pool.fits", extra={"pool": name, "replicas": settings.replicas})
@@ -274,7 +275,3 @@ class PoolLauncher:
         """Follow the registry no more. What the platform has stays."""
         await self._owner.close()
         await self._view.close()
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
