@@ -37,7 +37,8 @@ function Q.check_budgets(tenant, quota)
   local per_day, per_month = quota[5] or 0, quota[6] or 0
   if per_day == 0 and per_month == 0 then return end
   local today = math.floor(Q.now / 86400000)
-  local used_today = Q.charged(call('HGET', K[LEDGER], string.format('%d', today) .. '\0' .. tenant))
+  local line = Q.today(string.format('%d', today) .. '\0' .. tenant)
+  local used_today = line and line[6] or 0
   local worst = -1
   local function check(which, limit, used, renewed)
     local use = {which, renewed * 86400000 - Q.now, string.format('%.17g', limit), string.format('%.17g', used)}

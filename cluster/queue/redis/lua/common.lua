@@ -12,10 +12,11 @@ local A = cmsgpack.unpack(ARGV[18])
 local P -- the pool
 -- Functions of the queue, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller,
 -- or nil if the caller is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays
--- silent. `unstored`, `unplaced`: replicas whose load, or place among the free ones, changed. `goes_on`: further calls
--- follow in this script, so nothing is stored yet.
+-- silent. `unstored`, `unplaced`: replicas whose load, or perhaps place among the free ones, changed. `placed`: their
+-- places there as they are stored. `goes_on`: further calls follow in this script, so nothing is stored yet.
+-- Numbers that are always the same go to commands as text: Redis writes a number with 17 digits, which takes 0.2 us.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
-  todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, lease = tonumber(ARGV[4]),
+  todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, placed = {}, lease = tonumber(ARGV[4]),
   lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
@@ -100,7 +101,7 @@ function Q.get_load(replica)
     local packed = call('HGET', K[LOAD], replica)
     if not packed then return nil end
     l = cmsgpack.unpack(packed)
-    Q.loads[replica] = l
+    Q.loads[replica], Q.placed[replica] = l, Q.place_of(l)
   end
   return l
 end
@@ -110,27 +111,31 @@ function Q.put_load(replica, l)
   Q.loads[replica], Q.unstored[replica], Q.unplaced[replica] = l, true, true
 end
 
--- Return the share of a replica's slots that are held, its place among the free ones; nil if it is none of them.
+-- Return the share of a replica's slots that are held, its place among the free ones; false if it is none of them.
 function Q.place_of(l)
   local held = l[HELD] + l[EXTRA]
   if l[R_STATE] == 'ready' and l[CLOSED] == 0 and l[R_RESERVED] == '' and held < l[W_SEQUENCES] then
     return held / l[W_SEQUENCES]
   end
+  return false
 end
 
 -- Bring the free replicas up to date.
 function Q.place_loads()
   for replica in pairs(Q.unplaced) do
     local place = Q.place_of(Q.loads[replica])
-    if place then call('ZADD', K[FREE], place, replica) else call('ZREM', K[FREE], replica) end
+    if place ~= Q.placed[replica] then
+      Q.placed[replica] = place
+      if place then call('ZADD', K[FREE], place, replica) else call('ZREM', K[FREE], replica) end
+    end
   end
   Q.unplaced = {}
 end
 
--- Return the names of at most n replicas with room, the least loaded first, leaving out `from`.
-function Q.free_ones(from, n)
+-- Return the names of replicas with room, the least loaded first; `last`: the place of the last one, from 0.
+function Q.free_ones(last)
   if next(Q.unplaced) then Q.place_loads() end
-  return call('ZRANGE', K[FREE], from, n - 1)
+  return call('ZRANGE', K[FREE], '0', last)
 end
 
 function Q.lease_live(key, memo, name)
@@ -149,7 +154,7 @@ function Q.replica_live(replica) return Q.lease_live(K[REPLICAS], Q.replica_aliv
 -- Return the members of a ZSET with score 0 that start with `prefix`, which ends in "\0".
 function Q.members(key, prefix, limit)
   local till = '(' .. string.sub(prefix, 1, -2) .. '\1'
-  if limit then return call('ZRANGEBYLEX', key, '[' .. prefix, till, 'LIMIT', 0, limit) end
+  if limit then return call('ZRANGEBYLEX', key, '[' .. prefix, till, 'LIMIT', '0', limit) end
   return call('ZRANGEBYLEX', key, '[' .. prefix, till)
 end
 
@@ -179,7 +184,7 @@ function Q.slot_member(letter, id, e) return e[REPLICA] .. '\0' .. letter .. '\0
 -- router without lease may never read its mail again, so it is not rung.
 function Q.ring(router)
   if Q.reads_mail and router == A[1] or not call('ZSCORE', K[ROUTERS], router) then return end
-  if call('HSETNX', K[BELLS], router, 1) == 1 then call('PUBLISH', 'penstock:1:bell:' .. router, ARGV[3]) end
+  if call('HSETNX', K[BELLS], router, '1') == 1 then call('PUBLISH', 'penstock:1:bell:' .. router, ARGV[3]) end
 end
 
 function Q.mailbox(router)

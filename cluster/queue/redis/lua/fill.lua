@@ -72,8 +72,8 @@ function Q.grant(id, e, replica, l, waiting)
   e[ATTEMPT] = e[BASE] .. '.' .. e[NUMBER]
   e[REPLICA], e[STATE], e[GRANTED], e[BEATS], e[PREFILLED] = replica, 'f', Q.now, 0, 0
   Q.put(id, e)
-  call('ZADD', K[OWNERS], 0, Q.grant_member(id, e))
-  call('ZADD', K[SLOTS], 0, Q.slot_member('g', id, e))
+  call('ZADD', K[OWNERS], '0', Q.grant_member(id, e))
+  call('ZADD', K[SLOTS], '0', Q.slot_member('g', id, e))
   l[HELD] = l[HELD] + 1
   Q.count_batch(l, e, 1)
   l[USED_KV] = l[USED_KV] + e[KV]
@@ -86,8 +86,12 @@ function Q.grant(id, e, replica, l, waiting)
   end
 end
 
+-- Return by class whether it has waiting entries. Read once: `enter_line` and `leave_line` forget it where it may change.
 function Q.waiting_classes()
-  return {[0] = call('ZCARD', K[ACTIVE]) > 0, call('ZCARD', K[ACTIVE + 1]) > 0, call('ZCARD', K[ACTIVE + 2]) > 0}
+  if not Q.waiting then
+    Q.waiting = {[0] = call('ZCARD', K[ACTIVE]) > 0, call('ZCARD', K[ACTIVE + 1]) > 0, call('ZCARD', K[ACTIVE + 2]) > 0}
+  end
+  return Q.waiting
 end
 
 -- Return the classes in order of service on a replica: those below their reserved share, then by urgency. Batch work
@@ -248,10 +252,10 @@ function Q.choose(replica, l, waiting)
   local seen, raw, raw_limit = 0, 0, walled and Q.lookahead or 8 * Q.lookahead
   local mark = '\0' .. replica .. '\0'
   local function take(id, ahead)
-    for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], 1) end
+    for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], '1') end
     local e = Q.get(id)
     if not Q.is_late(e) and Q.late_head(e[CLASS], e[TENANT]) then
-      call('HINCRBY', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT], 1)
+      call('HINCRBY', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT], '1')
     end
     return id
   end
@@ -323,7 +327,7 @@ end
 function Q.fill(replica, limit)
   local l = Q.get_load(replica)
   for _ = 1, limit do
-    if not Q.takes_grants(replica, l) or call('ZCARD', K[LINE]) == 0 then return end
+    if Q.line_size() == 0 or not Q.takes_grants(replica, l) then return end
     local waiting = Q.waiting_classes()
     local id = l[R_RESERVED]
     if id ~= '' then
@@ -368,8 +372,11 @@ function Q.find_room(id, e, use)
   for replica in string.gmatch(e[PREFERRED], '[^%z]+') do
     if try(replica) then return end
   end
-  for _, replica in ipairs(Q.free_ones(0, REPLICAS_TRIED)) do
-    if try(replica) then return end
+  -- Mostly the first one takes it.
+  local first = Q.free_ones('0')[1]
+  if not first or try(first) then return end
+  for _, replica in ipairs(Q.free_ones(REPLICAS_TRIED - 1)) do
+    if replica ~= first and try(replica) then return end
   end
 end
 

@@ -19,7 +19,7 @@ if l and l[HELD] > 0 and call('EXISTS', K[SLOTS]) == 0 then
   Q.forget_requests()
   Q.tick()
   call('ZADD', K[REPLICAS], Q.now + Q.lease, replica)
-  Q.loads, l = {}, nil
+  Q.loads, Q.placed, l = {}, {}, nil
 end
 local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
@@ -95,6 +95,7 @@ if A[12] >= 0 then l[HELD_BATCH] = batch end
 if fresh then l[USED_PREFILL] = prefill end
 if reported >= 0 then l[USED_KV] = reported + unlisted_kv elseif recount then l[USED_KV] = kv end
 l[REPORTED] = reported >= 0 and 1 or 0
+Q.placed[replica] = nil -- what is lost there is mended
 Q.put_load(replica, l)
 
 Q.reap()

@@ -22,9 +22,9 @@ function Q.bump_version() Q.set(P_VERSION, P[P_VERSION] + 1) end
 -- Take a grant out of the mail: its owner or replica lists it as started.
 function Q.mark_started(id, e)
   if call('ZREM', K[OWNERS], Q.grant_member(id, e)) == 0 then return end
-  call('ZADD', K[OWNERS], 0, Q.owned_member('r', id, e))
+  call('ZADD', K[OWNERS], '0', Q.owned_member('r', id, e))
   call('ZREM', K[SLOTS], Q.slot_member('g', id, e))
-  call('ZADD', K[SLOTS], 0, Q.slot_member('r', id, e))
+  call('ZADD', K[SLOTS], '0', Q.slot_member('r', id, e))
 end
 
 function Q.drop(id, e)
@@ -138,6 +138,7 @@ function Q.remove_replica(replica, silent)
     end
   end
   Q.loads[replica], Q.unstored[replica], Q.unplaced[replica], Q.replica_alive[replica] = nil, nil, nil, nil
+  Q.placed[replica] = nil
   call('HDEL', K[LOAD], replica)
   call('HDEL', K[REGISTRY], replica)
   call('ZREM', K[FREE], replica)

@@ -35,8 +35,7 @@ function Q.enter_ledger(e, ...)
   if e[REPLICA] ~= '' then Q.note_settled(e[REPLICA], gpu_seconds, cost) end
   local day = math.floor(Q.now / 86400000)
   local field = string.format('%d', day) .. '\0' .. e[TENANT]
-  local packed = call('HGET', K[LEDGER], field)
-  local line = packed and cmsgpack.unpack(packed)
+  local line = Q.today(field)
   if not line then
     line = {0, 0, 0, 0, 0, 0}
     call('ZADD', K[LEDGER_DAYS], day, field)
@@ -52,7 +51,14 @@ function Q.enter_ledger(e, ...)
     local used = select(i, ...)
     line[i], line[last + i] = line[i] + used, line[last + i] + used
   end
-  call('HSET', K[LEDGER], field, cmsgpack.pack(line))
+  if Q.lines then Q.lines[field] = line else call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end
+end
+
+-- Return a tenant's line of today, or nil. `turn` keeps it in `lines` for its further calls, and stores it at the end.
+function Q.today(field)
+  if Q.lines and Q.lines[field] then return Q.lines[field] end
+  local packed = call('HGET', K[LEDGER], field)
+  return packed and cmsgpack.unpack(packed)
 end
 
 -- Keep only the sum of a tenant's old day.

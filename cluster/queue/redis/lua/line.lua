@@ -8,16 +8,22 @@ function Q.want_fill(replica)
   end
 end
 
+-- Return how many entries wait. Read once: `enter_line` and `leave_line` count on.
+function Q.line_size()
+  if not Q.in_line then Q.in_line = call('ZCARD', K[LINE]) end
+  return Q.in_line
+end
+
 function Q.want_free(n)
-  if call('ZCARD', K[LINE]) == 0 then return end
-  for _, replica in ipairs(Q.free_ones(0, n)) do Q.want_fill(replica) end
+  if Q.line_size() == 0 then return end
+  for _, replica in ipairs(Q.free_ones(n - 1)) do Q.want_fill(replica) end
 end
 
 -- Return the service of the tenant that is next in the line without its estimated charges, or the class's virtual time
 -- if no tenant waits; and whether one waits. Estimated charges are left out, because a returning tenant must not be
 -- raised to tokens that were never served.
 function Q.floor_of(class)
-  local head = call('ZRANGE', K[ACTIVE + class], 0, 0, 'WITHSCORES')
+  local head = call('ZRANGE', K[ACTIVE + class], '0', '0', 'WITHSCORES')
   if not head[1] then return P[P_V + class], false end
   local open = tonumber(call('HGET', K[OUTSTANDING], class .. '\0' .. head[1])) or 0
   return tonumber(head[2]) - open / 1000, true
@@ -32,10 +38,11 @@ function Q.note_estimate(e, sign)
 end
 
 -- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as if it
--- were at the floor, so forgetting it changes nothing. At a grant the virtual time follows the least service.
+-- were at the floor, so forgetting it changes nothing; a settlement does so. At a grant the virtual time follows the least
+-- service.
 function Q.serve(class, tenant, amount, at_grant)
   local floor, any = Q.floor_of(class)
-  if call('ZSCORE', K[ACTIVE + class], tenant) then
+  if any and call('ZSCORE', K[ACTIVE + class], tenant) then
     if at_grant and floor > P[P_V + class] then Q.set(P_V + class, floor) end
     if amount ~= 0 then call('ZINCRBY', K[ACTIVE + class], amount, tenant) end
     return
@@ -49,7 +56,7 @@ function Q.serve(class, tenant, amount, at_grant)
   end
   score = score + amount
   if score > floor then call('ZADD', K[IDLE + class], score, tenant) else call('ZREM', K[IDLE + class], tenant) end
-  call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor)
+  if not at_grant then call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor) end
 end
 
 function Q.tenant_prefix(e) return e[CLASS] .. '\0' .. e[TENANT] .. '\0' end
@@ -96,10 +103,12 @@ function Q.enter_line(id, e)
     if not score or score < floor then score = floor end
     call('ZADD', K[ACTIVE + class], score, tenant)
     call('ZREM', K[IDLE + class], tenant)
+    Q.waiting = nil
   end
   e[STATE] = 'w'
-  call('ZADD', K[LINE], 0, Q.line_member(id, e))
-  call('ZADD', K[OWNERS], 0, Q.waiting_member('w', id, e))
+  local added = call('ZADD', K[LINE], '0', Q.line_member(id, e))
+  if Q.in_line then Q.in_line = Q.in_line + added end
+  call('ZADD', K[OWNERS], '0', Q.waiting_member('w', id, e))
   Q.count_preferences(e, 1)
   if e[START_BY] > 0 then call('ZADD', K[DEADLINES], e[START_BY], id) end
   Q.put(id, e)
@@ -112,7 +121,7 @@ function Q.late_head(class, tenant)
   if not P[P_LATE] or P[P_LATE] == 0 then return nil end
   local prefix = class .. '\0' .. tenant .. '\0'
   local member = call('ZRANGEBYLEX', K[LINE], '[' .. prefix .. string.format('%016.0f', LATE_FROM),
-    '(' .. class .. '\0' .. tenant .. '\1', 'LIMIT', 0, 1)[1]
+    '(' .. class .. '\0' .. tenant .. '\1', 'LIMIT', '0', '1')[1]
   return member and Q.split(member)[4]
 end
 
@@ -160,16 +169,18 @@ end
 -- Take an entry out of the line. The caller sets its next state and stores it.
 function Q.leave_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]
-  call('ZREM', K[LINE], Q.line_member(id, e))
+  local gone = call('ZREM', K[LINE], Q.line_member(id, e))
+  if Q.in_line then Q.in_line = Q.in_line - gone end
   call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
   call('HDEL', K[SKIPS], id)
   Q.count_preferences(e, -1)
   if e[START_BY] > 0 then call('ZREM', K[DEADLINES], id) end
   Q.drop_reservation(id, e)
   if Q.is_late(e) and not Q.late_head(class, tenant) then call('HDEL', K[SKIPS], class .. '\0' .. tenant) end
-  if #Q.members(K[LINE], Q.tenant_prefix(e), 1) == 0 then
+  if #Q.members(K[LINE], Q.tenant_prefix(e), '1') == 0 then
     local score = tonumber(call('ZSCORE', K[ACTIVE + class], tenant))
     call('ZREM', K[ACTIVE + class], tenant)
+    Q.waiting = nil
     local floor = Q.floor_of(class)
     if score > floor then call('ZADD', K[IDLE + class], score, tenant) end
     call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor)

@@ -51,7 +51,7 @@ if resume == 0 then
   local refused
   if call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then
     refused = {-1}
-  elseif A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then
+  elseif A[15] > 0 and Q.line_size() >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then
     refused = {-3}
   else
     refused = A[19] > 0 and Q.check_budgets(e[TENANT], A[16])
@@ -68,7 +68,7 @@ Q.entries[id] = e
 if e[CLIENT_KEY] ~= '' then Q.open_key(id, e, A[17]) end
 Q.know_router(A[1])
 
-if call('ZCARD', K[LINE]) == 0 then
+if Q.line_size() == 0 then
   e[STATE] = 'w'
   Q.find_room(id, e, function(replica, l)
     e[STATE] = ''

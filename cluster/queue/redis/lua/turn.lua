@@ -24,7 +24,7 @@ for _, step in ipairs(list) do
   end
 end
 
-Q.goes_on = true
+Q.goes_on, Q.lines = true, {}
 for i, step in ipairs(list) do
   A = step[2]
   begin()
@@ -38,9 +38,11 @@ for i, step in ipairs(list) do
     errors[#errors + 1] = type(reply) == 'table' and reply.err or tostring(reply)
     -- It may have changed records that it did not store.
     if next(Q.unstored) then Q.store_loads() end
-    Q.entries, Q.loads, Q.links, Q.router_alive, Q.replica_alive = {}, {}, {}, {}, {}
+    Q.entries, Q.loads, Q.links, Q.router_alive, Q.replica_alive, Q.placed = {}, {}, {}, {}, {}, {}
+    Q.in_line, Q.waiting = nil, nil
   end
 end
+for field, line in pairs(Q.lines) do call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end
 Q.goes_on = false
 Q.close_pool()
 return {replies, errors}

@@ -40,6 +40,7 @@ local function float(value)
     if value == value then return value end
     return nil
   end
+  if value == '0' then return 0 end
   if type(value) ~= 'string' or find(value, '%s') or find(value, '^[+-]?0[bB]') then return nil end
   local n = tonumber(value)
   if n == nil then
@@ -58,7 +59,9 @@ function R.integer(value)
     if value % 1 == 0 and value < 1e17 and value > -1e17 then return value end
     return nil
   end
-  if type(value) ~= 'string' or not (find(value, '^-?[1-9]%d*$') or value == '0') then return nil end
+  if value == '0' then return 0 end
+  if value == '1' then return 1 end
+  if type(value) ~= 'string' or not find(value, '^-?[1-9]%d*$') then return nil end
   local n = tonumber(value)
   if n >= 9223372036854775808 or n < -9223372036854775808 then return nil end
   return n
