@@ -45,7 +45,6 @@ PROBES: Mapping[str, str] = {
     **dict.fromkeys(("HINCRBY", "HINCRBYFLOAT"), "H, 'n', 1"),
     "ZADD": "Z, 0, 'a'",
     **dict.fromkeys(("ZCARD", "ZRANDMEMBER"), "Z"),
-    "ZINCRBY": "Z, 0, 'a'",
     **dict.fromkeys(("ZCOUNT", "ZRANGE", "ZRANGEBYSCORE"), "Z, 0, 0"),
     **dict.fromkeys(("ZLEXCOUNT", "ZRANGEBYLEX"), "Z, '-', '+'"),
     "ZREVRANGEBYLEX": "Z, '+', '-'",

@@ -16,8 +16,8 @@ local P -- the pool
 -- places there as they are stored. `goes_on`: further calls follow in this script, so nothing is stored yet.
 -- Numbers that are always the same go to commands as text: Redis writes a number with 17 digits, which takes 0.2 us.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
-  todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, placed = {}, lease = tonumber(ARGV[4]),
-  lookahead = tonumber(ARGV[7])}
+  todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, placed = {}, by_class = {}, wanted = {},
+  open = {}, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
 
@@ -127,6 +127,7 @@ function Q.place_loads()
     if place ~= Q.placed[replica] then
       Q.placed[replica] = place
       if place then call('ZADD', K[FREE], place, replica) else call('ZREM', K[FREE], replica) end
+      if place then Q.none_free = false end
     end
   end
   Q.unplaced = {}
@@ -135,7 +136,10 @@ end
 -- Return the names of replicas with room, the least loaded first; `last`: the place of the last one, from 0.
 function Q.free_ones(last)
   if next(Q.unplaced) then Q.place_loads() end
-  return call('ZRANGE', K[FREE], '0', last)
+  if Q.none_free then return {} end
+  local names = call('ZRANGE', K[FREE], '0', last)
+  Q.none_free = #names == 0
+  return names
 end
 
 function Q.lease_live(key, memo, name)

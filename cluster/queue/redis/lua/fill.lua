@@ -86,7 +86,7 @@ function Q.grant(id, e, replica, l, waiting)
   end
 end
 
--- Return by class whether it has waiting entries. Read once: `enter_line` and `leave_line` forget it where it may change.
+-- Return by class whether it has waiting entries.
 function Q.waiting_classes()
   if not Q.waiting then
     Q.waiting = {[0] = call('ZCARD', K[ACTIVE]) > 0, call('ZCARD', K[ACTIVE + 1]) > 0, call('ZCARD', K[ACTIVE + 2]) > 0}
@@ -111,8 +111,6 @@ function Q.class_order(waiting, l)
   for _, class in ipairs(rest) do order[#order + 1] = class end
   return order
 end
-
-function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
 
 -- Whether an entry must not be passed over any more. A tenant's late entries count together: the first of them may not
 -- suit this replica.
@@ -246,16 +244,17 @@ end
 function Q.choose(replica, l, waiting)
   local beyond = Q.beyond[replica]
   if not beyond and Q.walls >= WALLS_PER_CALL then return nil end
-  local wanted = call('HEXISTS', K[PREFS], replica) == 1
+  if Q.wanted[replica] == nil then Q.wanted[replica] = call('HEXISTS', K[PREFS], replica) == 1 end
+  local wanted = Q.wanted[replica]
   local passed, fallback, fallback_at = {}, nil, 0
   local walled = l[WALLED] and Q.now < l[WALLED]
   local seen, raw, raw_limit = 0, 0, walled and Q.lookahead or 8 * Q.lookahead
   local mark = '\0' .. replica .. '\0'
   local function take(id, ahead)
-    for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], '1') end
+    for i = 1, ahead do Q.skip(passed[i]) end
     local e = Q.get(id)
     if not Q.is_late(e) and Q.late_head(e[CLASS], e[TENANT]) then
-      call('HINCRBY', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT], '1')
+      Q.skip(e[CLASS] .. '\0' .. e[TENANT])
     end
     return id
   end
@@ -422,7 +421,7 @@ function Q.forget(id, e, ended)
   if e[CLIENT_KEY] ~= '' then Q.close_key(id, e, ended) end
   Q.leave_tenant(e)
   Q.note_estimate(e, -1)
-  if call('HLEN', K[ENTRIES]) == 0 then
+  if (Q.in_line or 0) == 0 and call('HLEN', K[ENTRIES]) == 0 then
     call('DEL', K[IDLE + 0], K[IDLE + 1], K[IDLE + 2])
     for class = 0, 2 do
       Q.set(P_V + class, 0)

@@ -1,4 +1,4 @@
--- Shared: leases, which say which routers and replicas are alive. memory/leases.py mirrors it.
+-- Shared: leases, which say which routers and replicas are alive.
 
 -- Note a heartbeat. If a key of the pool is lost, the rest of it goes too. After a gap in which no process could renew,
 -- a clock that ran backward or a new run id, every lease counts as live for one full lease.

@@ -1,4 +1,13 @@
--- Shared: the waiting line and the tenants' service counters. memory/line.py mirrors it.
+-- Shared: the waiting line and the tenants' service counters.
+--
+-- What a call asks of the line more than once is read once. `enter_line` and `leave_line` keep it true: `in_line`, the
+-- number of waiting entries, `by_class`, the same by class, `waiting`, by class whether it has some, `wanted`, by replica
+-- whether entries prefer it, `skipping`, whether any entry was passed over, `open`, unsettled charges by class and
+-- tenant, and `none_free`, whether no replica has room.
+
+function Q.forget_counts()
+  Q.in_line, Q.by_class, Q.waiting, Q.wanted, Q.skipping, Q.open, Q.none_free = nil, {}, nil, {}, nil, {}, nil
+end
 
 -- Let `run_fills` look at a replica at the end of the script.
 function Q.want_fill(replica)
@@ -8,10 +17,22 @@ function Q.want_fill(replica)
   end
 end
 
--- Return how many entries wait. Read once: `enter_line` and `leave_line` count on.
+-- Return how many entries wait.
 function Q.line_size()
   if not Q.in_line then Q.in_line = call('ZCARD', K[LINE]) end
   return Q.in_line
+end
+
+-- Return how many entries of a class wait.
+function Q.class_size(class)
+  if not Q.by_class[class] then Q.by_class[class] = Q.count(K[LINE], class .. '\0') end
+  return Q.by_class[class]
+end
+
+-- Count entries that were put into the line, or taken out of it.
+function Q.count_in(class, n)
+  if Q.in_line then Q.in_line = Q.in_line + n end
+  if Q.by_class[class] then Q.by_class[class] = Q.by_class[class] + n end
 end
 
 function Q.want_free(n)
@@ -25,8 +46,9 @@ end
 function Q.floor_of(class)
   local head = call('ZRANGE', K[ACTIVE + class], '0', '0', 'WITHSCORES')
   if not head[1] then return P[P_V + class], false end
-  local open = tonumber(call('HGET', K[OUTSTANDING], class .. '\0' .. head[1])) or 0
-  return tonumber(head[2]) - open / 1000, true
+  local field = class .. '\0' .. head[1]
+  if not Q.open[field] then Q.open[field] = tonumber(call('HGET', K[OUTSTANDING], field)) or 0 end
+  return tonumber(head[2]) - Q.open[field] / 1000, true
 end
 
 -- Add an entry's estimated charge to its tenant's unsettled charges (sign 1), or take it off (sign -1).
@@ -34,17 +56,22 @@ function Q.note_estimate(e, sign)
   if e[CHARGED] <= 0 then return end
   local field = e[CLASS] .. '\0' .. e[TENANT]
   local amount = math.floor(e[CHARGED] / e[WEIGHT] * 1000 + 0.5)
-  if call('HINCRBY', K[OUTSTANDING], field, sign * amount) <= 0 then call('HDEL', K[OUTSTANDING], field) end
+  Q.open[field] = math.max(0, call('HINCRBY', K[OUTSTANDING], field, sign * amount))
+  if Q.open[field] == 0 then call('HDEL', K[OUTSTANDING], field) end
 end
 
 -- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as if it
 -- were at the floor, so forgetting it changes nothing; a settlement does so. At a grant the virtual time follows the least
 -- service.
 function Q.serve(class, tenant, amount, at_grant)
+  local function charge_in_line()
+    if amount ~= 0 then return call('ZADD', K[ACTIVE + class], 'XX', 'INCR', amount, tenant) end
+    return call('ZSCORE', K[ACTIVE + class], tenant)
+  end
+  if not at_grant and Q.line_size() > 0 and charge_in_line() then return end
   local floor, any = Q.floor_of(class)
-  if any and call('ZSCORE', K[ACTIVE + class], tenant) then
-    if at_grant and floor > P[P_V + class] then Q.set(P_V + class, floor) end
-    if amount ~= 0 then call('ZINCRBY', K[ACTIVE + class], amount, tenant) end
+  if at_grant and any and charge_in_line() then
+    if floor > P[P_V + class] then Q.set(P_V + class, floor) end
     return
   end
   local score = tonumber(call('ZSCORE', K[IDLE + class], tenant))
@@ -65,6 +92,7 @@ function Q.line_member(id, e) return e[CLASS] .. '\0' .. e[TENANT] .. '\0' .. e[
 function Q.count_preferences(e, by)
   if e[PREFERRED] == '' then return end
   for replica in string.gmatch(e[PREFERRED], '[^%z]+') do
+    Q.wanted[replica] = nil
     if call('HINCRBY', K[PREFS], replica, by) <= 0 then call('HDEL', K[PREFS], replica) end
   end
 end
@@ -103,11 +131,10 @@ function Q.enter_line(id, e)
     if not score or score < floor then score = floor end
     call('ZADD', K[ACTIVE + class], score, tenant)
     call('ZREM', K[IDLE + class], tenant)
-    Q.waiting = nil
+    if Q.waiting then Q.waiting[class] = true end
   end
   e[STATE] = 'w'
-  local added = call('ZADD', K[LINE], '0', Q.line_member(id, e))
-  if Q.in_line then Q.in_line = Q.in_line + added end
+  Q.count_in(class, call('ZADD', K[LINE], '0', Q.line_member(id, e)))
   call('ZADD', K[OWNERS], '0', Q.waiting_member('w', id, e))
   Q.count_preferences(e, 1)
   if e[START_BY] > 0 then call('ZADD', K[DEADLINES], e[START_BY], id) end
@@ -125,8 +152,22 @@ function Q.late_head(class, tenant)
   return member and Q.split(member)[4]
 end
 
+-- Whether any waiting entry was passed over.
+function Q.any_skips()
+  if Q.skipping == nil then Q.skipping = call('EXISTS', K[SKIPS]) == 1 end
+  return Q.skipping
+end
+
+-- Note that an entry, or the late entries of a tenant, were passed over once more.
+function Q.skip(field)
+  call('HINCRBY', K[SKIPS], field, '1')
+  Q.skipping = true
+end
+
+function Q.skips_of(field) return Q.any_skips() and tonumber(call('HGET', K[SKIPS], field)) or 0 end
+
 -- Return how often a tenant's late entries were passed by its others since one of them was last granted.
-function Q.late_skips(class, tenant) return tonumber(call('HGET', K[SKIPS], class .. '\0' .. tenant)) or 0 end
+function Q.late_skips(class, tenant) return Q.skips_of(class .. '\0' .. tenant) end
 
 -- Return how many late entries this call may move behind the others. The number depends on the time since the last
 -- move: with a fixed one a long line of late entries would slow every call.
@@ -169,10 +210,9 @@ end
 -- Take an entry out of the line. The caller sets its next state and stores it.
 function Q.leave_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]
-  local gone = call('ZREM', K[LINE], Q.line_member(id, e))
-  if Q.in_line then Q.in_line = Q.in_line - gone end
+  Q.count_in(class, -call('ZREM', K[LINE], Q.line_member(id, e)))
   call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
-  call('HDEL', K[SKIPS], id)
+  if Q.any_skips() then call('HDEL', K[SKIPS], id) end
   Q.count_preferences(e, -1)
   if e[START_BY] > 0 then call('ZREM', K[DEADLINES], id) end
   Q.drop_reservation(id, e)
@@ -180,17 +220,11 @@ function Q.leave_line(id, e)
   if #Q.members(K[LINE], Q.tenant_prefix(e), '1') == 0 then
     local score = tonumber(call('ZSCORE', K[ACTIVE + class], tenant))
     call('ZREM', K[ACTIVE + class], tenant)
-    Q.waiting = nil
+    if Q.waiting then Q.waiting[class] = call('ZCARD', K[ACTIVE + class]) > 0 end
     local floor = Q.floor_of(class)
     if score > floor then call('ZADD', K[IDLE + class], score, tenant) end
     call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor)
   end
-end
-
-function Q.count_line(counts, prefix)
-  local n = counts[prefix] or Q.count(K[LINE], prefix)
-  counts[prefix] = n
-  return n
 end
 
 -- Estimate the number of waiting entries ahead, in O(log n); exact if only one tenant of the class waits. `counts`:
@@ -199,12 +233,13 @@ function Q.position(id, e, counts)
   if e[STATE] ~= 'w' then return 0 end
   local class, prefix = e[CLASS], Q.tenant_prefix(e)
   local ahead = 0
-  for urgent = 0, class - 1 do ahead = ahead + Q.count_line(counts, urgent .. '\0') end
+  for urgent = 0, class - 1 do ahead = ahead + Q.class_size(urgent) end
   local mine = call('ZLEXCOUNT', K[LINE], '[' .. prefix, '(' .. Q.line_member(id, e))
   local tenants = counts[class] or call('ZCARD', K[ACTIVE + class])
   counts[class] = tenants
   if tenants == 1 then return ahead + mine end
-  local others = Q.count_line(counts, class .. '\0') - Q.count_line(counts, prefix)
+  counts[prefix] = counts[prefix] or Q.count(K[LINE], prefix)
+  local others = Q.class_size(class) - counts[prefix]
   local rounds = call('ZRANK', K[ACTIVE + class], e[TENANT]) + mine * (tenants - 1)
   return ahead + mine + math.min(others, rounds)
 end

@@ -1,4 +1,4 @@
--- Shared: preemption, the choice of the batch work that gives way. memory/preempt.py mirrors it.
+-- Shared: preemption, the choice of the batch work that gives way.
 
 -- Order BATCH sequences of a replica to give way if INTERACTIVE entries have waited too long because of missing room:
 -- the one with the least work to redo first, none in its first quantum, none more than `max_preemptions` times, and not

@@ -1,5 +1,5 @@
 -- Shared: quotas of tenants. A quota is a bucket that holds one minute's worth. Use drains with pool time, so the use
--- is stored, and a tenant that is not stored has used nothing. memory/quotas.py mirrors it.
+-- is stored, and a tenant that is not stored has used nothing.
 
 -- Return the use at time `as_of` under a rate of `old` per minute, brought to now and to the rate `new`. If the new
 -- rate is lower the use falls in proportion, so it still drains within the same time. Otherwise a tenant would be

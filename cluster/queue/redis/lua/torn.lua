@@ -20,7 +20,7 @@ function Q.forget_requests()
   call('UNLINK', K[ENTRIES], K[LINE], K[ACTIVE], K[ACTIVE + 1], K[ACTIVE + 2], K[IDLE], K[IDLE + 1], K[IDLE + 2],
     K[OWNERS], K[SLOTS], K[LOAD], K[FREE], K[REGISTRY], K[REPLICAS], K[ROUTERS], K[PARTED], K[LINKS], K[SKIPS],
     K[PREFS], K[DEADLINES], K[BELLS], K[OPEN_COUNTS], K[OUTSTANDING], K[REPORTS])
-  Q.in_line, Q.waiting = nil, nil
+  Q.forget_counts()
   if Q.new then return end
   for class = 0, 2 do P[P_V + class], P[P_S + class] = 0, 0 end
   P[P_SERVED], P[P_YIELDING], P[P_TICK] = 0, 0, 0

@@ -39,7 +39,7 @@ for i, step in ipairs(list) do
     -- It may have changed records that it did not store.
     if next(Q.unstored) then Q.store_loads() end
     Q.entries, Q.loads, Q.links, Q.router_alive, Q.replica_alive, Q.placed = {}, {}, {}, {}, {}, {}
-    Q.in_line, Q.waiting = nil, nil
+    Q.forget_counts()
   end
 end
 for field, line in pairs(Q.lines) do call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end

@@ -69,6 +69,17 @@ function C.ZADD(key, first, ...)
   end
   local given, only_new, only_known = {first, ...}, first == 'NX', first == 'XX'
   if only_new or only_known then table.remove(given, 1) end
+  if only_known and given[1] == 'INCR' then
+    if #given == 1 or #given % 2 == 0 then R.fail('ERR syntax error') end
+    if #given > 3 then R.fail('ERR INCR option supports a single increment-element pair') end
+    local by, member = need_float(given[2]), str(given[3])
+    local set = zset_of(key)
+    if not set or set.score[member] == nil then return nil end
+    local score = set.score[member] + by
+    if score ~= score then R.fail('ERR resulting score is not a number (NaN)') end
+    put(set, member, score)
+    return text(score)
+  end
   if #given == 0 or #given % 2 == 1 then R.fail('ERR syntax error') end
   for i = 1, #given, 2 do
     given[i], given[i + 1] = need_float(given[i]), str(given[i + 1])
@@ -81,15 +92,6 @@ function C.ZADD(key, first, ...)
     if known and not only_new or not known and not only_known then added = added + put(set, given[i + 1], given[i]) end
   end
   return added
-end
-
-function C.ZINCRBY(key, by, member)
-  by, member = need_float(by), str(member)
-  local set = zset_of(key)
-  local score = (set and set.score[member] or 0) + by
-  if score ~= score then R.fail('ERR resulting score is not a number (NaN)') end
-  put(set or open_zset(key), member, score)
-  return text(score)
 end
 
 function C.ZREM(key, ...)

@@ -64,7 +64,7 @@ class Chance:
         """Draw scores with members."""
         count = self.random.randint(1, 3)
         pairs = [part for _ in range(count) for part in (self.one(SCORES), self.random.choice(MEMBERS))]
-        return [*self.one(((), (), (), ("NX",), ("XX",))), *pairs]
+        return [*self.one(((), (), (), ("NX",), ("XX",), ("XX", "INCR"))), *pairs]
 
     def command(self) -> list[str]:
         """Draw a command."""
@@ -115,7 +115,6 @@ COMMANDS: dict[str, Callable[[Chance], list[str]]] = {
     "ZADD": lambda c: [c.key("z"), *c.scored()],
     "ZADD by member": lambda c: [c.key("lex"), *(part for name in c.some(MEMBERS) for part in ("0", name))],
     "ZREM by member": lambda c: [c.key("lex"), *c.some(MEMBERS)],
-    "ZINCRBY": lambda c: [c.key("z"), c.one(SCORES), *c.some(MEMBERS, 1)],
     "ZREM": lambda c: [c.key("z"), *c.some(MEMBERS)],
     "ZSCORE": lambda c: [c.key("z"), *c.some(MEMBERS, 1)],
     "ZCARD": lambda c: [c.key("z")],
