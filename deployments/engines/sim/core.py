@@ -171,20 +171,32 @@ class BatchCore:
             return Turn(decoded, (), (), (), (), (), tokens, kv_tokens)
         preempted: list[_Entry] = []
         shares: dict[_Entry, int] = {}
-        if self._filling is not None and decoded < budget:
-            self._schedule(self._filling, budget - decoded, shares, preempted)
-        admitted = [] if preempted else self._admit(shares, budget - decoded - sum(shares.values()))
+        left = budget - decoded
+        if self._filling is not None and left > 0:
+            left -= self._schedule(self._filling, left, shares, preempted)
+        admitted = [] if preempted else self._admit(shares, left)
         prefilled = self._fill(shares)
+        for entry, share in shares.items():
+            tokens += share
+            kv_tokens += entry.computed
+        filled = _ids(shares)
         return Turn(
             decoded,
-            _ids(shares),
-            _ids(admitted),
-            _ids(prefilled),
-            _ids(preempted),
+            filled,
+            # Mostly the same sequences: new ones, whose prompts fit into one step.
+            filled if len(admitted) == len(shares) else _ids(admitted),
+            filled if len(prefilled) == len(shares) else _ids(prefilled),
+            _ids(preempted) if preempted else (),
             (),
-            tokens + sum(shares.values()),
-            kv_tokens + sum([entry.computed for entry in shares]),
+            tokens,
+            kv_tokens,
         )
+
+    @property
+    def changing(self) -> bool:
+        """Whether the next turn computes a prompt, or nothing decodes."""
+        decoding = len(self._decoding)
+        return not decoding or (bool(self._waiting) and decoding < self.sequence_limit) or self._filling is not None
 
     def steady_turns(self, most: int) -> int:
         """Return a number of turns, at most `most`, in each of which every sequence surely decodes and gets a token.
@@ -192,7 +204,7 @@ class BatchCore:
         The number holds as long as no sequence is added or removed and no limit moves.
         """
         decoding = len(self._decoding)
-        if not decoding or (self._waiting and decoding < self.sequence_limit) or self._filling is not None:
+        if self.changing:
             return 0
         if decoding > self._wanted_tokens and decoding > self.token_budget:
             return 0
@@ -292,19 +304,21 @@ class BatchCore:
         return share
 
     def _admit(self, shares: dict[_Entry, int], budget: int) -> list[_Entry]:
-        admitted, room = list[_Entry](), self.sequence_limit - self.running
-        while self._waiting and budget > 0 and len(admitted) < room:
-            entry = self._waiting[0]
+        admitted: list[_Entry] = []
+        waiting, room = self._waiting, self.sequence_limit - self.running
+        while waiting and budget > 0 and len(admitted) < room:
+            entry = waiting[0]
             if entry.block_hashes:
                 self._take_cached(entry)
-            share = min(missing := entry.missing, budget)
+            missing = entry.missing
+            share = missing if missing < budget else budget
             # Like vLLM: admit only sequences whose whole prefill fits in the KV cache.
             fits = share == missing or self._kv.fits(entry.hold, entry.computed + missing)
             if not fits or not self._kv.grow(entry.hold, entry.computed + share):
                 self._kv.release(entry.hold)
                 entry.computed = 0
                 break
-            self._waiting.popleft()
+            waiting.popleft()
             admitted.append(entry)
             shares[entry] = share
             budget -= share

@@ -41,7 +41,7 @@ class KvBlocks:
     @property
     def free(self) -> int:
         """Number of blocks that no sequence holds."""
-        return self._total - self._held
+        return self._total - len(self._holders) - self._private
 
     def take(self, blocks: int) -> bool:
         """Take private blocks for several sequences at once. Return False, and change nothing, if there is no room.

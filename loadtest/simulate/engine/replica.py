@@ -1,8 +1,8 @@
 """A replica on a virtual clock: the simulated engine's own scheduler and KV cache, without text.
 
-The replica simulates everything between two events at once. Steps in which all sequences only decode are planned as one
-run. An event in between cuts the run behind the step that is under way, because an engine schedules only between steps.
-The result is the same as step by step; a test compares them.
+The replica simulates everything between two events at once. A plan is one step with prompts, or a run of steps in which
+all sequences only decode, or one after the other. An event in between cuts the plan behind the step that is under way,
+because an engine schedules only between steps. The result is the same as step by step; a test compares them.
 """
 
 from __future__ import annotations
@@ -58,14 +58,18 @@ class SimRequest:
     ending: int = -1
     """Number of its place among those whose end is planned; -1 for none."""
 
+    def add_gaps(self, gaps: array[float]) -> None:
+        """Add the seconds between further tokens."""
+        self.gaps = self.gaps + gaps if self.gaps else gaps
+
 
 @dataclass(slots=True)
 class StepEnd:
     """What came at the end of a step."""
 
-    finished: list[SimRequest]
-    aborted: list[SimRequest]
-    report: bool
+    finished: Sequence[SimRequest] = ()
+    aborted: Sequence[SimRequest] = ()
+    report: bool = False
     """Whether the replica tells the queue at once which requests left its prefill window."""
 
 
@@ -119,6 +123,7 @@ class SimReplica:
         self._ending: list[tuple[int, int, SimRequest]] = []
         """Heap by the turn that brings the last token."""
         self._turn: Turn | None = None
+        """The plan's first step, if it computes prompts and is not known to be over."""
         self._seconds: list[float] = []
         self._ends: list[float] = []
         self._begun = 0
@@ -165,7 +170,7 @@ class SimReplica:
             item.prior_tokens = self.output_tokens(item) - (under_way and (decodes or item.request_id in prefilled))
             if decodes:
                 gaps = self.log.since(item.decodes_from + 1)
-                item.gaps.extend(gaps[: len(gaps) - under_way])
+                item.add_gaps(gaps[: len(gaps) - under_way])
                 item.last_token_at = step_began
             item.decodes_from = item.ending = -1
         self.ends_at = None
@@ -173,40 +178,48 @@ class SimReplica:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def begin(self, now: float) -> None:
-        """Plan the next steps unless some are planned. `ends_at` is their end."""
+    def begin(self, now: float) -> float | None:
+        """Plan the next steps unless some are planned. Return `ends_at`, their end."""
         core = self._core
         if self.ends_at is not None or core.idle:
-            return
-        steps = core.steady_turns(self._until_an_end())
+            return self.ends_at
+        steps = 0 if core.changing else core.steady_turns(self._until_an_end())
         if steps:
-            self._seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
-            self._ends = list(accumulate(self._seconds, initial=now))
-            del self._ends[0]
+            self._seconds, self._ends, self._begun = [], [], 0
+        elif self._begin_turn(now):
+            now, steps = self._ends[0], core.steady_turns(self._until_an_end())
+        if steps:
             # Who looks at the core or the log first has it hear of the steps that have begun.
-            self._begun = 0
-        else:
-            self._begin_turn(now)
+            seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
+            ends = list(accumulate(seconds, initial=now))
+            del ends[0]
+            self._seconds += seconds
+            self._ends += ends
         self.ends_at = self._ends[-1]
+        return self.ends_at
 
     def end(self) -> StepEnd:
         """Finish the planned steps. The time is then `ends_at`."""
         now = self._ends[-1]
         if self._begun < len(self._ends):
             self._hand_over(len(self._ends))
+        elif self._turn is not None:
+            self._end_turn(self._turn)
         self.ends_at = None
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            for request_id in turn.prefilled:
-                self._first_token(self.running[request_id], now)
-        finished, ending, turns = [], self._ending, self._core.turns
+        ending, turns = self._ending, self._core.turns
+        finished = self._end_until(turns, now) if ending and ending[0][0] <= turns else ()
+        aborted = self._abort_now(now) if self._aborting else ()
+        return StepEnd(finished, aborted, self._reports())
+
+    def _end_until(self, turns: int, now: float) -> list[SimRequest]:
+        """Let the requests go whose last token came by a turn."""
+        finished, ending = [], self._ending
         while ending and ending[0][0] <= turns:
             _, number, item = heapq.heappop(ending)
             if item.ending == number:
                 self._leave(item, now)
                 finished.append(item)
-        aborted = self._abort_now(now) if self._aborting else []
-        return StepEnd(finished, aborted, self._unreported >= REPORT_PREFILLED * self.windows.prefill_tokens)
+        return finished
 
     def _abort_now(self, now: float) -> list[SimRequest]:
         aborted = []
@@ -275,11 +288,13 @@ class SimReplica:
         while ending:
             turn, number, item = ending[0]
             if item.ending == number:
-                return min(turn - self._core.turns, _LONGEST_RUN)
+                turns = turn - self._core.turns
+                return turns if turns < _LONGEST_RUN else _LONGEST_RUN
             heapq.heappop(ending)
         return _LONGEST_RUN
 
-    def _begin_turn(self, now: float) -> None:
+    def _begin_turn(self, now: float) -> bool:
+        """Begin a step that may compute prompts. Return whether the plan may go on behind it."""
         decode_kv_tokens = self._core.decode_kv_tokens
         turn = self._turn = self._core.turn()
         for request_id in turn.admitted:
@@ -297,17 +312,37 @@ class SimReplica:
         )
         self.log.add(seconds, turn.decoded, turn.decoded + len(turn.filled), turn.tokens, turn.kv_tokens)
         self._seconds, self._ends, self._begun = [seconds], [now + seconds], 1
+        fresh = 0
+        for request_id in turn.prefilled:
+            item = self.running[request_id]
+            fresh += item.request.prompt_tokens
+            item.ending = next(_numbers)
+            last = self._core.turns + item.request.output_tokens - self.output_tokens(item)
+            heapq.heappush(self._ending, (last, item.ending, item))
+        return not self._aborting and not self._reports(fresh)
+
+    def _reports(self, fresh: int = 0) -> bool:
+        """Return whether to tell the queue at once that prompts are computed, with a number of `fresh` tokens."""
+        return self._unreported + fresh >= REPORT_PREFILLED * self.windows.prefill_tokens
+
+    def _end_turn(self, turn: Turn) -> None:
+        """End the plan's first step, before those that follow begin."""
+        self._turn = None
+        for request_id in turn.prefilled:
+            self._first_token(self.running[request_id], self._ends[0])
 
     def _begin_until(self, now: float) -> None:
         """Hand the steps of the plan that have begun by now to the core."""
         planned, before = len(self._ends), self._begun
         if before < planned:
-            begun = min(planned, bisect_right(self._ends, now) + 1)
+            begun = bisect_right(self._ends, now) + 1
             if begun > before:
-                self._hand_over(begun)
+                self._hand_over(begun if begun < planned else planned)
 
     def _hand_over(self, begun: int) -> None:
         """Hand the first steps of the plan to the core."""
+        if self._turn is not None:
+            self._end_turn(self._turn)
         core, before = self._core, self._begun
         self.log.add_run(self._seconds[before:begun], core.decoding, core.decode_kv_tokens)
         core.run(begun - before)
@@ -328,22 +363,19 @@ class SimReplica:
             self._prefilled.append(item.request_id)
             self._unreported += item.request.prompt_tokens
         else:
-            item.gaps.append(now - item.last_token_at)
+            item.add_gaps(array("d", (now - item.last_token_at,)))
             self.pauses.append(now - item.last_token_at)
         item.decodes_from = len(self.log) - 1
-        item.ending = next(_numbers)
-        turn = self._core.turns + item.request.output_tokens - self.output_tokens(item)
-        heapq.heappush(self._ending, (turn, item.ending, item))
 
     def _interrupt(self, item: SimRequest, now: float) -> None:
         """Note the tokens of a request that gets none for a while."""
         if item.decodes_from >= 0:
-            item.gaps.extend(self.log.since(item.decodes_from + 1))
+            item.add_gaps(self.log.since(item.decodes_from + 1))
             item.last_token_at = now
         item.decodes_from = item.ending = -1
 
     def _leave(self, item: SimRequest, now: float) -> None:
-        item.gaps.extend(self.log.since(item.decodes_from + 1))
+        item.add_gaps(self.log.since(item.decodes_from + 1))
         item.last_token_at = now
         item.ending = -1
         self._core.remove(item.request_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from cluster.settings import SimSettings
 from loadtest.simulate.engine.replica import SimRequest, StepEnd
 from loadtest.simulate.engine.steps import StepTimes
@@ -50,7 +52,7 @@ class SpeculativeReplica(PartsReplica):
         end = super().end()
         for item in finished:
             self.tell_ended(item)
-        end.finished.extend(finished)
+        end.finished = [*end.finished, *finished]
         return end
 
     def kill(self, now: float) -> list[SimRequest]:
@@ -72,8 +74,7 @@ class SpeculativeReplica(PartsReplica):
 
     def _note(self, item: SimRequest, gained: int) -> None:
         together = min(gained, item.request.output_tokens - self._before(item, gained))
-        item.gaps.append(self.log.seconds[-1])
-        item.gaps.extend([0.0] * (together - 1))
+        item.add_gaps(array("d", (self.log.seconds[-1], *[0.0] * (together - 1))))
         self.bunched += together - 1
         # The gaps up to this step are noted.
         item.decodes_from = len(self.log) - 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from cluster.clock import ManualClock
@@ -27,7 +27,7 @@ class EventLoop(ManualClock):
 
     def at(self, at: float, handle: Callable[[Any], None], argument: Any = None) -> None:
         """Call `handle(argument)` at a time."""
-        heapq.heappush(self._events, (at, next(self._order), handle, argument))
+        heappush(self._events, (at, next(self._order), handle, argument))
 
     @property
     def next_at(self) -> float:
@@ -38,7 +38,7 @@ class EventLoop(ManualClock):
         """Run events until it is stopped, or the next one. Call `look` after one that rang."""
         events = self._events
         while not self.stopped or once:
-            at, _, handle, argument = heapq.heappop(events)
+            at, _, handle, argument = heappop(events)
             passed = at - self.now
             if passed > 0.0:
                 # As `advance` does, which would be one more call per event.

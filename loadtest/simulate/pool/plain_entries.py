@@ -43,6 +43,19 @@ class ReplicaLoad:
     """Its place among those with a free slot."""
     gone: bool = False
 
+    def give_back(self, entry: LineEntry) -> None:
+        """Free what an entry that has left its slot counted for."""
+        left = self.used_kv - entry.kv_tokens
+        self.used_kv = left if left > 0 else 0
+        if not entry.prefilled:
+            self.prefilled(entry)
+
+    def prefilled(self, entry: LineEntry) -> None:
+        """Note that the prompt of an entry is computed."""
+        entry.prefilled = True
+        left = self.used_prefill - entry.prompt_tokens
+        self.used_prefill = left if left > 0 else 0
+
     def takes_grants(self) -> bool:
         return self.ready and len(self.slots) < self.sequences
 

@@ -119,9 +119,7 @@ class PlainQueue:
         load = entry.on
         if load is not None and not load.gone:
             del load.slots[item.request_id]
-            load.used_kv = max(0, load.used_kv - entry.kv_tokens)
-            if not entry.prefilled:
-                load.used_prefill = max(0, load.used_prefill - entry.prompt_tokens)
+            load.give_back(entry)
             self._put(load)
             self._want(load)
         self._forget(entry)
@@ -164,8 +162,7 @@ class PlainQueue:
         for request_id in prefilled:
             entry = self._entries.get(request_id)
             if entry is not None and entry.on is load and not entry.prefilled:
-                entry.prefilled = True
-                load.used_prefill = max(0, load.used_prefill - entry.prompt_tokens)
+                load.prefilled(entry)
         if len(running) < len(load.slots):
             used += sum(entry.kv_tokens for name, entry in load.slots.items() if name not in running)
         load.used_kv = used

@@ -271,8 +271,9 @@ class Traffic:
     def drive(self, member: Member) -> None:
         """Plan a replica's steps, and schedule their end."""
         replica = member.replica
-        replica.begin(self._loop.now)
         ends_at = replica.ends_at
+        if ends_at is None:
+            ends_at = replica.begin(self._loop.now)
         if ends_at is not None and ends_at != member.due_at:
             member.due_at = ends_at
             self._loop.at(ends_at, self._steps_over, member)

@@ -128,15 +128,49 @@ def test_a_killed_replica_gives_back_what_was_delivered() -> None:
     item = SimRequest("a", TraceRequest(0, 0.0, 64, 100), "router", 0.0)
     replica.start(item, 0.0)
     replica.begin(0.0)
-    at = replica.ends_at or 0.0
-    replica.end()
-    replica.begin(at)
+    at = replica._ends[0]
     lost = replica.kill(at + 3.5 * 0.00502)
     assert lost == [item]
     assert item.prior_tokens == 4
     assert len(item.gaps) == 3
     assert item.last_token_at == pytest.approx(at + sum(item.gaps))
     assert replica.ends_at is None
+
+
+def test_a_first_token_is_told_once_it_has_come() -> None:
+    """Steps behind it are planned together with it."""
+    replica = SimReplica("r", settings(100_000, 8))
+    item = SimRequest("a", TraceRequest(0, 0.0, 64, 100), "router", 0.0)
+    replica.start(item, 0.0)
+    replica.begin(0.0)
+    at = replica._ends[0]
+    assert len(replica._ends) > 1
+    assert [] == replica.report(0.9 * at)[0]
+    assert item.first_token_at is None
+    assert ["a"] == replica.report(at)[0]
+    assert at == item.first_token_at
+
+
+def test_a_replica_killed_before_a_first_token_has_delivered_none() -> None:
+    replica = SimReplica("r", settings(100_000, 8))
+    item = SimRequest("a", TraceRequest(0, 0.0, 64, 100), "router", 0.0)
+    replica.start(item, 0.0)
+    replica.begin(0.0)
+    assert [item] == replica.kill(0.9 * replica._ends[0])
+    assert (0, 0, None) == (item.prior_tokens, len(item.gaps), item.first_token_at)
+
+
+def test_much_fresh_prefill_is_told_at_the_end_of_its_step() -> None:
+    """So nothing is planned behind that step."""
+    replica = SimReplica("r", settings(100_000, 8))
+    prompt = replica.windows.prefill_tokens
+    replica.start(SimRequest("a", TraceRequest(0, 0.0, prompt, 100), "router", 0.0), 0.0)
+    told, now = False, 0.0
+    while not replica.report(now)[0]:
+        replica.begin(now)
+        now = replica.ends_at or now
+        told = replica.end().report
+    assert (True, [now]) == (told, replica._ends)
 
 
 def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
@@ -148,10 +182,8 @@ def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
     replica.start(gone, 0.0)
     replica.start(stays, 0.0)
     replica.begin(0.0)
-    replica.end()
     (turn, *_), _ = sorted(replica._ending, key=lambda each: each[:2])
-    replica.begin(1.0)
-    replica.abort(gone.request_id, 1.0)
+    replica.abort(gone.request_id, replica._ends[0])
     assert [gone] == replica.end().aborted
     # Its last token comes in the turn of the same number there.
     other = SimReplica("s", settings(100_000, 8))
@@ -161,7 +193,6 @@ def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
         other.end()
     other.start(gone, 2.0)
     other.begin(2.0)
-    other.end()
     assert turn == other._ending[0][0]
     finished: list[SimRequest] = []
     while replica.running:
