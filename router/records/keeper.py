@@ -97,9 +97,13 @@ class RecordKeeper:
         for _ in range(-(-len(self._over) // BATCH)):
             batch = [self._over.popleft() for _ in islice(range(BATCH), min(BATCH, len(self._over)))]
             late = time.monotonic() - LATE_S
-            ready = [one for one in batch if everything or one.closed.at <= late or _is_over(one.generation)]
-            self._over.extend(one for one in batch if one not in ready)
-            await self._store([record for one in ready if (record := self._record(one)) is not None])
+            records = []
+            for one in batch:
+                if not (everything or one.closed.at <= late or _is_over(one.generation)):
+                    self._over.append(one)
+                elif (record := self._record(one)) is not None:
+                    records.append(record)
+            await self._store(records)
 
     def _record(self, over: _Over) -> api.RequestRecord | None:
         try:

@@ -9,7 +9,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.v1 import records_pb2 as api
@@ -27,8 +27,8 @@ _PROMPT_LIKE = 2.0
 """Factor within which prompts are similar."""
 _LEAST_TOKENS = 8
 """Least output tokens that an attempt's mean time between tokens rests on."""
-_RENEWED_AFTER = 16
-"""A summary is renewed after a part of this size of what it rests on: with each request it would cost a millisecond."""
+_RENEWED_AFTER = 4
+"""A summary is renewed after a quarter of what it rests on: with each request it would cost a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ class _Usual:
     """Prefill times, in the order of `computed`."""
     least_prefill_s: float | None
     prefill_per_token_s: float | None
+    known_itls: dict[float, float | None] = field(default_factory=dict)
+    """Usual times between tokens that were asked for, by batch."""
+    known_prefills: dict[int, float | None] = field(default_factory=dict)
+    """Usual prefill times that were asked for, by length."""
 
     @classmethod
     def of(cls, seen: Sequence[_Seen]) -> Self:
@@ -77,13 +81,19 @@ class _Usual:
 
     def itl_s(self, batch: float) -> float | None:
         """Return the usual time between tokens in a batch of this size; None where too few are known."""
-        least, most = (0.0, LONE) if batch <= LONE else (batch / _LIKE, batch * _LIKE)
-        return _quartile(self.itls_s[bisect_left(self.batches, least) : bisect_right(self.batches, most)])
+        if batch not in self.known_itls:
+            least, most = (0.0, LONE) if batch <= LONE else (batch / _LIKE, batch * _LIKE)
+            like = self.itls_s[bisect_left(self.batches, least) : bisect_right(self.batches, most)]
+            self.known_itls[batch] = _quartile(like)
+        return self.known_itls[batch]
 
     def prefill_s(self, computed: int) -> float | None:
         """Return the usual time of a prefill of this length; None where too few are known."""
-        least, most = computed / _PROMPT_LIKE, computed * _PROMPT_LIKE
-        return _quartile(self.prefills_s[bisect_left(self.computed, least) : bisect_right(self.computed, most)])
+        if computed not in self.known_prefills:
+            least, most = computed / _PROMPT_LIKE, computed * _PROMPT_LIKE
+            like = self.prefills_s[bisect_left(self.computed, least) : bisect_right(self.computed, most)]
+            self.known_prefills[computed] = _quartile(like)
+        return self.known_prefills[computed]
 
 
 class Pace:
