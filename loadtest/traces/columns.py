@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice, repeat
+from itertools import count, islice
 from operator import le
 from typing import Any, NamedTuple, overload
 
@@ -93,18 +93,26 @@ class Trace(Sequence[TraceRequest]):
     def __getitem__(self, place: int) -> TraceRequest: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[TraceRequest]: ...
+    def __getitem__(self, place: slice) -> Sequence[TraceRequest]: ...
 
-    def __getitem__(self, place: int | slice) -> TraceRequest | list[TraceRequest]:
+    def __getitem__(self, place: int | slice) -> TraceRequest | Sequence[TraceRequest]:
         if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
+            places = range(*place.indices(len(self)))
+            return self._first(places.stop) if places[:1] == range(1) and places.step == 1 else [self[n] for n in places]
         number = range(len(self))[place]
         rest = self._rest[number] if self._rest else _NOTHING
         return TraceRequest(number, self._arrivals[number], self._prompts[number], self._outputs[number], *rest)
 
+    def _first(self, requests: int) -> Trace:
+        trace = Trace()
+        trace._arrivals, trace._rest = self._arrivals[:requests], self._rest[:requests]
+        trace._prompts, trace._outputs = self._prompts[:requests], self._outputs[:requests]
+        return trace
+
     def __iter__(self) -> Iterator[TraceRequest]:
-        rest = self._rest or repeat(_NOTHING)
-        rows = zip(count(), self._arrivals, self._prompts, self._outputs, rest, strict=False)
+        if not self._rest:
+            return map(TraceRequest, count(), self._arrivals, self._prompts, self._outputs)
+        rows = zip(count(), self._arrivals, self._prompts, self._outputs, self._rest, strict=False)
         return (TraceRequest(number, at, prompt, output, *more) for number, at, prompt, output, more in rows)
 
     def __eq__(self, other: object) -> bool:
