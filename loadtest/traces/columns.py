@@ -98,7 +98,9 @@ class Trace(Sequence[TraceRequest]):
     def __getitem__(self, place: int | slice) -> TraceRequest | Sequence[TraceRequest]:
         if isinstance(place, slice):
             places = range(*place.indices(len(self)))
-            return self._first(places.stop) if places[:1] == range(1) and places.step == 1 else [self[n] for n in places]
+            return (
+                self._first(places.stop) if places[:1] == range(1) and places.step == 1 else [self[n] for n in places]
+            )
         number = range(len(self))[place]
         rest = self._rest[number] if self._rest else _NOTHING
         return TraceRequest(number, self._arrivals[number], self._prompts[number], self._outputs[number], *rest)

@@ -209,7 +209,7 @@ class SimReplica:
         ending, turns = self._ending, self._core.turns
         finished = self._end_until(turns, now) if ending and ending[0][0] <= turns else ()
         aborted = self._abort_now(now) if self._aborting else ()
-        return StepEnd(finished, aborted, self._reports())
+        return StepEnd(finished, aborted, self._unreported >= REPORT_PREFILLED * self.windows.prefill_tokens)
 
     def _end_until(self, turns: int, now: float) -> list[SimRequest]:
         """Let the requests go whose last token came by a turn."""
@@ -319,11 +319,7 @@ class SimReplica:
             item.ending = next(_numbers)
             last = self._core.turns + item.request.output_tokens - self.output_tokens(item)
             heapq.heappush(self._ending, (last, item.ending, item))
-        return not self._aborting and not self._reports(fresh)
-
-    def _reports(self, fresh: int = 0) -> bool:
-        """Return whether to tell the queue at once that prompts are computed, with a number of `fresh` tokens."""
-        return self._unreported + fresh >= REPORT_PREFILLED * self.windows.prefill_tokens
+        return not self._aborting and self._unreported + fresh < REPORT_PREFILLED * self.windows.prefill_tokens
 
     def _end_turn(self, turn: Turn) -> None:
         """End the plan's first step, before those that follow begin."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from cluster.control.step_model import Experts
 from cluster.settings import SimSettings
+
+_MANY = 32
+"""Steps that are worked out sooner as an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,11 @@ class StepTimes:
         before the first. The numbers are the same, to the last bit, as one by one.
         """
         fixed, slope = self.base_s + self.per_token_s * sequences, self.per_kv_token_s
-        last = kv_tokens + sequences * steps
-        return [fixed + slope * kv for kv in range(kv_tokens + sequences, last + 1, sequences)]
+        read = range(kv_tokens + sequences, kv_tokens + sequences * steps + 1, sequences)
+        if steps < _MANY:
+            return [fixed + slope * kv for kv in read]
+        seconds: list[float] = (fixed + slope * np.arange(read.start, read.stop, read.step)).tolist()
+        return seconds
 
 
 _ONE = Experts(1, 1)

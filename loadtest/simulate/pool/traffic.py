@@ -45,6 +45,10 @@ class Router:
         self.started: list[tuple[str, str]] = []
         self.wishes: dict[str, _Wish] = {}
         self.rung = False
+        self.late_for: float | None = -1.0
+        """The mean time to first token that `late_ms` is for."""
+        self.late_ms = 0
+        """Milliseconds after which a request is late."""
 
     def ring(self, _pool: bytes) -> None:
         """Note that there is mail."""
@@ -184,8 +188,11 @@ class Traffic:
     def _late_after_ms(self, router: Router, request_class: RequestClass) -> int:
         if not self._setup.late_last or request_class is not self._default:
             return 0
-        after_s = late_after_s(self._late_slo, router.estimate.first_token_s)
-        return 0 if after_s is None else max(1, int(1000 * after_s))
+        first_s = router.estimate.first_token_s
+        if first_s != router.late_for:
+            after_s = late_after_s(self._late_slo, first_s)
+            router.late_for, router.late_ms = first_s, 0 if after_s is None else max(1, int(1000 * after_s))
+        return router.late_ms
 
     def _check_in_time(self, router: Router, item: SimRequest, request_class: RequestClass, ahead: int) -> None:
         """Refuse a request that would wait too long, as a router does once it is in line."""

@@ -35,7 +35,10 @@ class Relief(enum.StrEnum):
     @classmethod
     def of(cls, word: str) -> Relief:
         """Return the value of a stored word; NONE for a word that this version does not know."""
-        return cls(word) if word in tuple(cls) else cls.NONE
+        try:
+            return cls(word)
+        except ValueError:
+            return cls.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,17 @@ def test_requests_come_back_as_they_were(more: bool) -> None:
 
 
 @pytest.mark.parametrize("more", [False, True])
+def test_the_first_requests_are_a_trace_too(more: bool) -> None:
+    requests = drawn(more)
+    trace = Trace.of(requests)
+    for end in (1, 15, -1, 40):
+        first = trace[:end]
+        assert isinstance(first, Trace)
+        assert requests[:end] == first
+    assert [] == trace[:0]
+
+
+@pytest.mark.parametrize("more", [False, True])
 def test_sorting_keeps_requests_of_one_time_in_order(more: bool) -> None:
     requests = drawn(more)
     mixed = [*requests[20:], *requests[:20]]

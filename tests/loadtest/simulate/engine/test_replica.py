@@ -118,9 +118,10 @@ def test_small_caches_do_preempt_here() -> None:
     assert sum(each.preemptions for each in seen.values()) > 5
 
 
-def test_a_run_is_the_same_as_its_steps_to_the_last_bit() -> None:
+@pytest.mark.parametrize("steps", [1, 20, 31, 32, 250])
+def test_a_run_is_the_same_as_its_steps_to_the_last_bit(steps: int) -> None:
     times = StepTimes(0.0125, 42e-6, 0.071e-6)
-    assert times.run(7, 5_000, 50) == [times.one(7, 5_000 + 7 * step) for step in range(1, 51)]
+    assert [times.one(7, 5_000 + 7 * step) for step in range(1, steps + 1)] == times.run(7, 5_000, steps)
 
 
 def test_a_killed_replica_gives_back_what_was_delivered() -> None:
