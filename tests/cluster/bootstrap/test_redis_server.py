@@ -68,9 +68,9 @@ def server(folder: Path, loads_s: float, speaks_s: float = 3600.0) -> str:
     return script(folder, f"#!{sys.executable}\n{SERVER.format(loads_s=loads_s, speaks_s=speaks_s)}")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests need no twenty seconds."""
+    """Give up soon. Only for servers that never answer: a busy machine starts the others late."""
     monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 1.5)
 
 
@@ -89,6 +89,7 @@ async def test_a_server_that_reads_its_file_for_long_is_waited_for(
     await started.stop()
 
 
+@pytest.mark.usefixtures("short")
 async def test_a_server_that_falls_silent_while_it_reads_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="no answer within"):
         await EmbeddedRedis.start(tmp_path, tmp_path / "log", server(tmp_path, loads_s=3600, speaks_s=1.0))
@@ -100,6 +101,7 @@ async def test_a_server_that_reads_for_ever_is_given_up(tmp_path: Path, monkeypa
         await EmbeddedRedis.start(tmp_path, tmp_path / "log", server(tmp_path, loads_s=3600))
 
 
+@pytest.mark.usefixtures("short")
 async def test_a_server_that_never_listens_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="no answer within"):
         await EmbeddedRedis.start(tmp_path, tmp_path / "log", script(tmp_path, "#!/bin/sh\nexec sleep 600\n"))
@@ -107,8 +109,8 @@ async def test_a_server_that_never_listens_is_given_up(tmp_path: Path) -> None:
 
 async def test_a_long_file_of_a_real_server_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # It looks at its connections once per 1024 entries, and a client needs a few such looks to be told.
-    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 2.0)
-    entries = 20_000
+    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 4.0)
+    entries = 40_000
     state = tmp_path / "state"
     first = await EmbeddedRedis.start(state, tmp_path / "log")
     # It holds prompts of jobs.
@@ -126,7 +128,7 @@ async def test_a_long_file_of_a_real_server_is_read_to_its_end(tmp_path: Path, m
     began = time.monotonic()
     second = await EmbeddedRedis.start(state, tmp_path / "log", script(tmp_path, slow))
 
-    assert time.monotonic() - began > 2.0, "it was no long file"
+    assert time.monotonic() - began > 4.0, "it was no long file"
     client = redis.asyncio.Redis.from_url(second.url)
     assert entries == await asyncio.wait_for(client.dbsize(), 5.0)
     await client.aclose()
@@ -215,7 +217,6 @@ async def test_an_odd_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     temporary = tmp_path / "%41#?"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 5.0)
 
     server = await EmbeddedRedis.start(tmp_path / "state", tmp_path / "log")
 
