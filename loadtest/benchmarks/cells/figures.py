@@ -13,6 +13,7 @@ from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.cells.fairness import fairness
 from loadtest.benchmarks.cells.setup import PoolSize
 from loadtest.benchmarks.cells.simulation import PoolSimulation
+from loadtest.benchmarks.cells.tally import CellTally
 
 LEAST_DUE = 10
 """Mean requests that a tenant must be due to count for Jain's index."""
@@ -28,8 +29,13 @@ class SizeFigures:
     requests: int
     """Requests that arrived in the measured time."""
     granted: int
+    phase: str
+    seconds: int
+    """Virtual seconds that were counted."""
+    unavailable: int
+    """Requests whose cell did not answer."""
     busy: float
-    """Slots in use at the end, of all."""
+    """Slots in use, of those that are there: mean over time."""
     jain: float
     """Jain's index of the tokens that tenants were served, of their share by weight in each class; of those that were
     due ten mean requests or more."""
@@ -38,10 +44,12 @@ class SizeFigures:
     attainment_pinned: float
     attainment_small: float
     """Of tenants that send less than the mean one."""
+    attainment_by_class: list[float]
     wait_p99_ms: int
     longest_ms: int
     longest_pinned_ms: int
     longest_small_ms: int
+    longest_by_class_ms: list[int]
     moved: float
     """Moves per request."""
     most_moved: int
@@ -55,6 +63,8 @@ class SizeFigures:
     """Largest part of all requests that must go to one cell, times the number of cells."""
     messages_per_request: float
     """Script calls of requests, per request."""
+    messages_per_s: float
+    """All script calls, per second."""
     beats_per_s: float
     """Script calls of heartbeats and looks, per second."""
     messages_per_cell_s: float
@@ -70,12 +80,23 @@ class SizeFigures:
 
 
 def figures_of(run: PoolSimulation, cpu_s: float, memory_mb: float) -> SizeFigures:
-    """Work out the figures of a run that has ended."""
-    tally, size = run.tally, run.size
+    """Work out the figures of a run until now."""
+    return _figures(run, run.whole(), "whole", cpu_s, memory_mb)
+
+
+def phases_of(run: PoolSimulation) -> list[SizeFigures]:
+    """Work out the figures of the phases that have ended."""
+    names = [phase.name for phase in run.traffic.day.phases]
+    return [_figures(run, part, name, 0.0, 0.0) for name, part in zip(names, run.parts, strict=False)]
+
+
+def _figures(run: PoolSimulation, tally: CellTally, phase: str, cpu_s: float, memory_mb: float) -> SizeFigures:
+    size, asked, served = run.size, tally.due(), np.array(tally.served, dtype=float)
+    seconds = max(1, len(tally.spread))
     judged = max(1, sum(tally.by_class))
     caused = sum(tally.messages[kind] for kind in _IN_PROPORTION)
     total = tally.messages.total()
-    least = LEAST_DUE * float(tally.asked.sum()) / max(1, tally.arrived)
+    least = LEAST_DUE * float(np.array(tally.asked).sum()) / max(1, tally.arrived)
 
     def attained(kind: str) -> float:
         return 1 - tally.late[kind] / tally.kinds[kind] if tally.kinds[kind] else 1.0
@@ -84,28 +105,65 @@ def figures_of(run: PoolSimulation, cpu_s: float, memory_mb: float) -> SizeFigur
         size=size,
         requests=tally.arrived,
         granted=tally.granted,
-        busy=run.running / (size.replicas * size.sequences),
-        jain=fairness(tally.served, tally.asked, np.array(run.traffic.weights), least),
+        phase=phase,
+        seconds=len(tally.spread),
+        unavailable=tally.unavailable,
+        busy=_mean(tally.busy),
+        jain=fairness(served, asked, np.array(run.traffic.weights), least),
         attainment=sum(tally.in_time) / judged,
         attainment_pinned=attained("pinned"),
         attainment_small=attained("small"),
+        attainment_by_class=[
+            good / judged if judged else 1.0 for good, judged in zip(tally.in_time, tally.by_class, strict=True)
+        ],
         wait_p99_ms=tally.wait(0.99),
         longest_ms=max(tally.longest.values()),
         longest_pinned_ms=tally.longest["pinned"],
         longest_small_ms=tally.longest["small"],
+        longest_by_class_ms=tally.longest_by_class,
         moved=tally.moved / max(1, tally.arrived),
         most_moved=tally.most_moved,
         replicas_moved=tally.replicas_moved,
-        idle_beside_a_line=statistics.fmean(tally.idle_beside_a_line),
-        spread=statistics.fmean(tally.spread),
+        idle_beside_a_line=_mean(tally.idle_beside_a_line),
+        spread=_mean(tally.spread),
         hottest_home=max(run.traffic.homes()) * size.cells,
         messages_per_request=caused / max(1, tally.arrived),
-        beats_per_s=(total - caused) / size.seconds,
-        messages_per_cell_s=total / size.seconds / size.cells,
+        messages_per_s=total / seconds,
+        beats_per_s=(total - caused) / seconds,
+        messages_per_cell_s=total / seconds / size.cells,
         messages=dict(tally.messages),
         cpu_us_per_request=1e6 * cpu_s / max(1, run.arrived),
         memory_mb=memory_mb,
     )
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+def show_phases(found: list[SizeFigures], console: Console) -> None:
+    """Print the figures of a run's phases, a line for each."""
+    table = Table(title="By phase")
+    names = ("phase", "s", "requests", "busy", "Jain", "in time", "pinned", "by class", "longest by class s")
+    add_columns(table, *names, "no cell", "moves/req", "replicas moved", "calls/req", "calls/s")
+    for each in found:
+        table.add_row(
+            each.phase,
+            f"{each.seconds:,}",
+            f"{each.requests:,}",
+            f"{each.busy:.1%}",
+            f"{each.jain:.3f}",
+            f"{each.attainment:.2%}",
+            f"{each.attainment_pinned:.2%}",
+            " ".join(f"{part:.1%}" for part in each.attainment_by_class),
+            " ".join(f"{wait / 1000:.1f}" for wait in each.longest_by_class_ms),
+            f"{each.unavailable:,}",
+            f"{each.moved:.3f}",
+            f"{each.replicas_moved:,}",
+            f"{each.messages_per_request:.2f}",
+            f"{each.messages_per_s:,.0f}",
+        )
+    print_table(table, console)
 
 
 def show(found: list[SizeFigures], console: Console) -> None:

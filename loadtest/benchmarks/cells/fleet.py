@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from cluster.queue.cells.member import LOOK_HEARTBEATS, REPLICAS_A_LOOK
-from cluster.queue.cells.moving import CellLoad, leads, next_cell, with_member
+from cluster.queue.cells.moving import CellLoad, first_cell, leads, next_cell, with_member
 from loadtest.benchmarks.cells.model_line import ModelReplica
 from loadtest.benchmarks.cells.routers import CellState
 from loadtest.benchmarks.cells.tally import CellTally
@@ -16,13 +16,19 @@ from loadtest.benchmarks.cells.traffic import replica_name
 BEAT_MS = 1_000
 
 
+LEASE_BEATS = 4
+"""Heartbeats without an answer after which a replica takes its cell for away."""
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     model: ModelReplica
     cell: int
     target: int | None = None
-    looks_at: int = 0
-    """Heartbeats until its next look."""
+    up: bool = True
+    """Whether it takes work; one that is removed finishes what it runs."""
+    unanswered: int = 0
+    """Heartbeats that its cell did not answer."""
 
 
 class SimulatedFleet:
@@ -35,10 +41,18 @@ class SimulatedFleet:
         self._due = defaultdict[int, list[_Member]](list)
         """Looks by moment."""
         self._leaving: list[_Member] = []
+        self._removed: list[_Member] = []
+        """Replicas that finish what they run."""
+        self._draining = [0] * len(cells)
+        """Their number by cell."""
+        self._gone: dict[int, list[ModelReplica]] = defaultdict(list)
+        """Replicas that left a cell that was away, by cell."""
+        self._members: list[_Member] = []
         for number in range(replicas):
             member = _Member(ModelReplica(number, sequences), number % len(cells))
             cells[member.cell].model.put_replica(member.model, sequences)
             self._due[draw.randrange(LOOK_HEARTBEATS * BEAT_MS)].append(member)
+            self._members.append(member)
 
     def look(self, now_ms: int, tally: CellTally) -> None:
         """Let the replicas look whose turn it is."""
@@ -48,47 +62,123 @@ class SimulatedFleet:
         for member in due:
             period = LOOK_HEARTBEATS + len(self._cells[member.cell].model.replicas) // REPLICAS_A_LOOK
             self._due[now_ms + period * BEAT_MS].append(member)
-            if len(self._cells) > 1:
+            if len(self._cells) > 1 and member.up and not self._cells[member.cell].away:
                 self._decide(member, tally)
 
     def _decide(self, member: _Member, tally: CellTally) -> None:
         name = replica_name(member.model.number)
-        here = with_member(self._load(self._cells[member.cell], sort=True), name, self._sequences)
+        here = with_member(self._load(self._cells[member.cell]), name, self._sequences)
         tally.messages["looks"] += 1
         target = None
         if leads(name, here):
             tally.messages["looks"] += len(self._cells) + 1
-            loads = [here if state.number == member.cell else self._load(state, sort=False) for state in self._cells]
             idle = not member.model.held
-            target = next_cell(name, member.cell, list(loads), size=self._sequences, idle=idle)
+            target = next_cell(name, member.cell, self._loads(member.cell, here), size=self._sequences, idle=idle)
+        self._aim(member, target)
+
+    def _aim(self, member: _Member, target: int | None) -> None:
         before, member.target = member.target, target
         if (before is None) != (target is None):
             self._cells[member.cell].model.put_replica(member.model, 0 if target is not None else self._sequences)
         if target is not None and before is None:
             self._leaving.append(member)
 
-    def _load(self, state: CellState, *, sort: bool) -> CellLoad:
+    def _loads(self, own: int, here: CellLoad | None) -> list[CellLoad | None]:
+        """Return the loads of all cells; None for those that do not answer."""
+        return [None if state.away else here if state.number == own else self._load(state) for state in self._cells]
+
+    def _load(self, state: CellState) -> CellLoad:
+        """Return a cell's load. Of its replicas the first is the one with the fewest entries, as in production; the
+        order of the others decides nothing.
+        """
         model = state.model
         ready = [each for each in model.replicas.values() if each.sequences]
-        if sort:
-            ready.sort(key=lambda each: (each.held, each.number))
+        names = [replica_name(each.number) for each in ready]
+        if ready:
+            first = replica_name(min(ready, key=lambda each: (each.held, each.number)).number)
+            names.remove(first)
+            names.insert(0, first)
         return CellLoad(
             model.waiting + model.running,
             model.waiting,
             sum(each.sequences for each in ready),
-            tuple(replica_name(each.number) for each in ready),
-            leaving=len(model.replicas) - len(ready),
+            tuple(names),
+            leaving=len(model.replicas) - len(ready) - self._draining[state.number],
         )
 
     def beat(self, tally: CellTally) -> None:
-        """Let those that leave a cell and run nothing join the next."""
+        """Let those that leave a cell and run nothing join the next, and those that are removed and run nothing go."""
+        for state in self._cells:
+            if state.away:
+                self._note_silence(state, tally)
         for member in list(self._leaving):
-            if member.target is None:
+            if member.target is None or not member.up:
                 self._leaving.remove(member)
-            elif not member.model.held:
+            elif not member.model.held and not self._cells[member.cell].away:
                 self._leaving.remove(member)
                 self._cells[member.cell].model.drop_replica(member.model)
-                member.cell, member.target = member.target, None
+                self._enter(member, member.target, tally)
+        for member in list(self._removed):
+            if not member.model.held and not self._cells[member.cell].away:
+                self._removed.remove(member)
+                self._draining[member.cell] -= 1
+                self._cells[member.cell].model.drop_replica(member.model)
+
+    def _enter(self, member: _Member, target: int, tally: CellTally) -> None:
+        member.cell, member.target = target, None
+        self._cells[member.cell].model.put_replica(member.model, self._sequences)
+        tally.replicas_moved += 1
+        tally.messages["replica moves"] += 4
+
+    # --- a cell that does not answer ----------------------------------------------------------------------------------
+
+    def _note_silence(self, state: CellState, tally: CellTally) -> None:
+        """Let the replicas of a cell that is away look elsewhere once they run nothing."""
+        ended = Counter(entry.on.number for entry in state.unreleased if entry.on is not None)
+        for member in self._members:
+            if member.cell != state.number or not member.up:
+                continue
+            member.unanswered += 1
+            if member.unanswered <= LEASE_BEATS or member.model.held > ended[member.model.number]:
+                continue
+            tally.messages["looks"] += len(self._cells) + 1
+            name = replica_name(member.model.number)
+            target = next_cell(name, member.cell, self._loads(-1, None), size=self._sequences, idle=True)
+            if target is not None:
+                self._gone[state.number].append(member.model)
+                member.model = ModelReplica(member.model.number, self._sequences)
+                self._enter(member, target, tally)
+
+    def came_back(self, state: CellState) -> None:
+        """Let a cell that answers again hear which replicas have left it."""
+        for model in self._gone[state.number]:
+            state.model.put_replica(model, 0)
+        for member in self._members:
+            member.unanswered = 0
+
+    def forget_gone(self, state: CellState) -> None:
+        """Let a cell forget the replicas that have left it, of which it has heard that nothing runs there."""
+        for model in self._gone.pop(state.number, []):
+            state.model.drop_replica(model)
+
+    # --- replicas that go and come ------------------------------------------------------------------------------------
+
+    def resize(self, replicas: int, tally: CellTally) -> None:
+        """Remove replicas, or add them again, so that there are this many."""
+        up = [member for member in self._members if member.up]
+        for member in up[replicas:]:
+            member.up, member.target = False, None
+            self._cells[member.cell].model.put_replica(member.model, 0)
+            self._draining[member.cell] += 1
+            self._removed.append(member)
+        for member in [member for member in self._members if not member.up][: max(0, replicas - len(up))]:
+            if member in self._removed:
+                self._removed.remove(member)
+                self._draining[member.cell] -= 1
                 self._cells[member.cell].model.put_replica(member.model, self._sequences)
-                tally.replicas_moved += 1
-                tally.messages["replica moves"] += 4
+            else:
+                tally.messages["looks"] += len(self._cells)
+                member.cell = first_cell(replica_name(member.model.number), self._loads(-1, None))
+                member.model = ModelReplica(member.model.number, self._sequences)
+                self._cells[member.cell].model.put_replica(member.model, self._sequences)
+            member.up = True

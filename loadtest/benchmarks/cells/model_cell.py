@@ -74,10 +74,9 @@ class ModelCell:
         self._grants = 0
         self._entries += 1
         entry.charged, entry.counted, entry.skips, entry.on = -1, False, 0, None
-        if not self.waiting:
-            for replica in self._rooms(entry):
-                self._grant(entry, replica, None)
-                return
+        if not self.waiting and (free := self._first_room(entry)) is not None:
+            self._grant(entry, free, None)
+            return
         self._enter_line(entry)
         for tries, replica in enumerate(self._rooms(entry), start=1):
             self._fill(replica, 1)
@@ -148,6 +147,13 @@ class ModelCell:
         replica.free_at = place
         if place is not None:
             insort(self._free, place)
+
+    def _first_room(self, entry: CellEntry) -> ModelReplica | None:
+        for number in entry.preferred:
+            replica = self.replicas.get(number)
+            if replica is not None and replica.held < replica.sequences:
+                return replica
+        return self.replicas[self._free[0][1]] if self._free else None
 
     def _rooms(self, entry: CellEntry) -> Iterator[ModelReplica]:
         for number in entry.preferred:

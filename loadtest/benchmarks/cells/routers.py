@@ -32,6 +32,10 @@ class CellState:
     records: tuple[ReplicaRecord, ...] = ()
     granted: list[int] = field(default_factory=lambda: [0, 0, 0])
     """Grants ever made, by class."""
+    away: bool = False
+    """Whether it does not answer."""
+    unreleased: list[CellEntry] = field(default_factory=list)
+    """Entries that ended while it was away."""
 
     def registry(self) -> tuple[ReplicaRecord, ...]:
         """Return the replicas' records."""
@@ -78,7 +82,10 @@ class SimulatedRouter:
 
     def beat(self, now_ms: int) -> None:
         """Hear from all cells."""
+        away = frozenset(state.number for state in self._cells if state.away)
         for state in self._cells:
+            if state.away:
+                continue
             records = state.registry()
             state.model.beat_router()
             news = state.version != self._versions[state.number] or len(records) <= _SHOWN_EACH
@@ -97,6 +104,8 @@ class SimulatedRouter:
                 now_ms,
             )
             self._seen.heard(state.number, reply)
+        if away != self._seen.away:
+            self._seen.lost(away)
 
     def moves(self) -> list[tuple[CellEntry, int, int]]:
         """Return the entries to move, with both cells."""

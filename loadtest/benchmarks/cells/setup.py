@@ -52,6 +52,9 @@ class PoolSize:
     """How many times the usual rate comes in the middle tenth of the measured time."""
     weights: bool = True
     """Whether tenants have different weights: 1, 2 and 4 in turn."""
+    day: bool = False
+    """Whether the measured time has the phases of a day: a wave, overload, hot homes, a cell that does not answer, and
+    replicas that go and come."""
     seed: int = 1
 
     def __post_init__(self) -> None:

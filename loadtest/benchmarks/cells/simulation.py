@@ -12,6 +12,7 @@ from collections.abc import Callable
 from loadtest.benchmarks.cells.fleet import BEAT_MS, SimulatedFleet
 from loadtest.benchmarks.cells.model_cell import ModelCell
 from loadtest.benchmarks.cells.model_line import CellEntry
+from loadtest.benchmarks.cells.phases import Moment
 from loadtest.benchmarks.cells.routers import CellState, SimulatedRouter
 from loadtest.benchmarks.cells.setup import CLASS_SHARES, PREFILL_MS, PoolSize
 from loadtest.benchmarks.cells.tally import CellTally
@@ -39,6 +40,9 @@ class PoolSimulation:
         self._last: dict[int, int] = {}
         """Replica of each tenant's last request."""
         self.tally = self._new_tally()
+        self.parts: list[CellTally] = []
+        """Phases that have ended."""
+        self._phase = -1
         draw = random.Random(size.seed)
         for router in self._routers:
             router.beat(0)
@@ -60,20 +64,53 @@ class PoolSimulation:
         """Simulate; `tick` is called with each second that has passed."""
         size = self.size
         for second in range(size.warm_up + size.seconds):
-            if second == size.warm_up:
-                self._begin()
+            moment = self.traffic.moment(second)
+            if moment is not None and moment.number != self._phase:
+                self._begin(moment)
             self._second(second)
             tick(second + 1)
-        for state in self._cells:
-            for entry in state.model.entries():
-                self.tally.waits_still(entry, self._now - entry.arrived_ms)
+        self._close(last=True)
         return self.tally
 
-    def _begin(self) -> None:
+    def _begin(self, moment: Moment) -> None:
+        """Begin a phase."""
+        if self._phase >= 0:
+            self._close(last=False)
+        self._phase = moment.number
         self.tally = self._new_tally()
         for state in self._cells:
             for entry in state.model.entries():
-                self.tally.asked[entry.request_class, entry.tenant] += entry.prompt + entry.output
+                self.tally.waits_from_before(entry)
+        last = self._cells[-1]
+        if last.away and not moment.phase.away:
+            self._come_back(last)
+        last.away = moment.phase.away and len(self._cells) > 1
+        self._fleet.resize(round(moment.phase.replicas * self.size.replicas), self.tally)
+
+    def _close(self, *, last: bool) -> None:
+        for state in self._cells:
+            for entry in state.model.entries():
+                self.tally.waits_still(entry, self._now - entry.arrived_ms, last=last)
+        self.parts.append(self.tally)
+
+    def whole(self) -> CellTally:
+        """Return what was counted in all phases until now."""
+        found = self._new_tally()
+        found.carried = (self.parts or [self.tally])[0].carried
+        for part in self.parts:
+            found.add(part)
+        if self.tally not in self.parts[-1:]:
+            found.add(self.tally)
+        return found
+
+    def _come_back(self, state: CellState) -> None:
+        """Let a cell answer again: it hears what has ended meanwhile."""
+        state.away = False
+        self._fleet.came_back(state)
+        ended, state.unreleased = state.unreleased, []
+        for entry in ended:
+            self._end(entry, state.number)
+        self._fleet.forget_gone(state)
 
     def _second(self, second: int) -> None:
         size, messages = self.size, self.tally.messages
@@ -101,7 +138,12 @@ class PoolSimulation:
             entry.preferred = (last,)
         self.arrived += 1
         self.tally.came(entry)
-        self._submit(self._routers[entry.router].place(entry), entry, "submits")
+        cell = self._routers[entry.router].place(entry)
+        if self._cells[cell].away:
+            self.tally.messages["submits"] += 1
+            self.tally.unavailable += 1
+            return
+        self._submit(cell, entry, "submits")
 
     def _submit(self, cell: int, entry: CellEntry, kind: str) -> None:
         self.tally.messages[kind] += 1
@@ -126,6 +168,9 @@ class PoolSimulation:
         self._ends[self._now + max(1, round(lasts))].append((entry, cell))
 
     def _end(self, entry: CellEntry, cell: int) -> None:
+        if self._cells[cell].away:
+            self._cells[cell].unreleased.append(entry)
+            return
         self.tally.messages["releases"] += 1
         self.tally.ended += 1
         self._caller = entry.router
@@ -147,13 +192,15 @@ class PoolSimulation:
 
     def _look(self) -> None:
         """Note how evenly the cells are used."""
-        loads = [(each.model.waiting, each.model.running, self._room(each)) for each in self._cells]
+        answer = [each for each in self._cells if not each.away]
+        loads = [(each.model.waiting, each.model.running, self._room(each)) for each in answer]
         free = sum(max(0, room - running) for _, running, room in loads)
         self.tally.idle_beside_a_line.append(
             min(free, sum(waiting for waiting, _, _ in loads)) / (self.size.replicas * self.size.sequences)
         )
         pressures = [(waiting + running) / room for waiting, running, room in loads if room]
         self.tally.spread.append(max(pressures) - min(pressures))
+        self.tally.busy.append(sum(each.model.running for each in self._cells) / max(1, sum(r for _, _, r in loads)))
 
     @staticmethod
     def _room(state: CellState) -> int:
