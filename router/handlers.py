@@ -105,7 +105,10 @@ def _stream(
         try:
             call = _entered(context)
             caller = admit(call)
-            await behaviour(_checked(request), call, caller)  # type: ignore[misc]
+            work = behaviour(_checked(request), call, caller)
+            # A stream lives long: see StreamGenerate, which keeps no request either.
+            del request
+            await work  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)

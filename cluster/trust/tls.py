@@ -1,13 +1,14 @@
 """TLS on gRPC ports and links, with certificates that may be replaced while streams are open.
 
-A server checks its files at every new connection. Open connections keep the certificate that they began with, so
-nothing is cut. To lock out a client at once, its connection must be closed.
+A server looks at its files when a connection comes, once a second at most. Open connections keep the certificate that
+they began with, so nothing is cut. To lock out a client at once, its connection must be closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from cluster.wire.framing import ALPN, OtherProtocolError
 Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 GRPC_ALPN = "h2"
 """Name of gRPC in TLS handshakes."""
+LOOK_S = 1.0
+"""Shortest time in seconds between two looks of a server at its files. Each is a call to the disk or more, and in a
+storm of handshakes there are a thousand a second."""
 ROUTER_TLS = "router.tls"
 """Name of the router's certificate files in logs and metrics."""
 
@@ -74,6 +78,7 @@ class TlsFiles(Watched[TlsMaterial]):
         self._files = (certificate_file, private_key_file, peer_ca_file)
         paths = [path for path in self._files if path is not None]
         super().__init__(section, paths, self._material, on_reload)
+        self._looked_at = time.monotonic()
 
     @classmethod
     def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload = lambda _name, _good: None) -> TlsFiles:
@@ -109,6 +114,13 @@ class TlsFiles(Watched[TlsMaterial]):
             except (OSError, ValueError) as error:
                 raise SettingsError(f"{self._section}: {peer_ca} has no CA certificate: {error}") from error
 
+    def _look_again(self) -> None:
+        """Read the files again if they changed, and if the last look is long enough ago."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self.refresh()
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a port. With a peer CA only clients with a certificate of that CA can connect."""
         shown = self.version
@@ -116,7 +128,7 @@ class TlsFiles(Watched[TlsMaterial]):
         # gRPC calls this for every new connection, on its own thread.
         def fetch() -> grpc.ServerCertificateConfiguration | None:
             nonlocal shown
-            self.refresh()
+            self._look_again()
             if self.version == shown:
                 return None
             shown = self.version
@@ -128,14 +140,14 @@ class TlsFiles(Watched[TlsMaterial]):
 
     def server_context(self, *protocols: str) -> ssl.SSLContext:
         """Return the TLS of a port that is not gRPC's, with the protocols that it speaks (ALPN). Every new connection
-        gets the newest certificate.
+        gets the newest certificate that was seen.
         """
         shown, newest = self.version, self._context(protocols)
 
         # OpenSSL calls this for every handshake, also for one that names no server.
         def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
             nonlocal shown, newest
-            self.refresh()
+            self._look_again()
             if self.version != shown:
                 try:
                     newest = self._context(protocols)

@@ -20,6 +20,7 @@ from penstock.wire import duration_to_wire, unenforced_to_wire
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
+from router.generation.news import News
 from router.generation.unread import delta_event
 from router.generation.wait import EarlierRefusals
 from router.validation.values import Prompt
@@ -82,7 +83,7 @@ class Generation:
         """Refusals of the same call before it was let in."""
         self._wait_s = wait_s
         self._unenforced = unenforced
-        self._news = asyncio.Event()
+        self._news = News()
         self._news.set()
         self._queued_at = float("-inf")
         self._hurried = True

@@ -228,8 +228,9 @@ class DirectServer:
 
     async def _answer(self, call: Call, handler: Any, message: bytes | None) -> None:
         try:
-            request = call.messages() if message is None else call.deserialize(message)
-            work = _behaviour(handler)(request, call)
+            work = _behaviour(handler)(call.messages() if message is None else call.deserialize(message), call)
+            # A stream lives long, and its prompt may be large: no frame keeps the message.
+            del message
             if inspect.isasyncgen(work):
                 async for reply in work:
                     await call.write(reply)

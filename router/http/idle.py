@@ -18,6 +18,10 @@ _LOOK_S = 1.0
 """Seconds between two looks at the connections. A server that can't take more tries again after as long."""
 _LEAST_S = 5.0
 """Shortest idle time after which a connection is closed for others. Its request may be on its way."""
+_NEAR = 0.9
+"""Part of the bound from which on every connection is looked at. Below it a look would hold up streams for nothing."""
+_DEAD = 1.25, 100
+"""Moments that are kept of connections, times those that are open and some more: a clean-up looks at all of them."""
 _PART = 2
 """HTTP connections may take this part of a process' open files; the rest is for gRPC, replicas and Redis."""
 
@@ -39,8 +43,8 @@ class IdleConnections:
         self._most = most
         self._busy: set[Any] = set()
         self._since: dict[Any, float] = {}
-        """Moment since which a connection is idle: since its last request ended, or since it was first seen. Monotonic
-        seconds."""
+        """Moment since which a connection is idle: since its last request ended, or since it was first looked at.
+        Monotonic seconds. Some of them are closed by now."""
 
     @web.middleware
     async def watch(
@@ -55,9 +59,14 @@ class IdleConnections:
             self._since[request.protocol] = time.monotonic()
 
     def surplus(self, connections: Sequence[Any], now: float) -> list[Any]:
-        """Return the connections to close, of those that are open, oldest first."""
+        """Return the connections to close, of those that are open, oldest first. `connections`: the oldest first."""
+        if self._most is None or len(connections) <= _NEAR * self._most:
+            times, more = _DEAD
+            if len(self._since) > times * len(connections) + more:
+                self._since = {each: self._since[each] for each in connections if each in self._since}
+            return []
         self._since = {each: self._since.get(each, now) for each in connections}
-        if self._most is None or len(connections) <= self._most:
+        if len(connections) <= self._most:
             return []
         idle = [each for each in connections if each not in self._busy and now - self._since[each] >= _LEAST_S]
         idle.sort(key=self._since.__getitem__)

@@ -73,6 +73,8 @@ class InferenceServicer:
                 # All clients of a dead router come at once. Until others have their first tokens, these can wait.
                 await self._resumed.wait()
             checked = check_stream(request, self._limits)
+            # What was checked has all that is needed, and a stream lives long.
+            del request
             opened = await self._generations.open(
                 checked.generate, caller, context.time_remaining(), resume=checked.resume
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ from cluster.open_files import need_open_files
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import above_zero, whole
-from loadtest.benchmarks.connections.run import SPARE_FILES, ConnectionPlan, ConnectionRun
+from loadtest.benchmarks.connections.run import PHASES, QUIET, SPARE_FILES, ConnectionPlan, ConnectionRun
 from loadtest.benchmarks.connections.wire import APIS
 from loadtest.benchmarks.ending import end
 
 _NAME = "bench-connections"
-_PHASES = 3
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--connections", type=whole(1), default=20_000, help="half over HTTP, half over gRPC (20000)")
     parser.add_argument("--processes", type=whole(1), default=2, help="client processes of the slow streams (2)")
-    parser.add_argument("--rounds", type=whole(1), default=5, help="rounds of a quiet time and two storms (5)")
+    parser.add_argument("--rounds", type=whole(1), default=5, help="rounds of a quiet time and four storms (5)")
     parser.add_argument("--seconds", type=above_zero, default=6.0, help="duration of each (6)")
     parser.add_argument("--at-once", type=whole(1), default=64, help="handshakes of a storm at the same time (64)")
     parser.add_argument("--key", choices=("ecdsa", "rsa"), default="ecdsa", help="kind of the router's key")
@@ -66,7 +66,7 @@ async def _bench(plan: ConnectionPlan, console: Console) -> dict[str, Any]:
         Progress(console=console, transient=True) as progress,
     ):
         totals = {f"{api} connections": plan.connections // len(APIS) for api in APIS} | {
-            "storms": _PHASES * plan.rounds
+            "storms": len(PHASES) * plan.rounds
         }
         bars: dict[str, TaskID] = {name: progress.add_task(name, total=total) for name, total in totals.items()}
         server = await EmbeddedRedis.start(Path(folder), Path(folder) / "redis.log")
@@ -91,15 +91,25 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     add_columns(storms, "port", "per s", "CPU ms each", "p50 ms", "p99 ms", words=("port",))
     for api, row in figures["storms"].items():
         storms.add_row(api, *(f"{row[name]:,}" for name in ("per_s", "cpu_ms", "p50_ms", "p99_ms")))
-    gaps = Table(title="time between two tokens of watched streams, ms; p99 of the quiet time's; CPU of a turn")
-    add_columns(gaps, "phase", "API", "p50", "p99", "of quiet", "turn p50", "turn p99", words=("phase", "API"))
+    gaps = Table(title="time between two tokens of watched streams, ms; p99 of another phase's; CPU of a turn")
+    names = ("p50", "p99", "of quiet", "of other router", "turn p50", "turn p99")
+    add_columns(gaps, "phase", "API", *names, words=("phase", "API"))
     for phase, row in figures["itl_ms"].items():
         for api, parts in row.items():
-            ratios = figures["storms"].get(phase, {}).get("itl_p99_of_quiet", {}).get(api, [])
-            shown = f"{sorted(ratios)[len(ratios) // 2]} ({min(ratios)} to {max(ratios)})" if ratios else ""
+            storm = figures["storms"].get(phase, {})
+            ratios = [_ratio(storm.get(name, {}).get(api)) for name in ("itl_p99_of_quiet", "itl_p99_of_other_router")]
             turns = [f"{value:,}" for value in figures["turn_ms"][phase].values()]
-            gaps.add_row(phase, api, f"{parts['p50']:,}", f"{parts['p99']:,}", shown, *turns)
-    return [opened, storms, gaps]
+            gaps.add_row(phase, api, f"{parts['p50']:,}", f"{parts['p99']:,}", *ratios, *turns)
+    shares = Table(title="cores in use")
+    parties = tuple(figures["cpu_share"][QUIET])
+    add_columns(shares, "phase", *parties, words=("phase",))
+    for phase, row in figures["cpu_share"].items():
+        shares.add_row(phase, *(f"{row[party]:.2f}" for party in parties))
+    return [opened, storms, gaps, shares]
+
+
+def _ratio(values: Sequence[float] | None) -> str:
+    return f"{sorted(values)[len(values) // 2]} ({min(values)} to {max(values)})" if values else ""
 
 
 def missed(figures: dict[str, Any]) -> list[str]:

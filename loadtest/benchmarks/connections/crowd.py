@@ -90,9 +90,10 @@ class Crowd:
     def look(self) -> dict[str, Any]:
         """Return the counts."""
         tally = self._tally
-        rss_mb = psutil.Process().memory_info().rss / 1e6
+        process = psutil.Process()
+        spent = process.cpu_times()
         counts = {"open": tally.open, "begun": tally.begun, "messages": tally.messages, "ends": tally.ends}
-        return {**counts, "rss_mb": rss_mb}
+        return {**counts, "rss_mb": process.memory_info().rss / 1e6, "cpu_s": spent.user + spent.system}
 
     def take(self) -> dict[str, Any]:
         """Return the times between messages since the last call."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from loadtest.benchmarks.connections.certificates import CertificateFiles, KeyKind
 from loadtest.benchmarks.connections.crowd import CrowdProcess
@@ -39,6 +40,26 @@ QUIET = "quiet"
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """A quiet time, or a storm."""
+
+    api: Api | None = None
+    """API of the port that is stormed; None in a quiet time."""
+    aside: bool = False
+    """Whether it is that of another router, without streams: what the storm takes of the machine, and nothing else."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and JSON."""
+        if self.api is None:
+            return QUIET
+        return f"{self.api}, other router" if self.aside else self.api
+
+
+PHASES = (Phase(), *(Phase(api, aside) for api in APIS for aside in (True, False)))
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionPlan:
     """What to run."""
 
@@ -47,7 +68,7 @@ class ConnectionPlan:
     processes: int
     """Client processes of the slow streams."""
     rounds: int
-    """Rounds of a quiet time and a storm on each port."""
+    """Rounds of a quiet time, and of a storm on each port of this router and of another one."""
     seconds: float
     """Duration of each."""
     at_once: int
@@ -92,9 +113,14 @@ class ConnectionRun:
         self._told = told
         self._nodes: list[Node] = []
         self._crowds: list[CrowdProcess] = []
+        self._slow: list[CrowdProcess] = []
+        self._opening: dict[str, dict[str, float]] = {}
+        """Cores that each party used while connections were opened."""
         self._router: Node
+        self._aside: Node
         self._watch: CrowdProcess
-        self._storm: CrowdProcess
+        self._storms: dict[bool, CrowdProcess] = {}
+        """Who storms this router (False), and who the other one (True)."""
 
     async def run(self) -> dict[str, Any]:
         """Run everything, and return the figures."""
@@ -110,19 +136,18 @@ class ConnectionRun:
     async def _start(self) -> None:
         settings = sections(self._plan, CertificateFiles.write(self._folder, self._plan.key))
         replicas = -(-self._plan.connections // SLOTS)
-        for role, count in ((WATCHED, 1), (CROWD, replicas), ("router", 1)):
+        for role, count in ((WATCHED, 1), (CROWD, replicas), ("router", 1), ("router", 1)):
             self._nodes.append(await Node.start(self._folder, self._redis_url, settings, role, count))
-        self._router = self._nodes[-1]
-        while (figures := await self._router.ask("figures"))["links"] < replicas + 1:  # noqa: ASYNC110 - it is another process
-            await asyncio.sleep(_LOOK_S)
-        ports: dict[Api, int] = {"http": figures["http_port"], "grpc": figures["port"]}
+        self._router, self._aside = self._nodes[-2:]
+        ports = await _ports(self._router, replicas + 1)
         self._watch = await CrowdProcess.start(0, ports, watched=True)
-        self._storm = await CrowdProcess.start(1, ports, nice=self._plan.nice)
-        slow = [await CrowdProcess.start(2 + n, ports, nice=self._plan.nice) for n in range(self._plan.processes)]
-        self._crowds = [self._watch, self._storm, *slow]
+        for aside, number, where in ((False, 1, ports), (True, 2, await _ports(self._aside, replicas + 1))):
+            self._storms[aside] = await CrowdProcess.start(number, where, nice=self._plan.nice)
+        self._slow = [await CrowdProcess.start(3 + n, ports, nice=self._plan.nice) for n in range(self._plan.processes)]
+        self._crowds = [self._watch, *self._storms.values(), *self._slow]
 
     async def _measure(self) -> dict[str, Any]:
-        slow = self._crowds[2:]
+        slow = self._slow
         for api in APIS:
             await self._watch.tell(
                 "open", api=api, count=WATCHED_STREAMS, at_once=8, model=WATCHED, tokens=WATCHED_TOKENS
@@ -135,7 +160,7 @@ class ConnectionRun:
         opened = [await self._open(api) for api in APIS]
         await _begun(slow, self._plan.connections + len(slow))
         last = await self._router.ask("figures")
-        storms = await self._storms()
+        storms = await self._stormed()
         counts = [await crowd.tell("leave") for crowd in slow]
         return {
             "connections": self._plan.connections,
@@ -158,22 +183,26 @@ class ConnectionRun:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     async def _open(self, api: Api) -> dict[str, float]:
-        slow, count = self._crowds[2:], self._plan.connections // len(APIS)
-        before, began = await self._router.ask("figures"), asyncio.get_running_loop().time()
+        slow, count = self._slow, self._plan.connections // len(APIS)
+        spent, began = await self._spent(), asyncio.get_running_loop().time()
+        before = await self._router.ask("figures")
         shares = [count // len(slow) + (number < count % len(slow)) for number in range(len(slow))]
 
         async def fill(crowd: CrowdProcess, share: int) -> None:
             for first in range(0, share, PART):
                 part = min(PART, share - first)
                 order = {"api": api, "count": part, "at_once": AT_ONCE, "model": CROWD, "tokens": SLOW_TOKENS}
-                await crowd.tell("open", **order)
+                _check_open(await crowd.tell("open", **order))
                 self._told(f"{api} connections", part)
 
         await asyncio.gather(*(fill(crowd, share) for crowd, share in zip(slow, shares, strict=True)))
         wanted = before["open_calls"] + count
-        while (after := await self._router.ask("figures"))["open_calls"] < wanted:  # noqa: ASYNC110 - as above
+        while (after := await self._router.ask("figures"))["open_calls"] < wanted:
+            for crowd in slow:
+                _check_open(await crowd.tell("look"))
             await asyncio.sleep(_LOOK_S)
         seconds = asyncio.get_running_loop().time() - began
+        self._opening[f"opening {api}"] = _shares(spent, await self._spent(), seconds)
         return {
             "per_s": round(count / seconds, 1),
             "cpu_ms": round(1e3 * (after["cpu_s"] - before["cpu_s"]) / count, 3),
@@ -182,15 +211,13 @@ class ConnectionRun:
 
     # --- storms -------------------------------------------------------------------------------------------------------
 
-    async def _storms(self) -> dict[str, Any]:
-        phases: tuple[Api | None, ...] = (None, *APIS)
-        rows: dict[str, list[dict[str, Any]]] = {api or QUIET: [] for api in phases}
+    async def _stormed(self) -> dict[str, Any]:
+        rows: dict[str, list[dict[str, Any]]] = {phase.name: [] for phase in PHASES}
         for number in range(self._plan.rounds):
             # Later rounds begin elsewhere, so that what changes on the machine hits all of them.
-            for api in (*phases[number % 3 :], *phases[: number % 3]):
-                rows[api or QUIET].append(await self._phase(api))
-        quiet = rows[QUIET]
-        spare = float(np.median([row["cpu_share"] for row in quiet]))
+            first = number % len(PHASES)
+            for phase in (*PHASES[first:], *PHASES[:first]):
+                rows[phase.name].append(await self._phase(phase))
         found: dict[str, Any] = {
             "itl_ms": {name: _itl(taken) for name, taken in rows.items()},
             "turn_ms": {
@@ -199,56 +226,111 @@ class ConnectionRun:
             },
             "storms": {},
         }
-        for api in APIS:
-            done = sum(row["handshakes"] for row in rows[api])
-            taken = sum(row["seconds"] for row in rows[api])
-            cpu = sum((row["cpu_share"] - spare) * row["seconds"] for row in rows[api])
-            waits = [wait for row in rows[api] for wait in row["times_s"]]
-            found["storms"][api] = {
-                "per_s": round(done / taken, 1),
-                "cpu_ms": round(1e3 * cpu / max(1, done), 3),
-                "p50_ms": _part(waits, 50),
-                "p99_ms": _part(waits, 99),
-                "failed": dict(sum((Counter(row["failures"]) for row in rows[api]), Counter())),
-                "itl_p99_of_quiet": {
-                    own: [
-                        round(_part(storm["gaps_s"][own], 99) / _part(calm["gaps_s"][own], 99), 3)
-                        for storm, calm in zip(rows[api], quiet, strict=True)
-                    ]
-                    for own in APIS
-                },
-            }
-        return {"cpu_share": {name: [row["cpu_share"] for row in taken] for name, taken in rows.items()}, **found}
+        for phase in PHASES[1:]:
+            taken = rows[phase.name]
+            found["storms"][phase.name] = self._storm_row(phase, taken, rows[QUIET])
+            if not phase.aside:
+                beside = rows[Phase(phase.api, aside=True).name]
+                found["storms"][phase.name]["itl_p99_of_other_router"] = _ratios(taken, beside)
+        return {"cpu_share": self._opening | {name: _mean_shares(taken) for name, taken in rows.items()}, **found}
 
-    async def _phase(self, api: Api | None) -> dict[str, Any]:
+    def _storm_row(
+        self, phase: Phase, taken: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        whose = "other router" if phase.aside else "router"
+        done, seconds = sum(row["handshakes"] for row in taken), sum(row["seconds"] for row in taken)
+        spare = float(np.median([row["cpu_share"][whose] for row in quiet]))
+        cpu = sum((row["cpu_share"][whose] - spare) * row["seconds"] for row in taken)
+        waits = [wait for row in taken for wait in row["times_s"]]
+        return {
+            "per_s": round(done / seconds, 1),
+            "cpu_ms": round(1e3 * cpu / max(1, done), 3),
+            "p50_ms": _part(waits, 50),
+            "p99_ms": _part(waits, 99),
+            "failed": dict(sum((Counter(row["failures"]) for row in taken), Counter())),
+            "itl_p99_of_quiet": _ratios(taken, quiet),
+        }
+
+    async def _phase(self, phase: Phase) -> dict[str, Any]:
         seconds = self._plan.seconds
         await self._watch.tell("take")
-        before = await self._router.ask("figures")
-        if api is None:
-            began = asyncio.get_running_loop().time()
+        await self._router.ask("figures")
+        before, began = await self._spent(), asyncio.get_running_loop().time()
+        if phase.api is None:
             await asyncio.sleep(seconds)
             storm: dict[str, Any] = {"times_s": [], "failures": {}}
             storm["seconds"] = asyncio.get_running_loop().time() - began
         else:
-            storm = await self._storm.tell("storm", api=api, seconds=seconds, at_once=self._plan.at_once)
-        after, gaps = await self._router.ask("figures"), await self._watch.tell("take")
+            storm = await self._storms[phase.aside].tell(
+                "storm", api=phase.api, seconds=seconds, at_once=self._plan.at_once
+            )
+        gaps, turns = await self._watch.tell("take"), (await self._router.ask("figures"))["turns_s"]
+        after, took = await self._spent(), asyncio.get_running_loop().time() - began
         self._told("storms", 1)
-        share = (after["cpu_s"] - before["cpu_s"]) / storm["seconds"]
         return {
             **storm,
-            "turns_s": after["turns_s"],
-            "cpu_share": round(share, 4),
+            "turns_s": turns,
+            "cpu_share": _shares(before, after, took),
             "gaps_s": gaps,
             "handshakes": len(storm["times_s"]),
         }
 
+    async def _spent(self) -> dict[str, float]:
+        """Return the CPU seconds of everything that takes part, and of the whole machine."""
+        router, aside = [(await node.ask("figures"))["cpu_s"] for node in (self._router, self._aside)]
+        storm = [(await crowd.tell("look"))["cpu_s"] for crowd in self._storms.values()]
+        crowds = [(await crowd.tell("look"))["cpu_s"] for crowd in (self._watch, *self._slow)]
+        replicas = [(await node.ask("figures"))["cpu_s"] for node in self._nodes[:-2]]
+        machine = psutil.cpu_times()
+        return {
+            "router": router,
+            "other router": aside,
+            "replicas": sum(replicas),
+            "clients": sum(crowds),
+            "storm": sum(storm),
+            "machine": sum(machine) - machine.idle - machine.iowait,
+        }
+
+
+async def _ports(router: Node, links: int) -> dict[Api, int]:
+    while (figures := await router.ask("figures"))["links"] < links:  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(_LOOK_S)
+    return {"http": figures["http_port"], "grpc": figures["port"]}
+
 
 async def _begun(crowds: Sequence[CrowdProcess], streams: int) -> None:
-    while sum([(await crowd.tell("look"))["begun"] for crowd in crowds]) < streams:
-        counts = [await crowd.tell("look") for crowd in crowds]
-        if ends := sum((Counter(count["ends"]) for count in counts), Counter[str]()):
-            raise RuntimeError(f"streams ended before their first message: {dict(ends)}")
+    while sum([_check_open(await crowd.tell("look")) for crowd in crowds]) < streams:  # noqa: ASYNC110 - as above
         await asyncio.sleep(_LOOK_S)
+
+
+def _check_open(counts: Mapping[str, Any]) -> int:
+    """Return how many streams of a crowd have begun.
+
+    Raises:
+        RuntimeError: one has ended, or was not opened.
+    """
+    if counts["ends"]:
+        raise RuntimeError(f"streams ended before they were measured: {counts['ends']}")
+    return int(counts["begun"])
+
+
+def _ratios(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    return {
+        api: [
+            round(_part(row["gaps_s"][api], 99) / _part(other["gaps_s"][api], 99), 3)
+            for row, other in zip(rows, others, strict=True)
+        ]
+        for api in APIS
+    }
+
+
+def _shares(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:
+    return {whose: round((after[whose] - before[whose]) / seconds, 4) for whose in before}
+
+
+def _mean_shares(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    shares = [row["cpu_share"] for row in rows]
+    return {whose: round(float(np.mean([share[whose] for share in shares])), 3) for whose in shares[0]}
 
 
 def _itl(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:

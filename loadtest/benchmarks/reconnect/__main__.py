@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.open_files import raise_open_files
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.values import above_zero, whole
 from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.reconnect import clients as herd
 
@@ -23,12 +24,14 @@ from loadtest.benchmarks.reconnect import clients as herd
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-herd", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--streams", type=int, default=20_000, help="half of them lose their router")
+    parser.add_argument("--streams", type=whole(2), default=20_000, help="half of them lose their router (20000)")
+    parser.add_argument("--processes", type=whole(1), default=2, help="client processes (2)")
+    parser.add_argument("--quiet", type=above_zero, default=herd.QUIET_S, help="seconds before and after it (20)")
+    parser.add_argument("--nice", type=whole(0, 19), default=5, help="how far clients stand back for the cluster (5)")
     options = parser.parse_args()
     import uvloop
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_open_files()
     return int(uvloop.run(_bench(options, screen())))
 
 
@@ -40,7 +43,8 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         server = await EmbeddedRedis.start(Path(folder), Path(folder) / "redis.log")
         bar = progress.add_task("opening", total=options.streams)
         try:
-            figures = await herd.run(Path(folder), server.url, options.streams, lambda n: progress.advance(bar, n))
+            plan = herd.HerdPlan(options.streams, options.processes, options.quiet, options.nice)
+            figures = await herd.run(Path(folder), server.url, plan, lambda n: progress.advance(bar, n))
         finally:
             await server.stop()
     for table in tables(figures):
@@ -56,7 +60,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
 def tables(figures: dict[str, Any]) -> list[Table]:
     """Draw the figures."""
     own = Table("figure", "value", title="a router dies")
-    for name in ("streams", "broken", "ends", "back_s", "rss_mb", "lag_s"):
+    for name in ("streams", "broken", "ends", "back_s", "cores", "cpu_of_a_return_ms", "turn_ms", "rss_mb", "lag_s"):
         value = figures[name]
         shown = ", ".join(f"{part} {number:,}" for part, number in value.items()) if isinstance(value, dict) else value
         own.add_row(name, f"{shown:,}" if isinstance(shown, int) else str(shown))

@@ -9,27 +9,38 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from cluster.lifecycle import TaskOwner
+from loadtest.benchmarks.reconnect.herd import POOL as HERD_POOL
+from loadtest.benchmarks.reconnect.herd import HerdProcess
 from loadtest.benchmarks.reconnect.neighbour import POOL, NeighbourProcess
 from loadtest.benchmarks.reconnect.node import Node
-from penstock.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
-HERD = "herd"
 SLOTS = 2048
 """Slots per replica."""
 STEP_S = 8.0
-PER_CLIENT = 100
-"""Streams of one client, which has one connection to each router."""
-OPENING = 200
-"""Streams that are opened at the same time at the start. Only the reconnect shall be a herd."""
 QUIET_S = 20.0
 _LOOK_S = 0.05
 _MOST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class HerdPlan:
+    """What to run."""
+
+    streams: int
+    """Half of them lose their router."""
+    processes: int
+    """Client processes."""
+    quiet_s: float
+    """Seconds of quiet before the death, and after the return."""
+    nice: int
+    """How far clients stand back for the cluster. On machines of their own they would take none of its time."""
 
 
 def sections(streams: int) -> dict[str, Any]:
@@ -41,82 +52,56 @@ def sections(streams: int) -> dict[str, Any]:
         "router": {"port": 0, "token_timeout_s": 600.0, "first_token_timeout_s": 600.0},
         "queue": {"max_waiting_per_tenant": 2 * streams + 100, "max_waiting": 2 * streams + 100},
         "pools": {
-            HERD: {"engine": "sim", "sim": {**slow, "max_num_seqs": SLOTS, "max_num_batched_tokens": 4 * SLOTS}},
+            HERD_POOL: {"engine": "sim", "sim": {**slow, "max_num_seqs": SLOTS, "max_num_batched_tokens": 4 * SLOTS}},
             POOL: {"engine": "sim", "sim": quick},
         },
     }
 
 
 class Herd:
-    """The crowd of streams. Each stream counts its tokens."""
+    """The crowd of streams, in processes of their own."""
 
-    def __init__(self, targets: Sequence[str], streams: int, tokens: int) -> None:
-        # A broken stream may have to wait until thousands of others are through.
-        retry = RetryPolicy(resume_for=60.0)
-        self._clients = [AsyncClient(targets, retry=retry) for _ in range(-(-streams // PER_CLIENT))]
+    def __init__(self, parts: Sequence[HerdProcess], streams: int) -> None:
+        self._parts = parts
         self._streams = streams
-        self._tokens = tokens
-        self._gate = asyncio.Semaphore(OPENING)
-        self._owner = TaskOwner("herd")
-        self._begun = 0
-        self._all_begun = asyncio.Event()
-        self._all_ended = asyncio.Event()
         self.ends: Counter[str] = Counter()
+        """How streams have ended, as far as `wait` has seen."""
 
-    async def open(self, progress: Callable[[int], None]) -> None:
-        """Open all streams. Return when each has its first event."""
-        for number in range(self._streams):
-            self._owner.spawn(self._stream(self._clients[number // PER_CLIENT], number, progress), "stream")
-        await self._all_begun.wait()
+    @classmethod
+    async def start(cls, targets: Sequence[str], plan: HerdPlan, tokens: int) -> Herd:
+        """Start to open all streams."""
+        shares = [plan.streams // plan.processes + (n < plan.streams % plan.processes) for n in range(plan.processes)]
+        parts = [await HerdProcess.start(targets, share, tokens, plan.nice) for share in shares]
+        return cls(parts, plan.streams)
 
-    async def _stream(self, client: AsyncClient, number: int, progress: Callable[[int], None]) -> None:
-        sampling = Sampling(max_tokens=self._tokens, ignore_eos=True)
-        last: object = None
-        opening = True
-        await self._gate.acquire()
-        try:
-            # The client itself raises an error if a token is missing or comes twice.
-            async for event in client.stream(HERD, f"Stream {number}", sampling):
-                last = event
-                if opening:
-                    opening = False
-                    self._opened()
-                    progress(1)
-        except PenstockClientError as error:
-            self.ends[type(error).__name__] += 1
-        else:
-            self.ends[self._end_of(last)] += 1
-        finally:
-            if opening:
-                self._opened()
-            if self.ends.total() == self._streams:
-                self._all_ended.set()
-
-    def _end_of(self, last: object) -> str:
-        if not isinstance(last, Finished):
-            return "unfinished"
-        whole = last.usage.output_tokens == self._tokens
-        return "whole" if whole else f"{last.choices[0].finish_reason}, {last.usage.output_tokens} tokens"
-
-    def _opened(self) -> None:
-        self._gate.release()
-        self._begun += 1
-        if self._begun == self._streams:
-            self._all_begun.set()
+    async def begun(self, progress: Callable[[int], None]) -> None:
+        """Wait until each stream has its first event."""
+        told = 0
+        while told < self._streams:
+            begun = sum([(await part.figures())["begun"] for part in self._parts])
+            progress(begun - told)
+            told = begun
+            await asyncio.sleep(_LOOK_S)
 
     async def wait(self) -> None:
         """Wait until every stream has ended."""
-        await self._all_ended.wait()
+        while self.ends.total() < self._streams:
+            await asyncio.sleep(_LOOK_S)
+            self.ends = sum([Counter((await part.figures())["ends"]) for part in self._parts], Counter())
+
+    async def cpu_s(self) -> float:
+        """Return the CPU seconds of all processes."""
+        return float(sum([(await part.figures())["cpu_s"] for part in self._parts]))
 
     async def close(self) -> None:
-        await self._owner.close()
-        for client in self._clients:
-            await client.close()
+        """End the processes."""
+        for part in self._parts:
+            await part.stop()
 
 
-async def run(folder: Path, redis_url: str, streams: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Run it once with this many streams, half of them at the router that dies. Return the figures."""
-    settings = sections(streams)
+async def run(folder: Path, redis_url: str, plan: HerdPlan, progress: Callable[[int], None]) -> dict[str, Any]:
+    """Run it once. Return the figures."""
+    settings, streams = sections(plan.streams), plan.streams
     nodes: list[Node] = []
 
     async def started(role: str, count: int = 1) -> Node:
@@ -128,15 +113,15 @@ async def run(folder: Path, redis_url: str, streams: int, progress: Callable[[in
     try:
         await started(POOL)
         count = -(-streams // SLOTS)
-        await started(HERD, count)
+        await started(HERD_POOL, count)
         doomed, left = await started("router"), await started("router")
         await _linked((doomed, left), count + 1)
         targets = [f"127.0.0.1:{(await node.ask('figures'))['port']}" for node in (doomed, left)]
         neighbour = await NeighbourProcess.start(targets[1])
         # Long enough for opening at 200 a second, the phases, and some more.
-        herd = Herd(targets, streams, tokens=int(streams / 200 / STEP_S + 5 * QUIET_S / STEP_S))
-        await herd.open(progress)
-        return await _measure(herd, neighbour, doomed, left)
+        herd = await Herd.start(targets, plan, tokens=int((streams / 200 + 5 * QUIET_S) / STEP_S))
+        await herd.begun(progress)
+        return await _measure(herd, neighbour, nodes, plan.quiet_s)
     finally:
         if herd is not None:
             await herd.close()
@@ -152,25 +137,42 @@ async def _linked(routers: Sequence[Node], replicas: int) -> None:
             await asyncio.sleep(_LOOK_S)
 
 
-async def _measure(herd: Herd, neighbour: NeighbourProcess, doomed: Node, left: Node) -> dict[str, Any]:
+async def _spent(left: Node, replicas: Sequence[Node], herd: Herd) -> dict[str, float]:
+    """Return the CPU seconds of those who take part, and of the whole machine."""
+    machine = psutil.cpu_times()
+    return {
+        "router": float((await left.ask("figures"))["cpu_s"]),
+        "replicas": float(sum([(await node.ask("figures"))["cpu_s"] for node in replicas])),
+        "clients": await herd.cpu_s(),
+        "machine": sum(machine) - machine.idle - machine.iowait,
+    }
+
+
+async def _measure(herd: Herd, neighbour: NeighbourProcess, nodes: Sequence[Node], quiet_s: float) -> dict[str, Any]:
+    *replicas, doomed, left = nodes
     await neighbour.take()
-    await asyncio.sleep(QUIET_S)
+    await asyncio.sleep(quiet_s)
     before, at_first = await neighbour.take(), await left.ask("figures")
+    spent = await _spent(left, replicas, herd)
     broken = (await doomed.ask("figures"))["open_calls"]
     killed_at = time.monotonic()
     await doomed.kill()
     # Calls of its neighbours come and go. The herd has arrived when nearly all calls have.
     whole = at_first["open_calls"] + broken
     came: dict[str, float] = {}
+    turns: list[float] = []
     while time.monotonic() - killed_at < _MOST_S and "all" not in came:
-        there = (await left.ask("figures"))["open_calls"] - at_first["open_calls"]
+        found = await left.ask("figures")
+        turns += found["turns_s"]
+        there = found["open_calls"] - at_first["open_calls"]
         for name, part in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
             if there >= part * (broken - 2) and name not in came:
                 came[name] = round(time.monotonic() - killed_at, 2)
         await asyncio.sleep(_LOOK_S)
-    during = await neighbour.take()
+    took = time.monotonic() - killed_at
+    during, spent_then = await neighbour.take(), await _spent(left, replicas, herd)
     at_peak = await left.ask("figures")
-    await asyncio.sleep(QUIET_S)
+    await asyncio.sleep(quiet_s)
     after = await neighbour.take()
     await herd.wait()
     at_last = await left.ask("figures")
@@ -182,6 +184,9 @@ async def _measure(herd: Herd, neighbour: NeighbourProcess, doomed: Node, left: 
         "back_s": came,
         "rss_mb": {"before": at_first["rss_mb"], "herd": at_peak["rss_mb"], "end": at_last["rss_mb"]},
         "lag_s": at_last["lag_s"],
+        "cores": {name: round((spent_then[name] - spent[name]) / took, 2) for name in spent},
+        "cpu_of_a_return_ms": round(1e3 * (spent_then["router"] - spent["router"]) / max(1, broken), 3),
+        "turn_ms": {part: round(1e3 * float(np.percentile(turns, part)), 2) for part in (50, 99)},
         "neighbour": {"before": _spread(before), "herd": _spread(during), "after": _spread(after)},
     }
 

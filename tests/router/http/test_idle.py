@@ -91,3 +91,14 @@ def test_those_that_are_idle_longest_go_first_and_new_ones_last() -> None:
     assert bound.surplus(["old", "late", "new", "early", "busy"], 20.0) == ["old", "early", "late"]
     assert set(bound._since) == {"old", "late", "new", "early", "busy"}
     assert IdleConnections(None).surplus(["a", "b", "c"], 0.0) == []
+
+
+def test_a_look_below_the_bound_keeps_no_list_and_forgets_those_that_have_closed() -> None:
+    bound = IdleConnections(1000)
+    bound._since = {f"closed {number}": 1.0 for number in range(200)} | {"open": 2.0}
+    assert bound.surplus(["open", "new"], 20.0) == []
+    assert {"open": 2.0} == bound._since
+    several = [f"open {number}" for number in range(900)]
+    bound._since = dict.fromkeys(several[:300], 3.0) | {"closed": 4.0}
+    assert bound.surplus(several, 20.0) == []
+    assert 301 == len(bound._since)

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.addresses import is_own_name
+from cluster.trust import tls as tls_files
 from router.http import calls, event_stream
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.router.server.test_tls import dialer, shown_by, tls
@@ -146,7 +147,10 @@ async def test_the_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:
     assert answer.startswith(b"HTTP/1.1 401")
 
 
-async def test_a_new_certificate_is_shown_to_the_next_connection(tmp_path: Path) -> None:
+async def test_a_new_certificate_is_shown_to_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "LOOK_S", 0.0)
     authority = Authority()
     sections = tls(tmp_path, authority.issue("first", *LOOPBACK))
     sections["router"] |= HTTP

@@ -14,6 +14,7 @@ from cryptography import x509
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
+from cluster.trust import tls as tls_files
 from penstock.client import (
     AsyncClient,
     PermissionDeniedError,
@@ -31,6 +32,12 @@ from tests.support.certificates import LOOPBACK, Authority, Pair, uri
 from tests.support.stack import SECRET, collect, running_stack, stream_request
 
 ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture(autouse=True)
+def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each connection look at the files, not only the first one of a second."""
+    monkeypatch.setattr(tls_files, "LOOK_S", 0.0)
 
 
 def channel(address: str, authority: Authority, client: Pair | None = None) -> grpc.aio.Channel:
@@ -96,6 +103,23 @@ async def test_a_half_written_rotation_leaves_the_old_certificate(tmp_path: Path
         assert "first" == await asyncio.to_thread(shown_by, port)
         await asyncio.to_thread((tmp_path / "router.crt").write_bytes, second.certificate)
         assert "second" == await asyncio.to_thread(shown_by, port)
+
+
+async def test_a_storm_of_connections_does_not_look_at_the_files_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "LOOK_S", 1e9)
+    authority = Authority()
+    sections = tls(tmp_path, authority.issue("first", *LOOPBACK))
+    sections["router"]["http"] = {"port": 0}
+    async with running_stack(tmp_path, replicas=0, sections=sections, dial=dialer(authority)) as stack:
+        http = stack.routers[0].http
+        assert http is not None
+        ports = (stack.routers[0].port, http.port)
+        authority.issue("second", *LOOPBACK).write(tmp_path, "router")
+        assert ["first", "first"] == [await asyncio.to_thread(shown_by, port) for port in ports]
+        monkeypatch.setattr(tls_files, "LOOK_S", 0.0)
+        assert ["second", "second"] == [await asyncio.to_thread(shown_by, port) for port in ports]
 
 
 async def test_a_client_certificate_says_who_calls(tmp_path: Path) -> None:
