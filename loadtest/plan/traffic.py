@@ -39,6 +39,8 @@ class Load:
     """Factor on the number of recorded requests, at their own pace."""
     prefix_hit: float = 0.0
     """Part of each drawn prompt that the prefix cache has."""
+    most: int = 0
+    """Prompt and output tokens of the longest request that is drawn; 0 without a bound."""
 
     @property
     def shares_prefixes(self) -> bool:
@@ -64,16 +66,18 @@ class Load:
 
     def within(self, context: int) -> Load:
         """Return the load with a spread of drawn lengths that is small enough for their longest requests to fit a
-        context. Servers refuse longer ones, so a mean that was measured is one of requests that fit.
+        context, and none beyond. Servers refuse longer ones, so a mean that was measured is one of requests that fit.
         """
-        if self.trace or self.pairs or not self.spread or self.longest <= context:
+        if self.trace or self.pairs or not self.spread:
             return self
+        if self.longest <= context:
+            return replace(self, most=context)
         low, high = 0.0, self.spread
         for _ in range(30):
             middle = (low + high) / 2
             low, high = (middle, high) if _longest(self.shape, middle) <= context else (low, middle)
         name = f"{self.name}, which spread by {low:.2f} of their mean, as the context of {context:,} allows"
-        return replace(self, name=name, spread=low, longest=_longest(self.shape, low))
+        return replace(self, name=name, spread=low, longest=_longest(self.shape, low), most=context)
 
     def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
         """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
@@ -242,6 +246,8 @@ def _drawn(load: Load, rate: float, count: int, seed: int) -> list[TraceRequest]
             prompt, output = rnd.choice(load.pairs)
         else:
             prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
+            while sigma and 0 < load.most < prompt + output:
+                prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
         shared = range(int(load.prefix_hit * prompt) // BLOCK)
         requests.append(TraceRequest(number, at, prompt, output, block_ids=shared, block_tokens=BLOCK * bool(shared)))
         at += rnd.expovariate(rate)

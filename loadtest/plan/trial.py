@@ -15,6 +15,7 @@ import numpy as np
 from cluster.control.step_model import StepModel
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
+from deployments.engines.sim import Parts
 from loadtest.plan.engine.points import DEVIATION
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.option import Engine, Operation, Promise, alone_s
@@ -71,6 +72,19 @@ class EngineTimes(StepTimes):
         # Of several parts the mean counts: each attends to what is before it and to half of itself.
         before = max(0.0, (kv_tokens - decode_kv_tokens) / filled - prompt / filled / 2)
         return self.engine.step(decoded + filled, tokens, decode_kv_tokens, prompt * before)
+
+    def fill(self, sequences: int, kv_tokens: int, parts: Parts) -> list[float]:
+        # As `with_prompts` has it, to the last bit. All steps have the same tokens, so what they cost counts once.
+        turns, share, computed = parts
+        tokens, number = sequences + share, np.arange(1, turns + 1)
+        steps, roofline = self.engine.steps, self.engine.roofline
+        attended = share * np.maximum(0.0, computed + number * share - share / 2)
+        seconds = steps.a + steps.b * tokens + steps.g * (kv_tokens + number * sequences)
+        if steps.experts is not None:
+            seconds = seconds + steps.m * steps.experts.share_read(tokens)
+        seconds = seconds + self.engine.request_s * (sequences + 1) + self.engine.attention_s * attended
+        found: list[float] = (seconds + (roofline.seconds(tokens) if roofline else 0.0)).tolist()
+        return found
 
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
         slope, fixed = self.engine.steps.g, self.engine.step(sequences, sequences, 0)
@@ -192,7 +206,9 @@ def try_out(
     lull_s = max(LULL_S, LIFETIMES * operation.batch / operation.rate)
     trace, left_out_s = without_lulls(load.slice(share, _count(operation, load, some, share), seed), lull_s)
     setup = setup_of(engine, operation, load, promise, some, seed=seed)
-    run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
+    # A batch of one leaves a policy nothing to decide.
+    moves = fast if operation.batch > 1 else None
+    run = Simulation(trace, setup, fast=moves, times=times_of(engine, load)).run()
     return _seen(run, engine, promise, lanes / some, left_out_s)
 
 

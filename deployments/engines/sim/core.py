@@ -4,8 +4,8 @@ It follows vLLM. Running sequences come first, then waiting ones. One token budg
 alike. A prefill is split where the budget ends. When the KV cache is full, the last sequence of the batch starts over.
 
 The cost of a step depends on its changes, not on the batch size. All decoding sequences go on by one token, so they are
-counted as a group, and the figures of one are computed when it leaves the group. The three ways to go on agree: `step`
-names every sequence, as an engine needs it; `turn` does not; `run` does many steps at once, for simulations.
+counted as a group, and the figures of one are computed when it leaves the group. The ways to go on agree: `step`
+names every sequence, as an engine needs it; `turn` does not; `run` and `fill` do many steps at once, for simulations.
 """
 
 from __future__ import annotations
@@ -16,20 +16,8 @@ from dataclasses import dataclass, field
 
 from deployments.engines.limits import clamp_sequences, clamp_tokens
 from deployments.engines.sim.kv import KvBlocks, KvHold
-from deployments.engines.sim.turn import StepResult, Turn
-
-
-@dataclass(frozen=True, slots=True)
-class CoreLimits:
-    """Bounds of the batch."""
-
-    sequences: int
-    """Largest batch."""
-    tokens: int
-    """Largest token budget of a step."""
-    kv_tokens: int
-    block_size: int
-    """Tokens per KV block."""
+from deployments.engines.sim.limits import CoreLimits
+from deployments.engines.sim.turn import NO_PARTS, Parts, StepResult, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -220,16 +208,48 @@ class BatchCore:
 
     def run(self, turns: int) -> None:
         """Do steps in which every sequence only decodes; at most as many as `steady_turns` allows now."""
-        size, decoding = self._size, len(self._decoding)
-        rounds, rest = divmod(turns, size)
-        end = self.turns % size + rest
-        due = sum(self._due[end - rest : end])
-        if end > size:
-            due += sum(self._due[: end - size])
-        if not self._kv.take(rounds * decoding + due):
+        if not self._kv.take(self._due_in(turns)):
             raise ValueError(f"the KV cache has no room for {turns} more steps")
         self.turns += turns
-        self._decode_kv += turns * decoding
+        self._decode_kv += turns * len(self._decoding)
+
+    def parts(self, most: int) -> Parts:
+        """Return the turns, at most `most`, in each of which a split prefill surely takes all that decodes leave of the
+        budget and does not end; none where no prefill is split.
+
+        They hold as long as no sequence is added or removed and no limit moves.
+        """
+        entry, size = self._filling, self._size
+        # Blocks that others may share become known step by step.
+        if entry is None or entry.block_hashes:
+            return NO_PARTS
+        share = self.token_budget - len(self._decoding)
+        turns = min(most, (entry.missing - 1) // share) if share > 0 else 0
+        if turns <= 0:
+            return NO_PARTS
+        blocks = -(-(entry.computed + turns * share) // size) - len(entry.hold.hashes) - entry.hold.private
+        fits = self._due_in(turns) + max(0, blocks) <= self._kv.free
+        return Parts(turns, share, entry.computed) if fits else NO_PARTS
+
+    def fill(self, turns: int, share: int) -> None:
+        """Do steps with parts of the split prefill; at most as many as `parts` allows now, with its share."""
+        entry = self._filling
+        if entry is None or not self._kv.take(self._due_in(turns)):
+            raise ValueError(f"there is no prefill or no room for {turns} more steps")
+        entry.computed += turns * share
+        if not self._kv.grow(entry.hold, entry.computed):
+            raise ValueError(f"the KV cache has no room for {turns} more parts of a prompt")
+        self.turns += turns
+        self._decode_kv += turns * len(self._decoding)
+
+    def _due_in(self, turns: int) -> int:
+        """Return the KV blocks that the decoding sequences need in so many turns."""
+        rounds, rest = divmod(turns, self._size)
+        end = self.turns % self._size + rest
+        due = sum(self._due[end - rest : end])
+        if end > self._size:
+            due += sum(self._due[: end - self._size])
+        return rounds * len(self._decoding) + due
 
     @property
     def decoding(self) -> int:

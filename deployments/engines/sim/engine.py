@@ -17,8 +17,9 @@ from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.doze import Doze
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.adapters import SimAdapters
-from deployments.engines.sim.core import BatchCore, CoreLimits
+from deployments.engines.sim.core import BatchCore
 from deployments.engines.sim.identity import identify, task_of
+from deployments.engines.sim.limits import CoreLimits
 from deployments.engines.sim.parser import SimParser
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary

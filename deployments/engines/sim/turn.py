@@ -43,3 +43,16 @@ class Turn(NamedTuple):
     """Tokens computed."""
     kv_tokens: int
     """Context tokens read."""
+
+
+class Parts(NamedTuple):
+    """Steps that are alike: all sequences decode, and a long prompt gets as many tokens in each."""
+
+    turns: int
+    share: int
+    """Tokens of the prompt in each step."""
+    computed: int
+    """Tokens of the prompt that are computed before the first step."""
+
+
+NO_PARTS = Parts(0, 0, 0)

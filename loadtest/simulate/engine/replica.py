@@ -1,8 +1,9 @@
 """A replica on a virtual clock: the simulated engine's own scheduler and KV cache, without text.
 
 The replica simulates everything between two events at once. A plan is one step with prompts, or a run of steps in which
-all sequences only decode, or one after the other. An event in between cuts the plan behind the step that is under way,
-because an engine schedules only between steps. The result is the same as step by step; a test compares them.
+all sequences only decode, or one after the other, or a run of parts of one long prompt. An event in between cuts the
+plan behind the step that is under way, because an engine schedules only between steps. The result is the same as step
+by step; a test compares them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import accumulate
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import SimSettings
-from deployments.engines.sim import BatchCore, CoreLimits, Turn
+from deployments.engines.sim import NO_PARTS, BatchCore, CoreLimits, Turn
 from deployments.engines.sim.identity import sim_windows
 from deployments.replica.attempts import REPORT_PREFILLED
 from loadtest.simulate.engine.steps import StepLog, StepTimes
@@ -128,6 +129,8 @@ class SimReplica:
         self._ends: list[float] = []
         self._begun = 0
         """Steps of the plan that have begun. The core has seen those."""
+        self._parts = NO_PARTS
+        """Parts of a long prompt that the plan computes; none where all sequences decode."""
         self._aborting: dict[str, None] = {}
         self._prefilled: list[str] = []
         self._unreported = 0
@@ -183,7 +186,16 @@ class SimReplica:
         core = self._core
         if self.ends_at is not None or core.idle:
             return self.ends_at
-        steps = 0 if core.changing else core.steady_turns(self._until_an_end())
+        changing, self._parts = core.changing, NO_PARTS
+        if changing and (parts := core.parts(self._until_an_end())).turns:
+            self._parts = parts
+            self._seconds = self._times.fill(core.decoding, core.decode_kv_tokens, parts)
+            self._ends = list(accumulate(self._seconds, initial=now))
+            del self._ends[0]
+            self._begun = 0
+            self.ends_at = self._ends[-1]
+            return self.ends_at
+        steps = 0 if changing else core.steady_turns(self._until_an_end())
         if steps:
             self._seconds, self._ends, self._begun = [], [], 0
         elif self._begin_turn(now):
@@ -340,8 +352,14 @@ class SimReplica:
         if self._turn is not None:
             self._end_turn(self._turn)
         core, before = self._core, self._begun
-        self.log.add_run(self._seconds[before:begun], core.decoding, core.decode_kv_tokens)
-        core.run(begun - before)
+        seconds = self._seconds[before:begun]
+        if share := self._parts.share:
+            kv_tokens = core.decode_kv_tokens + self._parts.computed + before * share
+            self.log.add_run(seconds, core.decoding, kv_tokens, share)
+            core.fill(begun - before, share)
+        else:
+            self.log.add_run(seconds, core.decoding, core.decode_kv_tokens)
+            core.run(begun - before)
         self._begun = begun
 
     def _cut(self, now: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cluster.control.step_model import Experts
 from cluster.settings import SimSettings
+from deployments.engines.sim import Parts
 
 _MANY = 32
 """Steps that are worked out sooner as an array."""
@@ -61,6 +62,18 @@ class StepTimes:
         if steps < _MANY:
             return [fixed + slope * kv for kv in read]
         seconds: list[float] = (fixed + slope * np.arange(read.start, read.stop, read.step)).tolist()
+        return seconds
+
+    def fill(self, sequences: int, kv_tokens: int, parts: Parts) -> list[float]:
+        """Return the seconds of each of several steps in which `sequences` decode and a prompt gets a part. The
+        sequences have read `kv_tokens` before the first. The numbers are the same, to the last bit, as one by one.
+        """
+        turns, share, computed = parts
+        tokens = sequences + share
+        seconds = []
+        for step in range(1, turns + 1):
+            decodes = kv_tokens + step * sequences
+            seconds.append(self.with_prompts(sequences, 1, tokens, decodes + computed + step * share, decodes))
         return seconds
 
 
@@ -134,14 +147,16 @@ class StepLog:
         self.tokens.append(tokens)
         self.kv_tokens.append(kv_tokens)
 
-    def add_run(self, seconds: list[float], sequences: int, kv_tokens: int) -> None:
-        """Add steps in which `sequences` decode. Together they have read `kv_tokens` before the first."""
+    def add_run(self, seconds: list[float], sequences: int, kv_tokens: int, share: int = 0) -> None:
+        """Add steps in which `sequences` decode and one more has `share` tokens of its prompt computed, unless that is
+        0. Together they have read `kv_tokens` before the first.
+        """
         steps = len(seconds)
-        same = array("l", (sequences,)) * steps
         self.seconds.fromlist(seconds)
-        self.decoded.extend(same)
+        self.decoded.extend(array("l", (sequences,)) * steps)
         if not self.whole:
             return
-        self.sequences.extend(same)
-        self.tokens.extend(same)
-        self.kv_tokens.extend(range(kv_tokens + sequences, kv_tokens + sequences * steps + 1, sequences))
+        tokens = sequences + share
+        self.sequences.extend(array("l", (sequences + (share > 0),)) * steps)
+        self.tokens.extend(array("l", (tokens,)) * steps)
+        self.kv_tokens.extend(range(kv_tokens + tokens, kv_tokens + tokens * steps + 1, tokens))

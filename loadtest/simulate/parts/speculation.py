@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deployments.engines.sim import CoreLimits, Turn
+from deployments.engines.sim import NO_PARTS, CoreLimits, Parts, Turn
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.parts.core import PartsCore
 from loadtest.simulate.parts.settings import Speculation
@@ -116,6 +116,10 @@ class SpeculativeCore(PartsCore):
     def steady_turns(self, most: int) -> int:
         """Return 0: no step is like the next."""
         return 0
+
+    def parts(self, most: int) -> Parts:
+        """Return none: no step is like the next."""
+        return NO_PARTS
 
     def turn(self) -> Turn:
         budget, drafts = self.token_budget, self._what.draft_tokens

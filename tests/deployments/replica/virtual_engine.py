@@ -11,7 +11,7 @@ from cluster.control.step_model import StepSample
 from cluster.models import EngineStats, Windows
 from cluster.settings import SimSettings
 from deployments.engines.meter import StepMeter
-from deployments.engines.sim.core import BatchCore, CoreLimits
+from deployments.engines.sim import BatchCore, CoreLimits
 from deployments.engines.sim.engine import step_seconds
 from deployments.engines.sim.identity import sim_windows
 

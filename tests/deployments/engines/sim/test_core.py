@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.engines.sim.core import BatchCore, CoreLimits
+from deployments.engines.sim import NO_PARTS, BatchCore, CoreLimits, Parts
 from tests.deployments.engines.sim.plain_core import PlainCore
 
 
@@ -146,7 +146,7 @@ def _step(batch: BatchCore, live: dict[str, int]) -> None:
             batch.remove(name)
 
 
-several = st.one_of(operation, st.tuples(st.just("run"), st.integers(1, 40), st.just(0)))
+several = st.one_of(operation, st.tuples(st.sampled_from(["run", "fill"]), st.integers(1, 40), st.just(0)))
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_counting_decodes_as_a_group_changes_nothing(
     for number, (what, first, second) in enumerate(operations):
         if what == "add":
             live.append(f"s{number}")
-            hashes = [second * 100 + i for i in range(first // limits[3])]
+            hashes = [second * 100 + i for i in range(first // limits[3])] if second else []
             for each in (fast, plain):
                 each.add(live[-1], first, hashes)
         elif what == "remove" and live:
@@ -178,12 +178,27 @@ def test_counting_decodes_as_a_group_changes_nothing(
                 assert step.produced == step.scheduled
             if turns:
                 assert step.kv_tokens == fast.decode_kv_tokens
+        elif what == "fill":
+            _fill(fast, plain, first)
         else:
             assert plain.step() == fast.step()
         assert (plain.running, plain.waiting, plain.kv_usage) == (fast.running, fast.waiting, fast.kv_usage)
         for name in live:
             assert plain.entries[name].produced == fast.output_tokens(name)
             assert plain.cached_tokens(name) == fast.cached_tokens(name)
+
+
+def _fill(fast: BatchCore, plain: PlainCore, most: int) -> None:
+    """Let one do several parts of a prompt at once and the other one by one."""
+    parts = fast.parts(most)
+    if parts.turns:
+        fast.fill(parts.turns, parts.share)
+    for turn in range(1, parts.turns + 1):
+        step = plain.step()
+        assert (fast.decoding + 1, fast.decoding) == (len(step.scheduled), len(step.produced))
+        assert fast.decoding + parts.share == step.tokens
+        read = fast.decode_kv_tokens - (parts.turns - turn) * fast.decoding
+        assert read + parts.computed + turn * parts.share == step.kv_tokens
 
 
 def test_steady_turns_end_where_the_cache_is_full() -> None:
@@ -206,6 +221,38 @@ def test_steady_turns_are_none_where_somebody_could_enter() -> None:
     assert batch.steady_turns(10) == 0
     batch.set_limits(1, None)
     assert batch.steady_turns(10) == 10
+
+
+def test_parts_of_a_prompt_leave_the_step_that_ends_it_to_a_turn() -> None:
+    batch = core(sequences=2, tokens=16, kv_tokens=400, block_size=16)
+    batch.add("a", 10)
+    batch.step()
+    batch.add("long", 100)
+    assert batch.parts(10) == NO_PARTS
+    batch.turn()
+    assert batch.parts(3) == Parts(3, 15, 15)
+    assert batch.parts(10) == Parts(5, 15, 15)
+    batch.fill(5, 15)
+    assert batch.turn().prefilled == ("long",)
+
+
+def test_prompts_that_others_may_share_have_no_parts_at_once() -> None:
+    batch = core(sequences=2, tokens=16, kv_tokens=400, block_size=16)
+    batch.add("long", 100, range(6))
+    batch.turn()
+    assert batch.parts(10) == NO_PARTS
+
+
+def test_there_are_no_parts_where_the_cache_might_become_full() -> None:
+    batch = core(sequences=2, tokens=8, kv_tokens=112, block_size=16)
+    batch.add("a", 10)
+    batch.step()
+    batch.step()
+    batch.add("long", 96)
+    batch.turn()
+    assert batch.parts(5) == Parts(5, 7, 7)
+    # Beside the prompt's six blocks of the seven, the decode needs a second one.
+    assert batch.parts(12) == NO_PARTS
 
 
 def test_nobody_enters_whose_prefill_would_not_find_room_to_its_end() -> None:

@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 
 from cluster.settings import SimSettings
-from deployments.engines.sim import CoreLimits
+from deployments.engines.sim import CoreLimits, Parts
 from loadtest.simulate.engine.replica import SimReplica, SimRequest
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.traces import TraceRequest
@@ -30,15 +30,15 @@ def settings(kv_tokens: int, sequences: int) -> SimSettings:
     )
 
 
-def draw_calls(seed: int, gap_s: float) -> list[Call]:
+def draw_calls(seed: int, gap_s: float, longest: int = 400, *, shared: bool = True) -> list[Call]:
     rnd = random.Random(seed)
     calls: list[Call] = []
     at = 0.0
     for number in range(60):
         at += rnd.expovariate(1 / gap_s)
-        prompt = rnd.randint(1, 400)
+        prompt = rnd.randint(1, longest)
         family = rnd.randint(0, 3)
-        hashes = tuple(1000 * family + i for i in range(prompt // BLOCK))
+        hashes = tuple(1000 * family + i for i in range(prompt // BLOCK)) if shared else ()
         calls.append(Call(at, "add", f"s{number}", prompt, rnd.randint(1, 120), hashes=hashes))
         if rnd.random() < 0.15:
             calls.append(Call(at + rnd.random(), "abort", f"s{rnd.randint(0, number)}"))
@@ -100,8 +100,18 @@ def fast_run(engine: SimSettings, calls: list[Call]) -> dict[str, Seen]:
 @pytest.mark.parametrize("gap_s", [0.05, 0.4])
 def test_jumping_over_runs_changes_nothing(seed: int, kv_tokens: int, sequences: int, gap_s: float) -> None:
     engine = settings(kv_tokens, sequences)
-    calls = draw_calls(seed, gap_s)
-    limits = CoreLimits(sequences, engine.max_num_batched_tokens, kv_tokens, BLOCK)
+    _same(engine, draw_calls(seed, gap_s))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("kv_tokens", "sequences"), [(100_000, 8), (12_000, 8), (9_000, 3)])
+def test_jumping_over_parts_of_long_prompts_changes_nothing(seed: int, kv_tokens: int, sequences: int) -> None:
+    """Prompts take up to sixty steps, decodes go on beside them, and requests come, go and are preempted meanwhile."""
+    _same(settings(kv_tokens, sequences), draw_calls(seed, 0.4, 8000, shared=False))
+
+
+def _same(engine: SimSettings, calls: list[Call]) -> None:
+    limits = CoreLimits(engine.max_num_seqs, engine.max_num_batched_tokens, engine.kv_tokens, BLOCK)
 
     plain, fast = plain_run(limits, StepTimes.of(engine), calls), fast_run(engine, calls)
 
@@ -122,6 +132,22 @@ def test_small_caches_do_preempt_here() -> None:
 def test_a_run_is_the_same_as_its_steps_to_the_last_bit(steps: int) -> None:
     times = StepTimes(0.0125, 42e-6, 0.071e-6)
     assert [times.one(7, 5_000 + 7 * step) for step in range(1, steps + 1)] == times.run(7, 5_000, steps)
+
+
+def test_parts_of_a_prompt_are_the_same_as_their_steps_to_the_last_bit() -> None:
+    times = StepTimes(0.0125, 42e-6, 0.071e-6)
+    steps = [times.one(107, 5_000 + 7 * step + 300 + 100 * step) for step in range(1, 31)]
+    assert steps == times.fill(7, 5_000, Parts(30, 100, 300))
+
+
+def test_many_steps_of_a_long_prompt_are_one_plan() -> None:
+    replica = SimReplica("r", settings(100_000, 8))
+    replica.start(SimRequest("a", TraceRequest(0, 0.0, 12_800, 10), "router", 0.0), 0.0)
+    replica.begin(0.0)
+    replica.end()
+    replica.begin(1.0)
+    replica.end()
+    assert 99 == len(replica.log)
 
 
 def test_a_killed_replica_gives_back_what_was_delivered() -> None:
