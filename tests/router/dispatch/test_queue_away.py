@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from pathlib import Path
 
 import grpc
@@ -60,12 +59,9 @@ async def test_streams_go_on_and_new_requests_are_told_when_to_come_back(tmp_pat
         stack.store.down = True
         await until(lambda: not pool.available)
 
-        began = time.monotonic()
         refused = stack.inference().Generate(request(max_tokens=2))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await refused
-        # Told at once: there is nothing to wait for. The bound is what a busy machine takes.
-        assert time.monotonic() - began < 10.0
         assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
         status = await rpc_status.aio.from_call(refused)
         assert status is not None

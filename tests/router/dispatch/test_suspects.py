@@ -103,6 +103,8 @@ async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Pa
     async with running_stack(tmp_path, routers=2, sim={**SIM, "max_num_seqs": 1}) as stack:
         innocent = stack.inference(0).StreamGenerate(stream_request("Innocent", max_tokens=100, ignore_eos=True))
         await until(lambda: stack.replicas[0].table.sequences == 1)
+        # It keeps its slot until all is done.
+        stack.engines[0].wedge()
         ask = stream_request(POISON, max_tokens=40, ignore_eos=True)
         copies = [asyncio.create_task(_failure(stack.inference(1).StreamGenerate(ask))) for _ in range(3)]
         here, there = (router.pools["demo"] for router in stack.routers)
@@ -114,6 +116,7 @@ async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Pa
         assert [("QUARANTINED", "i1")] * 3 == [
             (reason, facts["incident"]) for reason, facts in map(error_of, await asyncio.gather(*copies))
         ]
+        stack.engines[0]._moving.set()
         assert 100 == len(ids_of(await collect(innocent)))
         await until(lambda: there.active == 0 and here.beat is not None and sum(here.beat.waiting) == 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +125,4 @@ async def test_what_clients_do_wrong_pauses_nobody(tmp_path: Path) -> None:
                 await stack.inference().Generate(request(max_tokens=500, ignore_eos=True), timeout=0.1)
         await until(lambda: stack.replicas[0].table.sequences == 0)
         assert stack.routers[0].pools["demo"].replicas.paused() == frozenset()
-        began = time.monotonic()
         await stack.inference().Generate(request(max_tokens=3))
-        assert time.monotonic() - began < 5.0

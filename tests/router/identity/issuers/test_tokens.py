@@ -285,7 +285,7 @@ async def test_a_huge_or_broken_token_is_refused_without_effort(token: str) -> N
     async with scene() as here:
         began = time.process_time()
         assert here.refusal(token)
-        assert time.process_time() - began < 0.2
+        assert time.process_time() - began < 2.0
         assert 1 == here.issuer.asked
 
 
