@@ -43,6 +43,17 @@ def test_a_window_of_the_second_week_has_the_first_one_as_its_past(data: Path) -
         assert pytest.approx(100.0, abs=1.0) == course.rate(-course.at)
 
 
+def test_a_window_of_the_second_week_is_served_by_a_pool_that_is_an_hour_old(data: Path) -> None:
+    """What a pool orders in its first minutes would count for a large part of the window otherwise."""
+    scenario = next(each for each in SCENARIOS if each.name == "second week")
+    span = Span(1200.0, scenario.lead_s)
+    one = case(scenario, 1, span, data)
+    counted = sum(span.counts(each.arrival_s) for each in one.trace)
+    before = sum(each.arrival_s < span.lead_s for each in one.trace)
+
+    assert pytest.approx(3600 / 1200, rel=0.2) == before / counted
+
+
 def test_office_hours_triple_at_nine_and_fall_at_five(data: Path) -> None:
     course = office_hours(random.Random(1), 2400.0, data)
     nine = 9 * 3600.0 - course.at % DAY_S
