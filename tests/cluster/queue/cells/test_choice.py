@@ -89,6 +89,19 @@ def test_the_doubt_is_what_other_routers_begin_between_two_answers() -> None:
     assert 0.0 == seen.views()[0].doubt
 
 
+def test_a_heartbeat_without_news_of_replicas_keeps_them_and_brings_the_rest() -> None:
+    seen = CellsSeen(Layout(1))
+    seen.heard(0, reply(replicas=(record("r0"), record("r1")), running=1, routers=("A", "B")))
+    before = seen.views()[0]
+    seen.heard(0, replace(reply(running=5, granted=(4, 0, 0), routers=("A", "B")), replicas=None))
+    doubt = 4 * 0.5 / before.room
+    assert replace(before, running=5, doubt=doubt) == seen.views()[0]
+    seen.sent(0)
+    assert replace(before, running=6, doubt=doubt) == seen.views()[0]
+    seen.heard(0, reply(replicas=(record("r2"),), routers=("A", "B")))
+    assert (before.room // 2, frozenset({"r2"})) == (seen.views()[0].room, seen.views()[0].replicas)
+
+
 def flow_of(routers: int, *, sure: bool) -> float:
     """Let routers with old news place a steady flow on cells that empty steadily; return the mean spread of their
     pressures. A router hears all cells once in a second, at its own moment.
