@@ -16,11 +16,12 @@ from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import ModelTask, Unenforced
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.wire import duration_to_wire, unenforced_to_wire
+from penstock.wire import duration_to_wire, set_duration, unenforced_to_wire
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.news import News
+from router.generation.metering import Totals
 from router.generation.unread import delta_event
 from router.generation.wait import EarlierRefusals
 from router.validation.values import Prompt
@@ -381,21 +382,20 @@ class Generation:
 
     def receipt(self) -> types.Receipt:
         """Explain times and cost so far."""
-        attempts = [attempt for choice in self.choices for attempt in choice.metering.receipts()]
+        totals = Totals.of(self.choices)
         # A call that took it over is the last of several.
         first_arrived_at = min(self.arrived_at, *(choice.wait.first_arrived_at for choice in self.choices))
         receipt = types.Receipt(
-            attempts=attempts,
+            attempts=[attempt for choice in self.choices for attempt in choice.metering.receipts()],
             total_time=duration_to_wire(time.monotonic() - first_arrived_at),
             admission_time=duration_to_wire(self.admitted_at - self.arrived_at),
-            gpu_seconds=sum(choice.metering.gpu_seconds for choice in self.choices),
-            cost=sum(choice.metering.cost(choice.tokens) for choice in self.choices),
+            gpu_seconds=totals.gpu_seconds,
+            cost=totals.cost,
             exact=all(choice.resume_state.exact for choice in self.choices),
             router_id=self.router_id,
             model=self.pool,
             lora_adapter=self.adapter,
         )
-        firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]
-        if firsts:
-            receipt.time_to_first_token.CopyFrom(duration_to_wire(min(firsts) - self.arrived_at))
+        if totals.first_token_at is not None:
+            set_duration(receipt.time_to_first_token, totals.first_token_at - self.arrived_at)
         return receipt

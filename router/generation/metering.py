@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 from cluster.queue.entries import Settlement
 from cluster.queue.heartbeats import ReplicaRecord
@@ -177,3 +178,42 @@ class AttemptMetering:
             )
             for ran in self._attempts
         ]
+
+
+class Metered(Protocol):
+    """Choice, as far as it is counted."""
+
+    @property
+    def metering(self) -> AttemptMetering:
+        """Attempts of the choice."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens so far."""
+        ...
+
+    @property
+    def first_token_at(self) -> float:
+        """Monotonic seconds of its first token; 0 before it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the choices of a request, so far."""
+
+    gpu_seconds: float
+    cost: float
+    """In the currency of the settings."""
+    first_token_at: float | None
+    """First token of any choice, monotonic seconds; None before it."""
+
+    @classmethod
+    def of(cls, choices: Sequence[Metered]) -> Self:
+        """Add up choices."""
+        return cls(
+            sum(choice.metering.gpu_seconds for choice in choices),
+            sum(choice.metering.cost(choice.tokens) for choice in choices),
+            min((choice.first_token_at for choice in choices if choice.first_token_at), default=None),
+        )

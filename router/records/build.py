@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from google.protobuf.duration_pb2 import Duration
-
 from cluster.queue.heartbeats import ReplicaRecord
 from penstock.models import ReplicaState
 from penstock.v1 import records_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.slo import ClassSlo
-from penstock.wire import duration_to_wire, model_task_to_wire, request_class_to_wire
+from penstock.wire import duration_to_wire, model_task_to_wire, request_class_to_wire, set_duration
 from router.admission.demand import Verdict, verdict_of
 from router.generation.choice import Choice
 from router.generation.generation import Generation
-from router.generation.metering import AttemptOutcome, FinishedAttempt
+from router.generation.metering import AttemptOutcome, FinishedAttempt, Totals
 from router.generation.wait import Wait, WaitReason
 
 _OUTCOMES = {
@@ -51,7 +49,7 @@ class Closed:
 def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
     """Return the record of a call."""
     first, arrived_at = generation.choices[0], generation.arrived_at
-    receipt = generation.receipt()
+    totals = Totals.of(generation.choices)
     record = api.RequestRecord(
         request_id=generation.request_id,
         pool=generation.pool,
@@ -61,17 +59,18 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         router_id=generation.router_id,
         origin=generation.origin.api,
         task=model_task_to_wire(generation.task),
-        admission_time=receipt.admission_time,
-        total_time=duration_to_wire(closed.at - arrived_at),
-        slo=_slo(generation, closed.slo),
-        usage=generation.usage(),
-        gpu_seconds=receipt.gpu_seconds,
-        cost=receipt.cost,
-        choices=[_choice(choice, arrived_at, closed) for choice in generation.choices],
+        gpu_seconds=totals.gpu_seconds,
+        cost=totals.cost,
         alias=generation.alias,
         lora_adapter=generation.adapter,
         resumed=bool(generation.since_ms) or any(each.wait.adopted or each.inherited for each in generation.choices),
     )
+    set_duration(record.admission_time, generation.admitted_at - arrived_at)
+    set_duration(record.total_time, closed.at - arrived_at)
+    _add_slo(record.slo, generation, closed.slo)
+    record.usage.CopyFrom(generation.usage())
+    for choice in generation.choices:
+        _add_choice(record.choices.add(), choice, arrived_at, closed)
     if (trace := generation.trace) is not None:
         record.trace_id, record.span_id, record.sampled = trace.own.trace_id, trace.own.span_id, trace.own.sampled
         record.parent_span_id = trace.parent.span_id if trace.parent is not None else ""
@@ -80,12 +79,12 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
     if (error := generation.error) is not None:
         record.error_reason = error.reason
         record.error = str(error)[:_LONGEST_ERROR]
-    if receipt.HasField("time_to_first_token"):
-        record.time_to_first_token.CopyFrom(receipt.time_to_first_token)
+    if totals.first_token_at is not None:
+        set_duration(record.time_to_first_token, totals.first_token_at - arrived_at)
     _add_before(record, generation)
     ends = [ran.times.ended_at for choice in generation.choices for ran in choice.metering.attempts if ran.times]
     if ends and generation.finished:
-        record.delivery_time.CopyFrom(duration_to_wire(max(0.0, closed.at - max(ends))))
+        set_duration(record.delivery_time, max(0.0, closed.at - max(ends)))
     return record
 
 
@@ -107,7 +106,7 @@ def _add_before(record: api.RequestRecord, generation: Generation) -> None:
         before_s = generation.arrived_at - first_s
         if generation.since_ms:
             before_s = max(before_s, (record.arrived_at_ms - generation.since_ms) / 1000)
-        record.after_first_call.CopyFrom(duration_to_wire(max(0.0, before_s)))
+        set_duration(record.after_first_call, max(0.0, before_s))
         record.earlier_tokens = sum(
             choice.last_attempt.tokens_before
             for choice in generation.choices
@@ -124,40 +123,36 @@ def _failed(record: api.RequestRecord) -> bool:
     return bool(record.error_reason) and any(each.finish_reason == types.FINISH_REASON_ERROR for each in record.choices)
 
 
-def _slo(generation: Generation, slo: ClassSlo) -> api.SloRecord:
+# Parts are written where they belong: one that is made before is serialized and parsed to get there.
+
+
+def _add_slo(found: api.SloRecord, generation: Generation, slo: ClassSlo) -> None:
     verdicts = {verdict_of(choice, slo) for choice in generation.choices}
-    worst = next((each.value for each in _WORST if each in verdicts), "")
-    found = api.SloRecord(outcome=worst)
+    found.outcome = next((each.value for each in _WORST if each in verdicts), "")
     if slo.ttft_p99_s is not None:
-        found.ttft.CopyFrom(duration_to_wire(slo.ttft_p99_s))
+        set_duration(found.ttft, slo.ttft_p99_s)
     if slo.itl_p95_s is not None:
-        found.itl.CopyFrom(duration_to_wire(slo.itl_p95_s))
-    return found
+        set_duration(found.itl, slo.itl_p95_s)
 
 
-def _choice(choice: Choice, since: float, closed: Closed) -> api.ChoiceRecord:
-    attempts = _attempts(choice)
-    found = api.ChoiceRecord(
-        index=choice.index,
-        finish_reason=types.FINISH_REASON_UNSPECIFIED if choice.end is None else choice.end.finish_reason,
-        output_tokens=choice.tokens,
-        prompt_tokens=choice.entry.prompt_tokens,
-        position=choice.wait.first_position,
-        attempts=[_attempt(ran, choice, since) for ran in attempts],
-        waits=_waits(choice, attempts, closed.at),
-        ahead=[
-            api.LineAhead(request_class=request_class_to_wire(each), tenant=tenant, waiting=waiting)
-            for each, tenant, waiting in choice.wait.ahead or ()
-        ],
-        holders=_holders(choice.wait),
-        known_prefix_tokens=choice.wait.known_tokens,
-        full_window=max(choice.wait.windows, key=choice.wait.windows.__getitem__, default=""),
-    )
-    if choice.wait.predicted_s is not None:
-        found.predicted_wait.CopyFrom(duration_to_wire(choice.wait.predicted_s))
-    if attempts and (load := _load(closed.replicas.get(attempts[-1].replica_id))) is not None:
-        found.attempts[-1].load_at_end.CopyFrom(load)
-    return found
+def _add_choice(found: api.ChoiceRecord, choice: Choice, since: float, closed: Closed) -> None:
+    wait, attempts = choice.wait, _attempts(choice)
+    found.index, found.output_tokens, found.position = choice.index, choice.tokens, wait.first_position
+    found.prompt_tokens, found.known_prefix_tokens = choice.entry.prompt_tokens, wait.known_tokens
+    if choice.end is not None:
+        found.finish_reason = choice.end.finish_reason
+    if wait.windows:
+        found.full_window = max(wait.windows, key=wait.windows.__getitem__)
+    for ran in attempts:
+        _add_attempt(found.attempts.add(), ran, choice, since)
+    if attempts and (load := closed.replicas.get(attempts[-1].replica_id)) is not None:
+        _add_load(found.attempts[-1].load_at_end, load)
+    found.waits.extend(_waits(choice, attempts, closed.at))
+    for each, tenant, waiting in wait.ahead or ():
+        found.ahead.add(request_class=request_class_to_wire(each), tenant=tenant, waiting=waiting)
+    found.holders.extend(_holders(wait))
+    if wait.predicted_s is not None:
+        set_duration(found.predicted_wait, wait.predicted_s)
 
 
 def _waits(choice: Choice, attempts: Sequence[FinishedAttempt], now: float) -> list[api.WaitPart]:
@@ -202,19 +197,13 @@ def _attempts(choice: Choice) -> list[FinishedAttempt]:
     return found
 
 
-def _attempt(ran: FinishedAttempt, choice: Choice, since: float) -> api.AttemptRecord:
-    found = api.AttemptRecord(
-        replica_id=ran.replica_id,
-        group_id=ran.group_id,
-        attempt=ran.name,
-        outcome=_OUTCOMES[ran.outcome],
-        failure=ran.failure,
-        engine_wait=duration_to_wire(ran.end.engine_wait_s),
-        lost_time=duration_to_wire(ran.lost_s),
-        output_tokens=ran.end.output_tokens,
-        cached_tokens=ran.end.cached_tokens,
-        gpu_seconds=ran.end.gpu_seconds,
-    )
+def _add_attempt(found: api.AttemptRecord, ran: FinishedAttempt, choice: Choice, since: float) -> None:
+    found.replica_id, found.group_id, found.attempt = ran.replica_id, ran.group_id, ran.name
+    found.outcome, found.failure = _OUTCOMES[ran.outcome], ran.failure
+    found.output_tokens, found.cached_tokens = ran.end.output_tokens, ran.end.cached_tokens
+    found.gpu_seconds = ran.end.gpu_seconds
+    set_duration(found.engine_wait, ran.end.engine_wait_s)
+    set_duration(found.lost_time, ran.lost_s)
     if ran.times is not None:
         moments = (
             (found.waits_from, ran.times.queued_at),
@@ -224,33 +213,23 @@ def _attempt(ran: FinishedAttempt, choice: Choice, since: float) -> api.AttemptR
         )
         for field, moment in moments:
             if moment:
-                _set(field, moment - since)
-    if (load := _load(ran.record)) is not None:
-        found.load_at_grant.CopyFrom(load)
+                # An attempt that was taken over may have begun before the call came.
+                set_duration(field, max(0.0, moment - since))
+    if ran.record is not None:
+        _add_load(found.load_at_grant, ran.record)
     if choice.entry.preferred_replicas:
         found.preferred = ran.replica_id in choice.entry.preferred_replicas
-    return found
 
 
-def _set(field: Duration, seconds: float) -> None:
-    # An attempt that was taken over may have begun before the call came.
-    field.CopyFrom(duration_to_wire(max(0.0, seconds)))
-
-
-def _load(record: ReplicaRecord | None) -> api.ReplicaLoad | None:
-    if record is None:
-        return None
+def _add_load(found: api.ReplicaLoad, record: ReplicaRecord) -> None:
     stats = record.stats
-    found = api.ReplicaLoad(
-        running=int(stats.get("running", record.sequences)),
-        batch_limit=int(stats.get("batch_limit", record.windows.sequences)),
-        kv_usage=stats.get("kv_usage", 0.0),
-        prefill_tokens=max(0, record.prefill_tokens),
-        draining=record.state is ReplicaState.DRAINING,
-    )
+    found.running = int(stats.get("running", record.sequences))
+    found.batch_limit = int(stats.get("batch_limit", record.windows.sequences))
+    found.kv_usage = stats.get("kv_usage", 0.0)
+    found.prefill_tokens = max(0, record.prefill_tokens)
+    found.draining = record.state is ReplicaState.DRAINING
     if "step_a" in stats:
         found.step_a, found.step_b, found.step_g = stats["step_a"], stats["step_b"], stats["step_g"]
         found.step_tokens = int(stats.get("step_tokens", 0))
     if (itl_s := stats.get("itl_p95_s", 0.0)) > 0:
-        found.itl_p95.CopyFrom(duration_to_wire(itl_s))
-    return found
+        set_duration(found.itl_p95, itl_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.v1 import records_pb2 as api
-from penstock.wire import duration_from_wire, duration_to_wire
+from penstock.wire import duration_from_wire, set_duration
 
 REMEMBERED = 512
 """Attempts that are remembered."""
@@ -132,11 +132,11 @@ class Pace:
                 context = choice.prompt_tokens + ran.output_tokens / 2
                 computed = max(1, choice.prompt_tokens - ran.cached_tokens)
                 if (prefill := self._prefill_s(computed, ran.load_at_grant)) is not None:
-                    ran.usual_prefill.CopyFrom(duration_to_wire(prefill))
+                    set_duration(ran.usual_prefill, prefill)
                 if (lone := self._itl_s(1.0, context, ran.load_at_grant)) is not None:
-                    ran.lone_itl.CopyFrom(duration_to_wire(lone))
+                    set_duration(ran.lone_itl, lone)
                 if (usual := self._itl_s(batch_of(ran), context, ran.load_at_grant)) is not None:
-                    ran.usual_itl.CopyFrom(duration_to_wire(max(usual, lone or 0.0)))
+                    set_duration(ran.usual_itl, max(usual, lone or 0.0))
 
     def _itl_s(self, batch: float, context: float, load: api.ReplicaLoad) -> float | None:
         found = self._usual.itl_s(batch) if self._usual is not None else None

@@ -3,7 +3,7 @@
 They validate nothing: the router validates before it converts, and routers and replicas trust each other's frames.
 """
 
-from penstock.wire.durations import duration_from_wire, duration_to_wire
+from penstock.wire.durations import duration_from_wire, duration_to_wire, set_duration
 from penstock.wire.enums import (
     drain_reason_from_wire,
     drain_reason_to_wire,
@@ -61,6 +61,7 @@ __all__ = [
     "request_class_to_wire",
     "sampling_from_wire",
     "sampling_to_wire",
+    "set_duration",
     "structured_from_wire",
     "structured_to_wire",
     "tool_call_from_wire",
