@@ -20,8 +20,8 @@ from penstock.wire import duration_to_wire, set_duration, unenforced_to_wire
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
-from router.generation.news import News
 from router.generation.metering import Totals
+from router.generation.news import News
 from router.generation.unread import delta_event
 from router.generation.wait import EarlierRefusals
 from router.validation.values import Prompt
@@ -223,7 +223,8 @@ class Generation:
                 raise self._with_usage(error)
             if self.error is None:
                 self._finished = True
-                events.append(api.StreamGenerateResponse(finished=self._end()))
+                events.append(api.StreamGenerateResponse())
+                self._end(events[-1].finished)
             else:
                 self._news.set()
         elif (error := self.error) is not None:
@@ -352,24 +353,20 @@ class Generation:
             replica_id=choice.link.replica_id if choice.link is not None else "",
         )
 
-    def _end(self) -> api.Finished:
-        ends = [choice.end for choice in self.choices]
-        return api.Finished(
-            request_id=self.request_id,
-            choices=[
-                api.ChoiceEnd(
+    def _end(self, finished: api.Finished) -> None:
+        # Filled in place: what is given to a constructor is copied.
+        finished.request_id = self.request_id
+        for index, choice in enumerate(self.choices):
+            if (end := choice.end) is not None:
+                finished.choices.add(
                     index=index,
                     finish_reason=end.finish_reason,
                     stop_match=end.stop_match,
-                    output_tokens=self.choices[index].tokens,
+                    output_tokens=choice.tokens,
                 )
-                for index, end in enumerate(ends)
-                if end is not None
-            ],
-            usage=self.usage(),
-            receipt=self.receipt(),
-            unenforced=map(unenforced_to_wire, self._unenforced),
-        )
+        finished.usage.CopyFrom(self.usage())
+        self._explain(finished.receipt)
+        finished.unenforced.extend(map(unenforced_to_wire, self._unenforced))
 
     def usage(self) -> types.Usage:
         """Count the tokens so far."""
@@ -380,22 +377,17 @@ class Generation:
             reasoning_tokens=sum(choice.metering.reasoning_tokens for choice in self.choices),
         )
 
-    def receipt(self) -> types.Receipt:
+    def _explain(self, receipt: types.Receipt) -> None:
         """Explain times and cost so far."""
         totals = Totals.of(self.choices)
         # A call that took it over is the last of several.
         first_arrived_at = min(self.arrived_at, *(choice.wait.first_arrived_at for choice in self.choices))
-        receipt = types.Receipt(
-            attempts=[attempt for choice in self.choices for attempt in choice.metering.receipts()],
-            total_time=duration_to_wire(time.monotonic() - first_arrived_at),
-            admission_time=duration_to_wire(self.admitted_at - self.arrived_at),
-            gpu_seconds=totals.gpu_seconds,
-            cost=totals.cost,
-            exact=all(choice.resume_state.exact for choice in self.choices),
-            router_id=self.router_id,
-            model=self.pool,
-            lora_adapter=self.adapter,
-        )
+        for choice in self.choices:
+            receipt.attempts.extend(choice.metering.receipts())
+        set_duration(receipt.total_time, time.monotonic() - first_arrived_at)
+        set_duration(receipt.admission_time, self.admitted_at - self.arrived_at)
+        receipt.gpu_seconds, receipt.cost = totals.gpu_seconds, totals.cost
+        receipt.exact = all(choice.resume_state.exact for choice in self.choices)
+        receipt.router_id, receipt.model, receipt.lora_adapter = self.router_id, self.pool, self.adapter
         if totals.first_token_at is not None:
             set_duration(receipt.time_to_first_token, totals.first_token_at - self.arrived_at)
-        return receipt

@@ -12,7 +12,7 @@ from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import PoolSettings
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from penstock.wire import duration_to_wire
+from penstock.wire import set_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +162,23 @@ class AttemptMetering:
 
     def receipts(self) -> list[types.AttemptReceipt]:
         """Explain the attempts."""
-        return [
-            types.AttemptReceipt(
-                choice_index=self._choice_index,
-                replica_id=ran.replica_id,
-                group_id=ran.group_id,
-                queue_time=duration_to_wire(ran.queue_s),
-                prefill_time=duration_to_wire(ran.prefill_s),
-                decode_time=duration_to_wire(ran.end.decode_s),
-                engine_wait_time=duration_to_wire(ran.end.engine_wait_s),
-                output_tokens=ran.end.output_tokens,
-                cached_tokens=ran.end.cached_tokens,
-                gpu_seconds=ran.end.gpu_seconds,
-                lost_time=duration_to_wire(ran.lost_s),
-            )
-            for ran in self._attempts
-        ]
+        return [self._receipt(ran) for ran in self._attempts]
+
+    def _receipt(self, ran: FinishedAttempt) -> types.AttemptReceipt:
+        receipt = types.AttemptReceipt(
+            choice_index=self._choice_index,
+            replica_id=ran.replica_id,
+            group_id=ran.group_id,
+            output_tokens=ran.end.output_tokens,
+            cached_tokens=ran.end.cached_tokens,
+            gpu_seconds=ran.end.gpu_seconds,
+        )
+        set_duration(receipt.queue_time, ran.queue_s)
+        set_duration(receipt.prefill_time, ran.prefill_s)
+        set_duration(receipt.decode_time, ran.end.decode_s)
+        set_duration(receipt.engine_wait_time, ran.end.engine_wait_s)
+        set_duration(receipt.lost_time, ran.lost_s)
+        return receipt
 
 
 class Metered(Protocol):

@@ -195,3 +195,12 @@ def test_a_duration_rounds_up_into_the_next_second():
     sent = wire.duration_to_wire(0.9999999999)
 
     assert (sent.seconds, sent.nanos) == (1, 0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.25, -1.25, 0.9999999999, -1e-12])
+def test_a_duration_in_its_place_is_that_which_is_sent_and_is_present(seconds: float):
+    found = types_pb2.Receipt()
+    wire.set_duration(found.total_time, seconds)
+    assert found.HasField("total_time")
+    assert wire.duration_to_wire(seconds) == found.total_time
+    assert seconds == pytest.approx(wire.duration_from_wire(found.total_time), abs=1e-9)
