@@ -13,7 +13,7 @@ import grpc
 
 from penstock.client.aio_stream import AsyncStream, task_is_cancelled
 from penstock.client.calls import Result, UnaryCall
-from penstock.client.connection import Connection, Stubs
+from penstock.client.connection import Connection, Stubs, Tries, next_target
 from penstock.client.explain import Attempt
 from penstock.client.retry import Attempts
 from penstock.client.stream_state import StreamState, is_final
@@ -62,7 +62,7 @@ class AsyncCaller:
 
     async def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
         while True:
-            stubs = self._next()
+            stubs = self._next(attempts)
             running = call.method(stubs)(
                 call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
             )
@@ -88,7 +88,7 @@ class AsyncCaller:
 
     async def _watch(self, state: WatchState) -> AsyncIterator[JobUpdate]:
         while not state.ended:
-            stubs = self._next()
+            stubs = self._next(state)
             call = stubs.jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             self._running.add(call)
             try:
@@ -115,7 +115,7 @@ class AsyncCaller:
     ) -> tuple[Any, Attempt]:
         if again:
             self._check_open()
-        stubs = self._next()
+        stubs = self._next(attempts)
         call = stubs.inference.StreamGenerate(
             request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
         )
@@ -137,7 +137,7 @@ class AsyncCaller:
         if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
-    def _next(self) -> Stubs:
+    def _next(self, tries: Tries) -> Stubs:
         if self._closed.is_set():
             raise RuntimeError("the client is closed")
         if not self._channels:
@@ -145,7 +145,7 @@ class AsyncCaller:
             targets = self._connection.targets
             self._channels = [self._channel(target) for target in targets]
             self._stubs = [Stubs(channel, target) for channel, target in zip(self._channels, targets, strict=True)]
-        return self._stubs[next(self._rotation)]
+        return self._stubs[next_target(self._rotation, tries)]
 
     def _channel(self, target: str) -> grpc.aio.Channel:
         if self._connection.tls is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -150,6 +150,24 @@ class Connection:
         """Return the order in which attempts visit targets. Its start is random, so that clients spread."""
         start = random.randrange(len(self.targets))  # noqa: S311  # no secret
         return itertools.cycle([*range(start, len(self.targets)), *range(start)])
+
+
+class Tries(Protocol):
+    """State of a call over all its tries."""
+
+    target: int | None
+    """Number of the router of the last try; None before it."""
+
+
+def next_target(rotation: Iterator[int], tries: Tries) -> int:
+    """Return the number of the router of a call's next try: another one than last time, where there is one. After the
+    death of a router of two its streams would else choose it again half of the time, and wait longer after each time.
+    """
+    target = next(rotation)
+    if target == tries.target:
+        target = next(rotation)
+    tries.target = target
+    return target
 
 
 class OpenStream(Protocol):

@@ -114,6 +114,8 @@ class Attempts:
         """Seconds that the whole call has; None without a limit."""
         # With a longer timeout gRPC's clock overflows, which ends the call at once.
         self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
+        self.target: int | None = None
+        """Number of the router of the last try; None before it."""
         self._failures = 0
         self._breaks = 0
         """Number of failures since the last event."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 import grpc
 
 from penstock.client.calls import Result, UnaryCall
-from penstock.client.connection import Connection, Stubs
+from penstock.client.connection import Connection, Stubs, Tries, next_target
 from penstock.client.explain import Attempt
 from penstock.client.retry import Attempts
 from penstock.client.stream_state import StreamState, is_final
@@ -65,7 +65,7 @@ class Caller:
 
     def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
         while True:
-            stubs = self._next()
+            stubs = self._next(attempts)
             try:
                 with self._beginning():
                     answer = call.method(stubs)(
@@ -85,7 +85,7 @@ class Caller:
     def _watch(self, state: WatchState) -> Iterator[JobUpdate]:
         while not state.ended:
             with self._beginning():
-                stubs = self._next()
+                stubs = self._next(state)
                 call = stubs.jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             try:
                 for message in call:
@@ -107,7 +107,7 @@ class Caller:
         if again:
             self._check_open()
         with self._beginning():
-            stubs = self._next()
+            stubs = self._next(attempts)
             call = stubs.inference.StreamGenerate(
                 request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
             )
@@ -136,10 +136,10 @@ class Caller:
         if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
-    def _next(self) -> Stubs:
+    def _next(self, tries: Tries) -> Stubs:
         if self._closed.is_set():
             raise RuntimeError("the client is closed")
-        return self._stubs[next(self._rotation)]
+        return self._stubs[next_target(self._rotation, tries)]
 
     def _channel(self, target: str) -> grpc.Channel:
         if self._connection.tls is None:

@@ -1,16 +1,18 @@
-"""State of a watch over all its connections. Pure: the caller supplies the time."""
+"""State of a watch over all its connections. Pure: the caller supplies time and randomness."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
-from penstock.client.retry import OnWait, doubled
+from penstock.client.retry import OnWait, Uniform, doubled
 from penstock.v1 import jobs_pb2
 from penstock.values.errors import PenstockClientError, UnavailableError, protocol_error
 from penstock.values.fields import build, check_seconds
 from penstock.values.jobs import Job, JobResult, JobUpdate
 
+_SHORTEST_WAIT_S = 0.05
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -30,16 +32,20 @@ class WatchState:
         *,
         on_wait: OnWait | None = None,
         now: Callable[[], float] = time.monotonic,
+        uniform: Uniform = random.uniform,
     ) -> None:
         check_seconds("patience", patience)
         self.ended = False
         """Whether the last update was returned."""
+        self.target: int | None = None
+        """Number of the router of the last connection; None before it."""
         self._job_id = job_id
         self._token = resume_token
         self._progress_only = progress_only
         self._patience = patience
         self._on_wait = on_wait
         self._now = now
+        self._uniform = uniform
         self._failing_since = 0.0
         self._failures = 0
         self._seen: set[int] = set()
@@ -81,7 +87,9 @@ class WatchState:
         if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
             return None
         self._failures += 1
-        wait = max(error.retry_after or 0.0, doubled(_FIRST_WAIT_S, self._failures, _LONGEST_WAIT_S))
+        # Watches that broke together must not come back together, also where the router names one wait for all.
+        most = doubled(_FIRST_WAIT_S, self._failures, _LONGEST_WAIT_S)
+        wait = (error.retry_after or 0.0) + self._uniform(_SHORTEST_WAIT_S, most)
         if self._on_wait is not None:
             self._on_wait(wait, error)
         return wait

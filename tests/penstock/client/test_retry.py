@@ -1,5 +1,7 @@
 """Retries are bounded in number and time, and spread."""
 
+import itertools
+
 import grpc
 import pytest
 
@@ -14,6 +16,7 @@ from penstock.client import (
     RetryPolicy,
     UnavailableError,
 )
+from penstock.client.connection import next_target
 from penstock.client.retry import Attempts
 
 POLICY = RetryPolicy(max_attempts=5, base_delay=0.1, max_delay=0.3, max_retry_after=30.0)
@@ -148,3 +151,21 @@ def test_endless_timeouts_are_none_and_what_is_no_number_is_refused():
     assert Attempts(POLICY, 1e12).time_left() is None
     with pytest.raises(ValueError, match="timeout: must be seconds, got nan"):
         Attempts(POLICY, float("nan"))
+
+
+def test_a_call_that_failed_goes_to_another_router_next():
+    """Whatever other calls of the client have taken from their common rotation meanwhile."""
+    for others in range(5):
+        rotation = itertools.cycle(range(2))
+        attempts = Attempts(RetryPolicy(), None)
+        first = next_target(rotation, attempts)
+        for _ in range(others):
+            next_target(rotation, Attempts(RetryPolicy(), None))
+        assert 1 - first == next_target(rotation, attempts)
+        assert first == next_target(rotation, attempts)
+
+
+def test_the_only_router_is_tried_again():
+    attempts = Attempts(RetryPolicy(), None)
+    rotation = itertools.cycle(range(1))
+    assert [0, 0] == [next_target(rotation, attempts) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 
 import grpc
@@ -20,6 +21,10 @@ class Clock:
         return self.now
 
 
+def longest(low: float, high: float) -> float:
+    return max(low, high)
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -27,7 +32,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def state(clock: Clock) -> WatchState:
-    return WatchState("demo.1", b"", False, 10.0, now=clock)
+    return WatchState("demo.1", b"", False, 10.0, now=clock, uniform=longest)
 
 
 def news(*indexes: int, token: bytes = b"t", rewound: bool = False, ended: bool = False) -> jobs_pb2.WatchJobResponse:
@@ -57,14 +62,24 @@ def test_results_that_come_again_after_a_rewind_are_left_out(state: WatchState) 
 def test_waits_grow_and_begin_again_after_news(state: WatchState) -> None:
     waits = [state.failed(unavailable()) for _ in range(7)]
     assert [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0] == waits
-    assert 5.0 == state.failed(unavailable(retry_after=5.0))
+    assert 7.0 == state.failed(unavailable(retry_after=5.0))
     state.accept(news())
     assert 0.1 == state.failed(unavailable())
 
 
 def test_an_outage_of_hours_ends_no_watch_that_is_patient(clock: Clock) -> None:
-    state = WatchState("demo.1", b"", False, 1e6, now=clock)
+    state = WatchState("demo.1", b"", False, 1e6, now=clock, uniform=longest)
     assert 2.0 == [state.failed(unavailable()) for _ in range(5_000)][-1]
+
+
+def test_watches_that_break_together_come_back_apart(clock: Clock) -> None:
+    """Also where the router asks all of them for the same wait; and none comes back at once."""
+    seeds = [random.Random(seed).uniform for seed in range(50)]
+    watches = [WatchState("demo.1", b"", False, 10.0, now=clock, uniform=uniform) for uniform in seeds]
+    for asked in (None, 3.0):
+        waits = [watch.failed(unavailable(asked)) or 0.0 for watch in watches]
+        assert 50 == len(set(waits))
+        assert min(waits) >= (asked or 0.0) + 0.05
 
 
 def test_patience_counts_from_the_first_failure(state: WatchState, clock: Clock) -> None:
@@ -96,12 +111,18 @@ def test_a_stream_that_ends_before_its_job_breaks_the_protocol(state: WatchState
 def test_who_shows_what_goes_on_hears_why_a_watch_waits(clock: Clock) -> None:
     heard: list[tuple[float, str]] = []
     state = WatchState(
-        "demo.1", b"", False, 10.0, on_wait=lambda seconds, why: heard.append((seconds, str(why))), now=clock
+        "demo.1",
+        b"",
+        False,
+        10.0,
+        on_wait=lambda seconds, why: heard.append((seconds, str(why))),
+        now=clock,
+        uniform=longest,
     )
     state.failed(unavailable(1.5))
     clock.now += 11.0
     state.failed(unavailable())
-    assert [(1.5, "gone")] == heard
+    assert [(1.6, "gone")] == heard
 
 
 def test_the_client_says_why_a_watch_waits() -> None:
