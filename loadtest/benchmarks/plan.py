@@ -1,19 +1,25 @@
-"""The planner's error on points that others measured: of the prior as it is, and of fits on points unseen by them."""
+"""The planner's error on points that others measured: of the prior as it is, and of fits on points unseen by them.
+
+Figures with a bar are held to it: the status is 1 where one is missed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from cluster.plural import counted
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
 from loadtest.plan.engine.points import read_points, score
+from loadtest.plan.measured.bars import SUBMISSIONS, PlannerBar, bars_of, beyond, ratio_of
 from loadtest.plan.measured.held_out import (
     ALONE,
     HeldOut,
@@ -42,6 +48,15 @@ def table_of(title: str, results: list[HeldOut], inside: str = "fitted points", 
         kind = "dense" if each.dense else "MoE"
         errors = f"{each.in_sample:.1%}", f"{each.held_out:.1%}", f"{each.bias:+.1%}"
         table.add_row(Text(each.name), kind, str(each.points), *errors)
+    return table
+
+
+def table_of_bars(bars: Iterable[PlannerBar]) -> Table:
+    """Return a table that says which bars are held."""
+    table = Table(title="Bars", title_justify="left")
+    add_columns(table, "figure", "value", "bar", "", words=("figure", "bar", ""))
+    for each in bars:
+        table.add_row(Text(each.name), each.words(each.value), each.bounds, "held" if each.held else "[red]missed[/]")
     return table
 
 
@@ -103,15 +118,32 @@ def main() -> int:
             f"others {each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
             highlight=False,
         )
+    bars = [*bars_of(scores, clean, said), *(ratio_of(each) for each in SUBMISSIONS)]
+    print_table(table_of_bars(bars), console)
+    for group in beyond(scores):
+        data = group.as_json()
+        console.print(
+            f"beyond the bars for groups: {group.config.model} {group.config.system} {group.config.precision} "
+            f"{group.config.split}, {counted(group.points, 'point')}, TPOT {data['tpot_bias']:+.0%}, TTFT "
+            f"{data['ttft_bias']:+.0%}",
+            highlight=False,
+        )
     if options.json is not None:
         held = {name: as_json(results) for name, results in (*parts.items(), ("three_points", three))}
         options.json.write_text(
             json.dumps(
-                {**scores.as_json(), "clean": figures, "verdicts": [each.as_json() for each in said], **held}, indent=1
+                {
+                    **scores.as_json(),
+                    "clean": figures,
+                    "verdicts": [each.as_json() for each in said],
+                    "bars": [each.as_json() for each in bars],
+                    **held,
+                },
+                indent=1,
             )
             + "\n"
         )
-    return 0
+    return 0 if all(each.held for each in bars) else 1
 
 
 if __name__ == "__main__":

@@ -167,6 +167,11 @@ def notes(plan: Plan) -> list[str]:
         )
     made += [_less_words(each, plan.promise) for each in plan.planned if each.with_one_less is not None]
     made += fallbacks(each.engine for each in plan.planned)
+    if any(each.engine.layout.data > 1 for each in plan.planned):
+        made.append(
+            "Groups of data parallelism step together, and a step ends with the slowest. Their waits for each other's "
+            "prompts are in the size on paper; in the simulation each group runs alone. Measure such an engine."
+        )
     made += [f"Measured: {text}." for text in plan.measured]
     if plan.next_points:
         made.append(f"{plan.next_points}.")

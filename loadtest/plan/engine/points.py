@@ -83,7 +83,9 @@ class Point:
     def odd(self) -> bool:
         """Whether it contradicts other points by a factor. Such points are scored and not fitted.
 
-        - vLLM 0.12 on small models in fp8, on Qwen3-235B, and single points;
+        - vLLM 0.12 on small models in fp8, on Qwen3-235B, and single points. By Little's law Llama-3.1-8B on two H200
+          would compute its prompts at 72 % of the peak beside its decodes, where no other dense engine exceeds 44 %;
+          and Qwen3-32B in fp8 would read weights and a cache of 16 bits in less than the memory's bandwidth allows;
         - MiniMax on B200 with vLLM 0.17, whose recipe switched two kinds of fast kernels for experts off;
         - 512 clients of gpt-oss on H100: their engine had a batch limit that the file does not tell.
         """

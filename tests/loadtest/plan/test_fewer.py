@@ -75,6 +75,9 @@ def test_a_plan_tells_how_near_it_is_to_one_replica_less() -> None:
     assert any(
         "a confidence of 60 %, where 90 % were asked for" in text for text in notes(replace(told, planned=[many]))
     )
+    assert not any("ends with the slowest" in text for text in notes(told))
+    groups = replace(best, candidate=replace(best.candidate, engine=replace(best.engine, layout=Layout(data=8))))
+    assert any("ends with the slowest" in text for text in notes(replace(told, planned=[groups])))
 
 
 @pytest.mark.slow
