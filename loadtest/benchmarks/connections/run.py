@@ -40,7 +40,7 @@ QUIET = "quiet"
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StormPhase:
     """A quiet time, or a storm."""
 
     api: Api | None = None
@@ -56,7 +56,7 @@ class Phase:
         return f"{self.api}, other router" if self.aside else self.api
 
 
-PHASES = (Phase(), *(Phase(api, aside) for api in APIS for aside in (True, False)))
+PHASES = (StormPhase(), *(StormPhase(api, aside) for api in APIS for aside in (True, False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ class ConnectionRun:
             taken = rows[phase.name]
             found["storms"][phase.name] = self._storm_row(phase, taken, rows[QUIET])
             if not phase.aside:
-                beside = rows[Phase(phase.api, aside=True).name]
+                beside = rows[StormPhase(phase.api, aside=True).name]
                 found["storms"][phase.name]["itl_p99_of_other_router"] = _ratios(taken, beside)
         return {"cpu_share": self._opening | {name: _mean_shares(taken) for name, taken in rows.items()}, **found}
 
     def _storm_row(
-        self, phase: Phase, taken: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]
+        self, phase: StormPhase, taken: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
         whose = "other router" if phase.aside else "router"
         done, seconds = sum(row["handshakes"] for row in taken), sum(row["seconds"] for row in taken)
@@ -251,7 +251,7 @@ class ConnectionRun:
             "itl_p99_of_quiet": _ratios(taken, quiet),
         }
 
-    async def _phase(self, phase: Phase) -> dict[str, Any]:
+    async def _phase(self, phase: StormPhase) -> dict[str, Any]:
         seconds = self._plan.seconds
         await self._watch.tell("take")
         await self._router.ask("figures")

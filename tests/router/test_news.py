@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from router.generation.news import News
+from router.news import News
 
 
 async def test_who_waits_hears_of_news() -> None:
