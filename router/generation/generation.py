@@ -21,9 +21,9 @@ from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.metering import Totals
-from router.news import News
 from router.generation.unread import delta_event
 from router.generation.wait import EarlierRefusals
+from router.news import News
 from router.validation.values import Prompt
 
 QUEUED_PERIOD_S = 1.0
