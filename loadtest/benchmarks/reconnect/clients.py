@@ -58,7 +58,7 @@ def sections(streams: int) -> dict[str, Any]:
     }
 
 
-class Crowd:
+class HerdProcesses:
     """All streams of the herd, in processes of their own."""
 
     def __init__(self, parts: Sequence[HerdProcess], streams: int) -> None:
@@ -68,7 +68,7 @@ class Crowd:
         """How streams have ended, as far as `wait` has seen."""
 
     @classmethod
-    async def start(cls, targets: Sequence[str], plan: HerdPlan, tokens: int) -> Crowd:
+    async def start(cls, targets: Sequence[str], plan: HerdPlan, tokens: int) -> HerdProcesses:
         """Start to open all streams."""
         shares = [plan.streams // plan.processes + (n < plan.streams % plan.processes) for n in range(plan.processes)]
         parts = [await HerdProcess.start(targets, share, tokens, plan.nice) for share in shares]
@@ -108,7 +108,7 @@ async def run(folder: Path, redis_url: str, plan: HerdPlan, progress: Callable[[
         nodes.append(await Node.start(folder, redis_url, settings, role, count))
         return nodes[-1]
 
-    herd: Crowd | None = None
+    herd: HerdProcesses | None = None
     neighbour: NeighbourProcess | None = None
     try:
         await started(POOL)
@@ -119,7 +119,7 @@ async def run(folder: Path, redis_url: str, plan: HerdPlan, progress: Callable[[
         targets = [f"127.0.0.1:{(await node.ask('figures'))['port']}" for node in (doomed, left)]
         neighbour = await NeighbourProcess.start(targets[1])
         # Long enough for opening at 200 a second, the phases, and some more.
-        herd = await Crowd.start(targets, plan, tokens=int((streams / 200 + 5 * QUIET_S) / STEP_S))
+        herd = await HerdProcesses.start(targets, plan, tokens=int((streams / 200 + 5 * QUIET_S) / STEP_S))
         await herd.begun(progress)
         return await _measure(herd, neighbour, nodes, plan.quiet_s)
     finally:
@@ -137,7 +137,7 @@ async def _linked(routers: Sequence[Node], replicas: int) -> None:
             await asyncio.sleep(_LOOK_S)
 
 
-async def _spent(left: Node, replicas: Sequence[Node], herd: Crowd) -> dict[str, float]:
+async def _spent(left: Node, replicas: Sequence[Node], herd: HerdProcesses) -> dict[str, float]:
     """Return the CPU seconds of those who take part, and of the whole machine."""
     machine = psutil.cpu_times()
     return {
@@ -148,7 +148,9 @@ async def _spent(left: Node, replicas: Sequence[Node], herd: Crowd) -> dict[str,
     }
 
 
-async def _measure(herd: Crowd, neighbour: NeighbourProcess, nodes: Sequence[Node], quiet_s: float) -> dict[str, Any]:
+async def _measure(
+    herd: HerdProcesses, neighbour: NeighbourProcess, nodes: Sequence[Node], quiet_s: float
+) -> dict[str, Any]:
     *replicas, doomed, left = nodes
     await neighbour.take()
     await asyncio.sleep(quiet_s)
