@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,11 +19,12 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.plan.engine.points import read_points, score
+from loadtest.plan.engine.points import Scores, read_points, score
 from loadtest.plan.measured.bars import SUBMISSIONS, PlannerBar, bars_of, beyond, ratio_of
 from loadtest.plan.measured.held_out import (
     ALONE,
     HeldOut,
+    Verdicts,
     as_json,
     hold_out_gpus,
     hold_out_models,
@@ -37,6 +39,14 @@ from loadtest.plan.verbs.check_points import show_scores
 POINTS = ("vllm_silicon_h100.csv", "vllm_silicon_more.csv")
 SLOS = ((2.0, 0.1), (1.0, 0.05), (0.5, 0.03))
 """Pairs of bounds, TTFT and TPOT in seconds, that verdicts are counted for."""
+_TITLES = {
+    "leave_one_shape_out": "One pair of lengths left out, held to the prior, mean TPOT error",
+    "leave_one_shape_out_points_alone": "One pair of lengths left out, points alone, mean TPOT error",
+    "hold_out_model": "One model left out of the prior, mean TPOT error",
+    "hold_out_gpu": "One accelerator left out of the prior, mean TPOT error",
+    "hold_out_model_ttft": "One model left out of the constants of TTFT, mean TTFT error",
+    "hold_out_gpu_ttft": "One accelerator left out of the constants of TTFT, mean TTFT error",
+}
 
 
 def table_of(title: str, results: list[HeldOut], inside: str = "fitted points", outside: str = "left out") -> Table:
@@ -58,6 +68,28 @@ def table_of_bars(bars: Iterable[PlannerBar]) -> Table:
     for each in bars:
         table.add_row(Text(each.name), each.words(each.value), each.bounds, "held" if each.held else "[red]missed[/]")
     return table
+
+
+def _tell_verdicts(said: Sequence[Verdicts], console: Console) -> None:
+    for each in said:
+        console.print(
+            f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points + each.odd} points, 90 % sure: "
+            f"{each.wrong_yes + each.odd_yes} wrong yes ({each.wrong_part:.2%}); without {each.odd} that contradict "
+            f"others {each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
+            highlight=False,
+        )
+
+
+def _tell_groups(scores: Scores, console: Console) -> None:
+    """Name the groups beyond the bars, which hold on the points of the fit only."""
+    for group in beyond(scores):
+        data = group.as_json()
+        console.print(
+            f"beyond the bars for groups: {group.config.model} {group.config.system} {group.config.precision} "
+            f"{group.config.split}, {counted(group.points, 'point')}, TPOT {data['tpot_bias']:+.0%}, TTFT "
+            f"{data['ttft_bias']:+.0%}",
+            highlight=False,
+        )
 
 
 def main() -> int:
@@ -95,39 +127,18 @@ def main() -> int:
         "hold_out_model_ttft": models_first,
         "hold_out_gpu_ttft": gpus_first,
     }
-    titles = {
-        "leave_one_shape_out": "One pair of lengths left out, held to the prior, mean TPOT error",
-        "leave_one_shape_out_points_alone": "One pair of lengths left out, points alone, mean TPOT error",
-        "hold_out_model": "One model left out of the prior, mean TPOT error",
-        "hold_out_gpu": "One accelerator left out of the prior, mean TPOT error",
-        "hold_out_model_ttft": "One model left out of the constants of TTFT, mean TTFT error",
-        "hold_out_gpu_ttft": "One accelerator left out of the constants of TTFT, mean TTFT error",
-    }
     for name, results in parts.items():
         if results:
-            print_table(table_of(titles[name], results), console)
+            print_table(table_of(_TITLES[name], results), console)
     three = three_points(points) if parts["hold_out_model"] else []
     if three:
         title = "A model left out of the prior, then three points of each engine, mean TPOT error on other lengths"
         print_table(table_of(title, three, "before", "after"), console)
     said = [verdicts(points, ttft_s, tpot_s) for ttft_s, tpot_s in SLOS]
-    for each in said:
-        console.print(
-            f"SLO {each.ttft_s:g} s and {1e3 * each.tpot_s:g} ms on {each.points + each.odd} points, 90 % sure: "
-            f"{each.wrong_yes + each.odd_yes} wrong yes ({each.wrong_part:.2%}); without {each.odd} that contradict "
-            f"others {each.wrong_yes} wrong yes, {each.wrong_no} wrong no",
-            highlight=False,
-        )
+    _tell_verdicts(said, console)
     bars = [*bars_of(scores, clean, said), *(ratio_of(each) for each in SUBMISSIONS)]
     print_table(table_of_bars(bars), console)
-    for group in beyond(scores):
-        data = group.as_json()
-        console.print(
-            f"beyond the bars for groups: {group.config.model} {group.config.system} {group.config.precision} "
-            f"{group.config.split}, {counted(group.points, 'point')}, TPOT {data['tpot_bias']:+.0%}, TTFT "
-            f"{data['ttft_bias']:+.0%}",
-            highlight=False,
-        )
+    _tell_groups(scores, console)
     if options.json is not None:
         held = {name: as_json(results) for name, results in (*parts.items(), ("three_points", three))}
         options.json.write_text(
