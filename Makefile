@@ -147,8 +147,8 @@ chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head und
 soak: setup ## mixed load with random faults for MINUTES=n (20): no losses, flat memory, no remains (JSON=file)
 	$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
 
-bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock over gRPC and HTTP (JSON=file)
-	$(BIN)/python -m loadtest.benchmarks.tokens $(if $(JSON),--json $(JSON))
+bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock over gRPC and HTTP (JSON=file, RIVALS=1: and front ends of others)
+	$(BIN)/python -m loadtest.benchmarks.tokens $(if $(JSON),--json $(JSON)) $(if $(RIVALS),--rivals)
 
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file, REDIS=server)
 	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON)) $(if $(REDIS),--redis $(REDIS))

@@ -20,22 +20,38 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from cluster.errors import BootstrapError
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.benchmarks.ending import end
-from loadtest.benchmarks.tokens import load
+from loadtest.benchmarks.ending import FAILED, end
+from loadtest.benchmarks.tokens import load, rivals
 from loadtest.benchmarks.tokens.cpu import cpu_seconds, descendants
-from loadtest.benchmarks.tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, interval, pooled
-from loadtest.benchmarks.tokens.paths import InProcessPath, ServingPath, in_process, penstock, vllm_http
+from loadtest.benchmarks.tokens.figures import (
+    LETTERS,
+    MODES,
+    RIVALS,
+    Phase,
+    Rounds,
+    comparisons,
+    fields_of,
+    interval,
+    pooled,
+)
+from loadtest.benchmarks.tokens.paths import InProcessPath, Opener, ServingPath, in_process, penstock, vllm_http
 
-LABELS = {
-    "inprocess": "(a) in process",
-    "vllm_http": "(b) vLLM HTTP",
-    "penstock": "(c) Penstock gRPC",
-    "penstock_http": "(d) Penstock HTTP",
-    "penstock_parsed": "(e) the same with tools and reasoning",
+NAMES = {
+    "inprocess": "in process",
+    "vllm_http": "vLLM HTTP",
+    "penstock": "Penstock gRPC",
+    "penstock_http": "Penstock HTTP",
+    "penstock_parsed": "the same with tools and reasoning",
+    "vllm_rust": "vLLM's Rust front end, HTTP",
+    "vllm_rust_grpc": "vLLM's Rust front end, gRPC",
+    "smg_zmq": "SMG over ZeroMQ, HTTP",
+    "smg_servicer": "SMG and its Rust servicer, HTTP",
 }
-SERVERS = {
+LABELS = {name: f"({LETTERS[name]}) {text}" for name, text in NAMES.items()}
+SERVERS: Mapping[tuple[str, ...], Opener] = {
     ("inprocess",): in_process,
     ("vllm_http",): vllm_http,
     ("penstock", "penstock_http", "penstock_parsed"): penstock,
@@ -59,8 +75,17 @@ def main() -> int:
     parser.add_argument("--waves", type=int, default=1, help="of all streams in a saturated turn (default %(default)s)")
     parser.add_argument("--paced-s", type=float, default=8.0, help="seconds of a paced turn (default %(default)s)")
     parser.add_argument("--requests", type=int, default=5, help="of a single stream's turn (default %(default)s)")
-    parser.add_argument("--only", choices=PATHS, help="run one path, for profiling")
+    parser.add_argument("--rivals", action="store_true", help="take other projects' front ends into the turns")
+    parser.add_argument(
+        "--rivals-folder",
+        type=Path,
+        default=Path("out/rivals"),
+        metavar="FOLDER",
+        help="where their programs are kept; what is missing is fetched with pip (default %(default)s)",
+    )
+    parser.add_argument("--only", choices=LETTERS, help="run one path, for profiling")
     options = parser.parse_args()
+    options.rivals_folder = options.rivals_folder.resolve()
     import uvloop
 
     return int(uvloop.run(_bench(options, screen())))
@@ -68,15 +93,26 @@ def main() -> int:
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
     async with AsyncExitStack() as stack:
+        servers = dict(SERVERS)
+        if options.rivals or options.only in RIVALS:
+            servers.update(await rivals.openers(options.rivals_folder, console))
         paths: dict[str, Opened] = {}
-        for names, open_server in SERVERS.items():
+        for names, open_server in servers.items():
             if options.only and options.only not in names:
                 continue
             began, label = time.monotonic(), " and ".join(LABELS[name] for name in names)
-            with console.status(f"{label}: starting"):
-                opened = await stack.enter_async_context(open_server(console))
+            try:
+                with console.status(f"{label}: starting"):
+                    opened = await stack.enter_async_context(open_server(console))
+            except (BootstrapError, TimeoutError) as error:
+                if names[0] not in RIVALS:
+                    raise
+                console.print(f"{label}: left out, because it does not answer: {error}", highlight=False)
+                continue
             paths.update(zip(names, opened if isinstance(opened, tuple) else (opened,), strict=True))
             console.print(f"{label}: up after {time.monotonic() - began:.0f} s", highlight=False)
+        if options.only and options.only not in paths:
+            return FAILED
         if options.only:
             paths = {options.only: paths[options.only]}
         phases = await _measure(paths, options, console)
@@ -210,7 +246,7 @@ def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Con
     )
     for column in ("", "median", "95 %", "bar", "", "rounds"):
         table.add_column(column, justify="left" if not column else "right")
-    for each in COMPARISONS:
+    for each in comparisons(fields["modes"][MODES[0]]):
         values = each.values(phases[each.mode])
         median = statistics.median(values)
         verdict = "" if not each.bar else "held" if each.held(median) else "[red]missed[/red]"

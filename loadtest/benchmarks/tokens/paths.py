@@ -130,34 +130,31 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
             [
                 *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model),
                 *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)),
-                *("--dtype", DTYPE, "--max-model-len", str(CONTEXT), "--max-num-seqs", str(MAX_SEQS)),
-                *("--max-num-batched-tokens", str(CONTEXT * 4), "--no-enable-chunked-prefill"),
-                *("--kv-cache-memory-bytes", str(KV_MB << 20), "--block-size", "32", "--enforce-eager"),
-                *("--distributed-executor-backend", "mp", "--uvicorn-log-level", "warning"),
-                "--disable-uvicorn-access-log",
+                *engine_flags(),
+                *("--uvicorn-log-level", "warning", "--disable-uvicorn-access-log"),
             ],
             Path(folder) / "http.log",
             # A connection may be idle for a whole phase. uvicorn would close it after 5 s, under the next request.
             {**engine_environment(), "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600"},
         )
-        async with _http_session(port) as session:
+        async with http_session(port) as session:
             try:
                 await _wait_http(session, server)
 
-                send = _http_send(session)
+                send = http_send(session)
                 yield ServingPath(send, lambda: [p for p in descendants([server.pid]) if not is_engine(p)], list)
             finally:
                 await server.stop(30.0)
 
 
-def _http_send(session: aiohttp.ClientSession) -> Send:
+def http_send(session: aiohttp.ClientSession) -> Send:
     async def send(text: str, tokens: int, stream: StreamTimes) -> None:
         body = {
             "model": MODEL, "prompt": text, "max_tokens": tokens, "temperature": TEMPERATURE,
             "ignore_eos": True, "stream": True, "return_token_ids": True,
         }  # fmt: skip
         async with session.post("/v1/completions", json=body) as reply:
-            await _check(reply)
+            await check(reply)
             async for line in reply.content:
                 if line.startswith(b"data: {"):
                     choices = json.loads(line[6:])["choices"]
@@ -179,7 +176,7 @@ def _parsed_send(session: aiohttp.ClientSession) -> Send:
             "chat_template_kwargs": {"thinking": True}, "stream_options": {"include_usage": True},
         }  # fmt: skip
         async with session.post("/v1/chat/completions", json=body) as reply:
-            await _check(reply)
+            await check(reply)
             async for line in reply.content:
                 if line.startswith(b"data: {"):
                     chunk = json.loads(line[6:])
@@ -192,12 +189,14 @@ def _parsed_send(session: aiohttp.ClientSession) -> Send:
     return send
 
 
-async def _check(reply: aiohttp.ClientResponse) -> None:
+async def check(reply: aiohttp.ClientResponse) -> None:
+    """Raise with what the server says if it refuses."""
     if not reply.ok:
         raise RuntimeError(f"{reply.url}: {reply.status}: {await reply.text()}")
 
 
-def _http_session(port: int) -> aiohttp.ClientSession:
+def http_session(port: int) -> aiohttp.ClientSession:
+    """Return a session with a server of this machine that opens as many connections as are asked for."""
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
     return aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout)
 
@@ -253,10 +252,10 @@ async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, Serving
                     if event.HasField("delta") and (count := len(event.delta.token_ids)):
                         stream.got(count)
 
-            async with _http_session(cluster.routers[0].http_port) as session:
+            async with http_session(cluster.routers[0].http_port) as session:
                 try:
                     over_grpc = ServingPath(send, lambda: _penstock_processes(cluster), lambda: _ray_processes(cluster))
-                    over_http = replace(over_grpc, send=_http_send(session))
+                    over_http = replace(over_grpc, send=http_send(session))
                     yield over_grpc, over_http, replace(over_grpc, send=_parsed_send(session))
                 finally:
                     await channel.close(None)
@@ -281,6 +280,16 @@ def _ray_processes(cluster: LocalCluster) -> list[psutil.Process]:
 
 def _all_ray(cluster: LocalCluster) -> list[psutil.Process]:
     return descendants([cluster.ray_host.pid]) if cluster.ray_host is not None else []
+
+
+def engine_flags() -> list[str]:
+    """Return the engine's settings as flags of vLLM's command line."""
+    return [
+        *("--dtype", DTYPE, "--max-model-len", str(CONTEXT), "--max-num-seqs", str(MAX_SEQS)),
+        *("--max-num-batched-tokens", str(CONTEXT * 4), "--no-enable-chunked-prefill"),
+        *("--kv-cache-memory-bytes", str(KV_MB << 20), "--block-size", "32", "--enforce-eager"),
+        *("--distributed-executor-backend", "mp"),
+    ]
 
 
 def engine_environment() -> dict[str, str]:

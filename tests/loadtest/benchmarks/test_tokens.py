@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from loadtest.benchmarks.tokens.__main__ import order
-from loadtest.benchmarks.tokens.figures import COMPARISONS, MODES, PATHS, Phase, fields_of, interval, pooled
+from loadtest.benchmarks.tokens.figures import (
+    COMPARISONS,
+    LETTERS,
+    MODES,
+    PATHS,
+    RIVALS,
+    Phase,
+    fields_of,
+    interval,
+    pooled,
+)
 from loadtest.benchmarks.tokens.load import LoadResult, StreamTimes
 
 
@@ -45,6 +55,25 @@ def test_the_ratios_are_medians_of_rounds_so_a_round_of_a_slow_machine_does_not_
 def test_one_path_alone_has_no_ratios() -> None:
     fields = fields_of({mode: [{"penstock": phase(2, 1.0, 1.0)}] for mode in MODES})
     assert ["modes"] == list(fields)
+
+
+def test_a_rival_is_compared_with_vllms_server_and_penstock_with_it_over_the_same_protocol() -> None:
+    cost = dict(zip((*PATHS, *RIVALS), (1.0, 4.0, 2.0, 3.0, 3.0, 1.0, 0.5, 1.5, 2.0), strict=True))
+    round_ = {name: phase(100, 1.0, 0.01 * each) for name, each in cost.items()}
+    ratios = fields_of({mode: [round_] for mode in MODES})["ratios"]
+
+    assert pytest.approx(0.25) == ratios["saturated_cpu_f_over_b"]
+    assert pytest.approx(3.0) == ratios["saturated_cpu_d_over_f"]
+    assert pytest.approx(4.0) == ratios["paced_cpu_c_over_g"]
+    assert pytest.approx(2.0) == ratios["paced_cpu_d_over_h"]
+    assert "saturated_cpu_d_over_g" not in ratios
+
+
+def test_a_rival_that_can_not_be_had_is_compared_with_nothing() -> None:
+    there = {name: phase(100, 1.0, 0.01) for name in LETTERS if name not in {"smg_zmq", "smg_servicer"}}
+    ratios = fields_of({mode: [there] for mode in MODES})["ratios"]
+    assert "paced_cpu_f_over_b" in ratios
+    assert [] == [name for name in ratios if "_h_" in name or name.endswith(("_h", "_i"))]
 
 
 def test_every_bar_is_kept_at_its_value_and_missed_beyond_it() -> None:
