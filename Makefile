@@ -150,7 +150,7 @@ soak: setup ## mixed load with random faults for MINUTES=n (20): no losses, flat
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock over gRPC and HTTP (JSON=file, RIVALS=1: and front ends of others)
 	$(BIN)/python -m loadtest.benchmarks.tokens $(if $(JSON),--json $(JSON)) $(if $(RIVALS),--rivals)
 
-bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file, REDIS=server)
+bench-queue: setup ## CPU of Redis per submit, fill and release, held to a bar; requests/s of two router processes (JSON=file, REDIS=server)
 	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON)) $(if $(REDIS),--redis $(REDIS))
 
 bench-cells: setup ## a pool of cells on a virtual clock, and its cost on a Redis Cluster (SIZE="--cells 64 --replicas 10000 ...", JSON=file)

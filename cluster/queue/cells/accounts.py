@@ -1,4 +1,4 @@
-"""A replica's account of its time, divided among the cells that it was in."""
+"""Where a replica is, and its account of its time, divided among the cells that it was in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from cluster.queue.heartbeats import ReplicaTimes
 _KINDS = ("total", "starting", "idle", "draining", "ended", "running", "standby")
 
 
+@dataclass(slots=True, eq=False)
+class Finishing:
+    """Work of a cell that a replica has left and that it still runs."""
+
+    cell: int
+    running: frozenset[tuple[str, str]]
+    """(request id, attempt) of all of it when the replica left."""
+    answered_at: float
+    """When that cell answered last, by the monotonic clock."""
+
+
 @dataclass(slots=True)
 class ReplicaPlace:
     """Cell of a replica, and what each cell was told of its time. A cell hears of the time in that cell only, as totals
@@ -17,6 +28,8 @@ class ReplicaPlace:
 
     cell: int | None = None
     """None until it joins one."""
+    finishes: Finishing | None = None
+    """None where all that it runs is of its cell."""
     _before: dict[int, ReplicaTimes] = field(default_factory=dict)
     """What of the account is not a cell's, as far as it is not 0."""
     _told: dict[int, ReplicaTimes] = field(default_factory=dict)

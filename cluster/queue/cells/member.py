@@ -1,8 +1,9 @@
-"""A replica in a pool of several cells: it is in one at a time, and moves to where it is needed.
+"""A replica in a pool of several cells: it takes work in one at a time, and moves to where it is needed.
 
-To move, it first takes no new work in its cell: a heartbeat with room for no sequence. Once the cell has no slot of it
-on record and it runs nothing, no grant of that cell can come any more. Then it joins the other one, and leaves its own.
-So its windows hold, whatever is lost on the way.
+To move, it first takes no new work in its cell: a heartbeat with room for no sequence. Once all slots that the cell has
+on record for it run, no grant of that cell can come any more. Then it joins the other one, which counts what it still
+runs against its room, and leaves its own when the last slot there is free. So its windows hold, whatever is lost on the
+way, and what it has free serves the other cell from the beginning.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.accounts import ReplicaPlace
+from cluster.queue.cells.accounts import Finishing, ReplicaPlace
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.layout import SETTLE_S, Layout
 from cluster.queue.cells.moving import CellLoad, first_cell, leads, load_of, next_cell, with_member
 from cluster.queue.cells.names import cell_name
-from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply, ReplicaTimes
+from cluster.queue.heartbeats import PoolView, ReplicaBeat, ReplicaBeatReply, ReplicaRecord, ReplicaTimes
 from penstock.models import ReplicaState
 
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class CellMember:
         self._looking: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         """The end of its membership in a cell that does not answer."""
+        self._finishing: asyncio.Task[None] | None = None
+        """Report to the cell that it finishes the work of."""
         self._answered_at = time.monotonic()
         self._newest: ReplicaBeat | None = None
 
@@ -71,6 +74,9 @@ class CellMember:
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         place = self._place
+        if place.finishes is not None and (self._finishing is None or self._finishing.done()):
+            # Beside the heartbeat, which must not wait for it.
+            self._finishing = asyncio.create_task(self._finish(beat, place.finishes), name="cell-finish")
         if self._layout.span == 1 and not place.cell:
             if place.cell is None:
                 place.enter(0)
@@ -80,7 +86,7 @@ class CellMember:
             await self._read_number()
             place.enter(first_cell(beat.replica_id, await self._loads()))
         self._newest = beat
-        if not self._may_move(beat):
+        if not self._may_move(beat) or place.finishes is not None:
             self._target = None
             return await self._beat(beat)
         target = self._target
@@ -110,10 +116,13 @@ class CellMember:
         place.told(cell, times)
 
     async def retire_replica(self, replica_id: str) -> None:
+        if (finishes := self._place.finishes) is not None:
+            self._place.finishes = None
+            await self._leave(self._open(cell_name(self.pool, finishes.cell)), replica_id, finishes.cell)
         await self._own().retire_replica(replica_id)
 
     async def close(self) -> None:
-        tasks = [task for task in (self._looking, self._leaving) if task is not None]
+        tasks = [task for task in (self._looking, self._leaving, self._finishing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,19 +132,18 @@ class CellMember:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     async def _may_leave(self, beat: ReplicaBeat) -> bool:
-        """Return whether nothing of its cell runs here or can come any more."""
-        if beat.running:
-            return False
+        """Return whether no grant of its cell can come any more."""
         if self._is_away():
             # Its lease there has ended, or will. What the cell grants later does not fit, and the replica refuses it.
-            return True
+            return not beat.running
         try:
             await self._beat(_without_room(beat))
             view = await self._own().observe()
         except QueueUnavailableError:
-            return self._is_away()
-        own = next((each for each in view.replicas if each.replica_id == beat.replica_id), None)
-        return own is None or (own.sequences == 0 and own.windows.sequences == 0)
+            return self._is_away() and not beat.running
+        own = _own_record(view, beat.replica_id)
+        # More slots than it runs are grants on their way.
+        return own is None or (own.sequences <= len(beat.running) and own.windows.sequences == 0)
 
     def _may_move(self, beat: ReplicaBeat) -> bool:
         """Return whether it has reason to move. One that sleeps or drains takes nothing anywhere; but a standby whose
@@ -157,12 +165,16 @@ class CellMember:
             self._answered_at = before
             raise
         finally:
-            leaving = asyncio.create_task(self._leave(former, beat.replica_id, number), name="cell-leave")
-            if away:
-                # It may take as long as a lease to say nothing, and the new one wants the next heartbeat.
-                self._leaving = leaving
+            if beat.running and number is not None:
+                await former.close()
+                self._place.finishes = Finishing(number, frozenset(beat.running), before)
             else:
-                await leaving
+                leaving = asyncio.create_task(self._leave(former, beat.replica_id, number), name="cell-leave")
+                if away:
+                    # It may take as long as a lease to say nothing, and the new one wants the next heartbeat.
+                    self._leaving = leaving
+                else:
+                    await leaving
         _LOG.info("replica.cell", extra={"replica": beat.replica_id, "from": number, "to": target})
         return reply
 
@@ -174,6 +186,28 @@ class CellMember:
             _LOG.warning("replica.cell_left_to_expire", extra={"replica": replica_id, "cell": number})
         finally:
             await former.close()
+
+    async def _finish(self, beat: ReplicaBeat, finishes: Finishing) -> None:
+        """Tell the cell of before what still runs of its work, and leave it once that has ended. Its account of time
+        goes on in the new one.
+        """
+        former = self._open(cell_name(self.pool, finishes.cell))
+        try:
+            await former.heartbeat_replica(_without_room(_part_of(beat, finishes.running)))
+            own = _own_record(await former.observe(), beat.replica_id)
+            finishes.answered_at = time.monotonic()
+            if own is not None and own.sequences:
+                return
+            await former.retire_replica(beat.replica_id)
+        except QueueUnavailableError:
+            if time.monotonic() - finishes.answered_at <= self._lease_s:
+                return
+            # Its lease there has ended, or will.
+            _LOG.warning("replica.cell_left_to_expire", extra={"replica": beat.replica_id, "cell": finishes.cell})
+        finally:
+            await former.close()
+        if self._place.finishes is finishes:
+            self._place.finishes = None
 
     def _look_sometimes(self) -> None:
         if self._looking is not None and not self._looking.done():
@@ -267,6 +301,18 @@ class ReplicaCells:
     def open(self) -> CellMember:
         """Open the replica's queue, for one event loop."""
         return CellMember(*self._parts, lease_s=self._lease_s)
+
+
+def _own_record(view: PoolView, replica_id: str) -> ReplicaRecord | None:
+    return next((each for each in view.replicas if each.replica_id == replica_id), None)
+
+
+def _part_of(beat: ReplicaBeat, running: frozenset[tuple[str, str]]) -> ReplicaBeat:
+    """Return a heartbeat with some of what runs only, and without the account of its time."""
+    produced = dict(zip(beat.running, beat.produced, strict=False))
+    own = tuple(pair for pair in beat.running if pair in running)
+    numbers = tuple(produced.get(pair, 0) for pair in own) if produced else ()
+    return replace(beat, running=own, produced=numbers, times=None, told=None)
 
 
 def _without_room(beat: ReplicaBeat) -> ReplicaBeat:

@@ -13,10 +13,9 @@ MARGIN = 1.25
 """How many times the pressure of its cell another one's must be, after the move, for a replica to go there. A move that
 would be undone at once is none."""
 BUSY_MARGIN = 2.0
-"""The same for a replica of a cell that has a line itself, or would have one: while it finishes what it runs, its free
-slots serve nobody."""
+"""The same for a replica of a cell that has a line itself, or would have one: both cells' requests wait."""
 MEMBERS_A_LEAVER = 16
-"""Replicas of a cell for which one more may be about to leave it while it runs something."""
+"""Replicas of a cell for which one more may be leaving it while it runs something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,8 @@ class CellLoad:
     """Replicas that take work, those that hold the fewest slots first."""
     former: bool = False
     """Whether it takes no new requests: the pool has fewer cells now."""
-    leaving: int = 0
-    """Replicas that take no new work because they are about to go to another cell."""
+    leaving: tuple[str, ...] = ()
+    """Replicas that take no new work there because they are about to go to another cell, or are in one already."""
 
 
 def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
@@ -48,7 +47,7 @@ def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
         sum(each.windows.sequences for each in ready),
         tuple(each.replica_id for each in ready),
         former,
-        len(up) - len(ready),
+        tuple(each.replica_id for each in up if not each.windows.sequences),
     )
 
 
@@ -70,7 +69,8 @@ def with_member(here: CellLoad, replica_id: str, size: int) -> CellLoad:
     """Return the load of a replica's cell with its own room, which it does not offer while it is about to go."""
     if replica_id in here.members:
         return here
-    return replace(here, room=here.room + size, members=(replica_id, *here.members), leaving=max(0, here.leaving - 1))
+    leaving = tuple(name for name in here.leaving if name != replica_id)
+    return replace(here, room=here.room + size, members=(replica_id, *here.members), leaving=leaving)
 
 
 def leads(replica_id: str, here: CellLoad) -> bool:
@@ -139,13 +139,15 @@ def _is_needed(target: int, own: int, cells: dict[int, CellLoad], *, size: int, 
         if number != target and _gives(load)
     ]
     ahead = sum(giver < (before, own) for giver in givers)
-    coming = sum(load.leaving for load in cells.values()) + ahead
+    # Those that are in a cell already count with its room.
+    there_already = {name for load in cells.values() for name in load.members}
+    coming = sum(name not in there_already for load in cells.values() for name in load.leaving) + ahead
     return _pressure(there.work, there.room + size * (coming + 1)) > before * margin
 
 
 def _gives(load: CellLoad) -> bool:
     """Return whether a cell has a replica to give."""
-    return len(load.members) > 1 and load.leaving <= len(load.members) // MEMBERS_A_LEAVER
+    return len(load.members) > 1 and len(load.leaving) <= len(load.members) // MEMBERS_A_LEAVER
 
 
 def _bare(own: int, here: CellLoad, others: dict[int, CellLoad]) -> int | None:

@@ -51,7 +51,7 @@ SCRIPTS = (
 )
 STEPS = ("submit", "release", "refuse", "requeue", "withdraw", "cancel", "collect")
 """Scripts of which `turn` makes several calls in one."""
-SHARED = ("line", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")
+SHARED = ("line", "ahead", "orders", "fill", "preempt", "quota", "budget", "keys", "ledger", "costs", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)")

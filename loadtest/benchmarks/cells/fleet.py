@@ -25,6 +25,10 @@ class _Member:
     model: ModelReplica
     cell: int
     target: int | None = None
+    finishes: tuple[ModelReplica, int] | None = None
+    """What it is in a cell that it has left and whose work it still runs, and that cell."""
+    elsewhere: int = 0
+    """Slots that this takes, as its own cell was told last."""
     up: bool = True
     """Whether it takes work; one that is removed finishes what it runs."""
     unanswered: int = 0
@@ -41,10 +45,12 @@ class SimulatedFleet:
         self._due = defaultdict[int, list[_Member]](list)
         """Looks by moment."""
         self._leaving: list[_Member] = []
+        self._finishing: list[_Member] = []
+        """Replicas that still run what a cell gave them that they have left."""
         self._removed: list[_Member] = []
         """Replicas that finish what they run."""
-        self._draining = [0] * len(cells)
-        """Their number by cell."""
+        self._draining = [set[int]() for _ in cells]
+        """Their numbers by cell."""
         self._gone: dict[int, list[ModelReplica]] = defaultdict(list)
         """Replicas that left a cell that was away, by cell."""
         self._members: list[_Member] = []
@@ -62,7 +68,7 @@ class SimulatedFleet:
         for member in due:
             period = LOOK_HEARTBEATS + len(self._cells[member.cell].model.replicas) // REPLICAS_A_LOOK
             self._due[now_ms + period * BEAT_MS].append(member)
-            if len(self._cells) > 1 and member.up and not self._cells[member.cell].away:
+            if len(self._cells) > 1 and member.up and not member.finishes and not self._cells[member.cell].away:
                 self._decide(member, tally)
 
     def _decide(self, member: _Member, tally: CellTally) -> None:
@@ -103,26 +109,59 @@ class SimulatedFleet:
             model.waiting,
             sum(each.sequences for each in ready),
             tuple(names),
-            leaving=len(model.replicas) - len(ready) - self._draining[state.number],
+            leaving=tuple(
+                replica_name(number)
+                for number, each in model.replicas.items()
+                if not each.sequences and number not in self._draining[state.number]
+            ),
         )
 
     def beat(self, tally: CellTally) -> None:
-        """Let those that leave a cell and run nothing join the next, and those that are removed and run nothing go."""
+        """Let those that leave a cell join the next one, and those that are removed and run nothing go."""
         for state in self._cells:
             if state.away:
                 self._note_silence(state, tally)
+        for member in list(self._finishing):
+            self._finish(member)
         for member in list(self._leaving):
             if member.target is None or not member.up:
                 self._leaving.remove(member)
-            elif not member.model.held and not self._cells[member.cell].away:
+            elif not self._cells[member.cell].away and not self._cells[member.target].away:
                 self._leaving.remove(member)
-                self._cells[member.cell].model.drop_replica(member.model)
+                self._leave(member)
                 self._enter(member, member.target, tally)
         for member in list(self._removed):
             if not member.model.held and not self._cells[member.cell].away:
                 self._removed.remove(member)
-                self._draining[member.cell] -= 1
+                self._draining[member.cell].discard(member.model.number)
                 self._cells[member.cell].model.drop_replica(member.model)
+
+    def _leave(self, member: _Member) -> None:
+        """Let a replica leave its cell, or begin to where it still runs something. Its next cell counts that against
+        its room.
+        """
+        former = member.model
+        member.model = ModelReplica(former.number, self._sequences, former.held)
+        if former.held:
+            member.finishes, member.elsewhere = (former, member.cell), former.held
+            self._finishing.append(member)
+        else:
+            self._cells[member.cell].model.drop_replica(former)
+
+    def _finish(self, member: _Member) -> None:
+        """Let a replica's cell hear how much of another one's work it still runs."""
+        if member.finishes is None:
+            return
+        former, cell = member.finishes
+        if self._cells[cell].away or self._cells[member.cell].away:
+            return
+        member.model.held -= member.elsewhere - former.held
+        member.elsewhere = former.held
+        self._cells[member.cell].model.put_replica(member.model, member.model.sequences)
+        if not former.held:
+            self._finishing.remove(member)
+            member.finishes = None
+            self._cells[cell].model.drop_replica(former)
 
     def _enter(self, member: _Member, target: int, tally: CellTally) -> None:
         member.cell, member.target = target, None
@@ -136,7 +175,7 @@ class SimulatedFleet:
         """Let the replicas of a cell that is away look elsewhere once they run nothing."""
         ended = Counter(entry.on.number for entry in state.unreleased if entry.on is not None)
         for member in self._members:
-            if member.cell != state.number or not member.up:
+            if member.cell != state.number or not member.up or member.finishes:
                 continue
             member.unanswered += 1
             if member.unanswered <= LEASE_BEATS or member.model.held > ended[member.model.number]:
@@ -169,12 +208,12 @@ class SimulatedFleet:
         for member in up[replicas:]:
             member.up, member.target = False, None
             self._cells[member.cell].model.put_replica(member.model, 0)
-            self._draining[member.cell] += 1
+            self._draining[member.cell].add(member.model.number)
             self._removed.append(member)
         for member in [member for member in self._members if not member.up][: max(0, replicas - len(up))]:
             if member in self._removed:
                 self._removed.remove(member)
-                self._draining[member.cell] -= 1
+                self._draining[member.cell].discard(member.model.number)
                 self._cells[member.cell].model.put_replica(member.model, self._sequences)
             else:
                 tally.messages["looks"] += len(self._cells)

@@ -9,7 +9,7 @@ not filled again. * fill: the added cost of granting one waiting entry. A releas
 the next entry in fair order; the release above is subtracted.
 
 Entries are of all three classes and have a time limit; tenants take turns. Pools are filled through the product's own
-client, once per number of tenants with no replica up. Each cell works on a copy of that pool made by Redis itself
-(COPY). The largest cell and the smallest are compared in a run of their own, in which they take turns: a busy neighbour
-then slows both. Absolute figures of shared machines do not last.
+client, with no replica up; a comparison works on a copy made by Redis itself (COPY). Pools that differ in one thing are
+compared with the smallest, and take turns with it: a busy neighbour then slows both. How many wait has a bar, and the
+status is 1 where it is missed. Absolute figures of shared machines do not last.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from loadtest.benchmarks.queue.meter import Cost, Meter
 from penstock.models import ReplicaState
 
 ROUNDS = 15
-"""Rounds of all measurements in each cell."""
+"""Rounds of all measurements in each comparison."""
 PER_ROUND = 256
 """Releases of each kind per round. Submits are twice as many, so that the line keeps its length."""
 _BYTES_PER_ENTRY = 1_500
@@ -53,8 +53,8 @@ def check_memory(waiting: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Corners:
-    """Ratio of one cell to another: medians over rounds that took turns."""
+class CallRatios:
+    """Cost of a call in one pool, of that in another: medians over rounds that took turns."""
 
     submit: float
     fill: float
@@ -76,6 +76,7 @@ class Scene:
     def __init__(self, client: redis.asyncio.Redis, crew: Crew, waiting: int, replicas: int) -> None:
         self.waiting = waiting
         self.replicas = replicas
+        self.tenants = crew.tenants
         self._client = client
         self._crew = crew
 
@@ -93,7 +94,7 @@ class Scene:
         crew = self._crew
         line = await self._client.zcard(pool_key(crew.queue.pool, "line"))
         if line != self.waiting or crew.attempts != self.replicas * SEQUENCES:
-            raise RuntimeError(f"{line} wait and {crew.attempts} run in a cell of {self.waiting}")
+            raise RuntimeError(f"{line} wait and {crew.attempts} run in a pool of {self.waiting}")
         async with meter.measure(len(ROUTERS)) as router_beat:
             await crew.beat_routers()
         async with meter.measure(2 * PER_ROUND) as submit:
@@ -111,7 +112,7 @@ class Scene:
 
 
 class Ground:
-    """Pool without replicas that grows from cell to cell, in a server of the benchmark's own."""
+    """Pool without replicas that grows from comparison to comparison, in a server of the benchmark's own."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, tenants: int, name: str, late_after_ms: int = 0) -> None:
         self.tenants = tenants
@@ -146,11 +147,25 @@ class Ground:
         await self._client.unlink(*pool_keys(crew.queue.pool))
 
 
-async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rounds: int = ROUNDS) -> CallCost:
-    async with ground.scene(waiting, replicas) as scene:
-        await meter.settle()
-        measured = [await scene.round(meter) for _ in range(rounds)]
+async def compare(
+    small: Scene, large: Scene, meter: Meter, rounds: int = ROUNDS
+) -> tuple[CallCost, CallCost, CallRatios]:
+    """Compare two pools; return the cost in each, and the ratios of the second to the first. They take turns, so that
+    other work on the machine slows both.
+    """
+    await meter.settle()
+    pairs = [(await small.round(meter), await large.round(meter)) for _ in range(rounds)]
 
+    def ratio(pick: Callable[[_Round], Cost]) -> float:
+        return statistics.median(pick(large).cpu_us / pick(small).cpu_us for small, large in pairs)
+
+    ratios = CallRatios(
+        ratio(lambda each: each.submit), ratio(lambda each: each.fill), ratio(lambda each: each.release)
+    )
+    return _cost(small, [one for one, _ in pairs]), _cost(large, [other for _, other in pairs]), ratios
+
+
+def _cost(scene: Scene, measured: Sequence[_Round]) -> CallCost:
     def cpu(pick: Callable[[_Round], Cost]) -> float:
         return statistics.median(pick(each).cpu_us for each in measured)
 
@@ -158,9 +173,9 @@ async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rou
         return statistics.median(pick(each).script_us for each in measured)
 
     return CallCost(
-        waiting=waiting,
-        replicas=replicas,
-        tenants=ground.tenants,
+        waiting=scene.waiting,
+        replicas=scene.replicas,
+        tenants=scene.tenants,
         submit_us=cpu(lambda each: each.submit),
         fill_us=cpu(lambda each: each.fill),
         release_us=cpu(lambda each: each.release),
@@ -170,14 +185,3 @@ async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rou
         router_beat_us=cpu(lambda each: each.router_beat),
         replica_beat_us=cpu(lambda each: each.replica_beat),
     )
-
-
-async def compare(small: Scene, large: Scene, meter: Meter, rounds: int = ROUNDS) -> Corners:
-    """Compare two cells. They take turns, so that other work on the machine slows both."""
-    await meter.settle()
-    pairs = [(await small.round(meter), await large.round(meter)) for _ in range(rounds)]
-
-    def ratio(pick: Callable[[_Round], Cost]) -> float:
-        return statistics.median(pick(large).cpu_us / pick(small).cpu_us for small, large in pairs)
-
-    return Corners(ratio(lambda each: each.submit), ratio(lambda each: each.fill), ratio(lambda each: each.release))

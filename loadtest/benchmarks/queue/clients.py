@@ -61,7 +61,7 @@ class Crew:
         self.running: dict[str, dict[str, HeldAttempt]] = {}
         """Attempts by replica and request id, oldest first."""
         self.submitted = first
-        self._tenants = tenants
+        self.tenants = tenants
         self._late_after_ms = late_after_ms
 
     @property
@@ -130,7 +130,7 @@ class Crew:
 
     async def _submit(self, number: int) -> None:
         owner = ROUTERS[number % len(ROUTERS)]
-        submitted = await self.queue.submit(owner, entry(number, self._tenants, self._late_after_ms))
+        submitted = await self.queue.submit(owner, entry(number, self.tenants, self._late_after_ms))
         if submitted.grant is not None:
             self._note(owner, submitted.grant)
 

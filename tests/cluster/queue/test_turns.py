@@ -11,6 +11,7 @@ import pytest
 from cluster.errors import PenstockError, QueueFullError, QueueUnavailableError
 from cluster.queue.entries import QueueLimits, Settlement
 from cluster.redis.script import PLAIN, ScriptStep
+from penstock.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 pytestmark = pytest.mark.every_store("how refusals are worded, and what scripts may call")
@@ -157,3 +158,38 @@ async def test_a_bell_rings_again_after_its_mail_was_read_in_the_same_turn(redis
     assert ["w0"] == [grant.request_id for grant in mail.grants]
     assert 2 == calls(redis_backend, "publish")
     assert ["w0", "w1"] == sorted(grant.request_id for grant in (await queue.collect("B")).grants)
+
+
+async def _commands_of_releases(backend: Backend, tenants: int, replicas: int) -> int:
+    """Count the commands that 20 releases of one turn need, while others wait."""
+    scene = Scene(backend.queue(), backend.clock)
+    names = [f"{tenants}-{replicas}-{number}" for number in range(20)]
+    windows = replace(WIDE, sequences=20 // replicas, kv_tokens=10**6, prefill_tokens=10**6)
+    await scene.start({f"r{number}": windows for number in range(replicas)})
+    entries = [replace(entry(name), tenant=f"tenant-{number % tenants}") for number, name in enumerate(names)]
+    grants = [(await scene.queue.submit("A", each)).grant for each in entries]
+    assert replicas == len({grant.replica_id for grant in grants})
+    for number in range(replicas):
+        await scene.beat_replica(f"r{number}", state=ReplicaState.DRAINING)
+    await scene.queue.submit("A", replace(entry(f"{names[0]}-waits"), tenant="other"))
+    await scene.queue.collect("A")
+    assert backend.server is not None
+    with contextlib.closing(backend.server.client()) as client:
+        client.config_resetstat()
+        await asyncio.gather(
+            *(scene.queue.release("A", grant.request_id, grant.attempt, Settlement(1)) for grant in grants)
+        )
+        counts = client.info("commandstats")
+        leave_out = ("cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config")
+        total: int = sum(each["calls"] for name, each in counts.items() if name not in leave_out)
+        client.flushall()
+    return total
+
+
+async def test_releases_of_many_tenants_and_replicas_need_hardly_more_commands(redis_backend: Backend) -> None:
+    """Each record is its own, but all are read with one command, and stored with one."""
+    alone = await _commands_of_releases(redis_backend, 1, 1)
+    many_replicas = await _commands_of_releases(redis_backend, 1, 20)
+    many_tenants = await _commands_of_releases(redis_backend, 20, 20)
+    assert alone + 20 > many_replicas
+    assert alone + 30 > many_tenants

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis.asyncio
+from rich.console import Console
 
 from cluster.queue.redis.scripts import load_constants
-from loadtest.benchmarks.queue import cells
-from loadtest.benchmarks.queue.cells import Ground
+from loadtest.benchmarks.queue import axes, cells
+from loadtest.benchmarks.queue.axes import AxisBench, AxisCost, AxisPoint, QueueSize
+from loadtest.benchmarks.queue.cells import CallCost, CallRatios, Ground
 from loadtest.benchmarks.queue.clients import SEQUENCES, entry
 from loadtest.benchmarks.queue.idle_path import RoundTrips, count_round_trips
 from loadtest.benchmarks.queue.meter import Meter
@@ -31,17 +33,40 @@ async def client(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
     await client.aclose()
 
 
-async def test_a_cell_has_every_cost_and_leaves_nothing_behind(server: Server, client: redis.asyncio.Redis) -> None:
-    ground = Ground(server.url, client, 7, "ground")
-    await ground.grow(300)
+async def test_each_thing_grows_alone_and_nothing_is_left_behind(server: Server, client: redis.asyncio.Redis) -> None:
+    some, least = axes.points((300, 200), (4, 5), (3, 7)), QueueSize(200, 4, 3)
+    bench = AxisBench(server.url, client, Meter(client), Console(quiet=True))
 
-    cell = await cells.measure(ground, Meter(client), 300, 5, rounds=2)
-    await ground.clear()
+    measured = await bench.measure(some, least, rounds=2)
 
-    assert (300, 5, 7) == (cell.waiting, cell.replicas, cell.tenants)
-    assert min(cell.submit_us, cell.release_us, cell.router_beat_us, cell.replica_beat_us) > 0
-    assert min(cell.submit_script_us, cell.release_script_us) > 0
+    assert [
+        ("replicas", QueueSize(200, 5, 3)),
+        ("waiting", QueueSize(300, 4, 3)),
+        ("tenants", QueueSize(200, 4, 7)),
+        ("all three", QueueSize(300, 5, 7)),
+    ] == [(each.point.axis, each.point.size) for each in measured]
+    for each in measured:
+        size = each.point.size
+        assert (size.waiting, size.replicas, size.tenants) == (
+            each.cost.waiting,
+            each.cost.replicas,
+            each.cost.tenants,
+        )
+        assert (200, 4, 3) == (each.smallest.waiting, each.smallest.replicas, each.smallest.tenants)
+        assert min(each.cost.submit_us, each.cost.release_us, each.cost.router_beat_us, each.cost.replica_beat_us) > 0
+        assert min(each.cost.submit_script_us, each.cost.release_script_us) > 0
     assert [] == await client.keys("*")
+
+
+@pytest.mark.parametrize(
+    ("axis", "ratio", "held"),
+    [("waiting", 1.3, True), ("waiting", 1.31, False), ("tenants", 1.9, True), ("all three", 1.9, True)],
+)
+def test_only_how_many_wait_has_a_bar(axis: str, ratio: float, held: bool) -> None:
+    cost = CallCost(*[1] * 3, *[1.0] * 8)
+    point = AxisPoint(axis, QueueSize(1, 1, 1))
+    assert held == AxisCost(point, cost, cost, CallRatios(1.0, ratio, 1.0)).held
+    assert held == AxisCost(point, cost, cost, CallRatios(1.0, 1.0, ratio)).held
 
 
 async def test_a_late_line_is_compared_with_one_that_is_not(server: Server, client: redis.asyncio.Redis) -> None:
@@ -50,7 +75,7 @@ async def test_a_late_line_is_compared_with_one_that_is_not(server: Server, clie
         await ground.grow(400)
 
     async with usual.scene(300, 5) as small, late.scene(300, 5) as large:
-        ratios = await cells.compare(small, large, Meter(client), rounds=2)
+        *_, ratios = await cells.compare(small, large, Meter(client), rounds=2)
         places = {name: await _places(client, f"penstock:1:{{{name}-copy}}:line") for name in ("usual", "late")}
     for ground in (usual, late):
         await ground.clear()

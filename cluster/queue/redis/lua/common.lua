@@ -14,10 +14,12 @@ local P -- the pool
 -- or nil if the caller is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays
 -- silent. `unstored`, `unplaced`: replicas whose load, or perhaps place among the free ones, changed. `placed`: their
 -- places there as they are stored. `goes_on`: further calls follow in this script, so nothing is stored yet.
+-- `absent`, `ledger_ahead`: what `read_ahead` has not found, and the lines of the ledger that it has read.
 -- Numbers that are always the same go to commands as text: Redis writes a number with 17 digits, which takes 0.2 us.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
   todo_set = {}, granted = 0, fell_behind = 0, unstored = {}, unplaced = {}, placed = {}, by_class = {}, wanted = {},
-  open = {}, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
+  open = {}, emptied = {}, floors = {}, pruned = {},
+  absent = {}, ledger_ahead = {}, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
 
@@ -73,15 +75,28 @@ function Q.close_pool()
   if Q.changed then call('SET', K[POOL], cmsgpack.pack(P)) end
 end
 
+-- Run a command on a list of members or fields. A command for all of them costs little more than one for one of them.
+function Q.for_all(command, key, words)
+  for from = 1, #words, WORDS_PER_COMMAND do
+    call(command, key, unpack(words, from, math.min(#words, from + WORDS_PER_COMMAND - 1)))
+  end
+end
+
 function Q.store_loads()
   Q.place_loads()
-  for replica in pairs(Q.unstored) do call('HSET', K[LOAD], replica, cmsgpack.pack(Q.loads[replica])) end
+  local words = {}
+  for replica in pairs(Q.unstored) do
+    words[#words + 1] = replica
+    words[#words + 1] = cmsgpack.pack(Q.loads[replica])
+  end
+  Q.for_all('HSET', K[LOAD], words)
   Q.unstored = {}
 end
 
 function Q.get(id)
   local e = Q.entries[id]
   if not e then
+    if Q.absent[id] then return nil end
     local packed = call('HGET', K[ENTRIES], id)
     if not packed then return nil end
     e = cmsgpack.unpack(packed)
@@ -122,14 +137,22 @@ end
 
 -- Bring the free replicas up to date.
 function Q.place_loads()
+  local with_room, without = {}, {}
   for replica in pairs(Q.unplaced) do
     local place = Q.place_of(Q.loads[replica])
     if place ~= Q.placed[replica] then
       Q.placed[replica] = place
-      if place then call('ZADD', K[FREE], place, replica) else call('ZREM', K[FREE], replica) end
-      if place then Q.none_free = false end
+      if place then
+        with_room[#with_room + 1] = place
+        with_room[#with_room + 1] = replica
+        Q.none_free = false
+      else
+        without[#without + 1] = replica
+      end
     end
   end
+  Q.for_all('ZADD', K[FREE], with_room)
+  Q.for_all('ZREM', K[FREE], without)
   Q.unplaced = {}
 end
 

@@ -423,6 +423,7 @@ function Q.forget(id, e, ended)
   Q.note_estimate(e, -1)
   if (Q.in_line or 0) == 0 and call('HLEN', K[ENTRIES]) == 0 then
     call('DEL', K[IDLE + 0], K[IDLE + 1], K[IDLE + 2])
+    Q.pruned = {}
     for class = 0, 2 do
       Q.set(P_V + class, 0)
       Q.set(P_S + class, 0)

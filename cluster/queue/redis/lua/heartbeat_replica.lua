@@ -26,8 +26,12 @@ local fresh = not l
 -- The fields of a load, from W_SEQUENCES to REPORTED in names.lua.
 if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
 l[W_BATCH], l[HELD_BATCH], l[WALLED] = A[12], l[HELD_BATCH] or 0, l[WALLED] or 0
-if A[13] ~= '' then Q.enter_times(replica, A[13], A[14], l[SETTLED] or 0, l[SETTLED_COST] or 0) end
-l[SETTLED], l[SETTLED_COST] = 0, 0
+l[SETTLED], l[SETTLED_COST] = l[SETTLED] or 0, l[SETTLED_COST] or 0
+-- Without an account, what was settled waits for the end of its lease.
+if A[13] ~= '' then
+  Q.enter_times(replica, A[13], A[14], l[SETTLED], l[SETTLED_COST])
+  l[SETTLED], l[SETTLED_COST] = 0, 0
+end
 if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
   or l[W_SEQUENCES] ~= A[4] or l[W_KV] ~= A[5] or l[W_PREFILL] ~= A[6] then
   Q.bump_version()

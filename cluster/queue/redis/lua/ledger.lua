@@ -34,11 +34,16 @@ function Q.enter_ledger(e, ...)
   local gpu_seconds, cost = select(5, ...)
   if e[REPLICA] ~= '' then Q.note_settled(e[REPLICA], gpu_seconds, cost) end
   local day = math.floor(Q.now / 86400000)
-  local field = string.format('%d', day) .. '\0' .. e[TENANT]
+  local field = Q.ledger_field(day, e[TENANT])
   local line = Q.today(field)
   if not line then
     line = {0, 0, 0, 0, 0, 0}
-    call('ZADD', K[LEDGER_DAYS], day, field)
+    if Q.lines then
+      Q.new_lines[#Q.new_lines + 1] = day
+      Q.new_lines[#Q.new_lines + 1] = field
+    else
+      call('ZADD', K[LEDGER_DAYS], day, field)
+    end
     Q.drop_hours(day - HOUR_DAYS, e[TENANT])
   end
   local hour, last = math.floor(Q.now / 3600000) % 24, #line - 6
@@ -54,17 +59,25 @@ function Q.enter_ledger(e, ...)
   if Q.lines then Q.lines[field] = line else call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end
 end
 
+function Q.ledger_field(day, tenant) return string.format('%d', day) .. '\0' .. tenant end
+
 -- Return a tenant's line of today, or nil. `turn` keeps it in `lines` for its further calls, and stores it at the end.
 function Q.today(field)
   if Q.lines and Q.lines[field] then return Q.lines[field] end
-  local packed = call('HGET', K[LEDGER], field)
+  local packed = Q.ledger_line(field)
   return packed and cmsgpack.unpack(packed)
+end
+
+function Q.ledger_line(field)
+  local packed = Q.ledger_ahead[field]
+  if packed == nil then return call('HGET', K[LEDGER], field) end
+  return packed
 end
 
 -- Keep only the sum of a tenant's old day.
 function Q.drop_hours(day, tenant)
-  local field = string.format('%d', day) .. '\0' .. tenant
-  local packed = call('HGET', K[LEDGER], field)
+  local field = Q.ledger_field(day, tenant)
+  local packed = Q.ledger_line(field)
   if not packed then return end
   local line = cmsgpack.unpack(packed)
   call('HSET', K[LEDGER], field, cmsgpack.pack({line[1], line[2], line[3], line[4], line[5], line[6]}))

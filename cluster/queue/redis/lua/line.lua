@@ -3,10 +3,12 @@
 -- What a call asks of the line more than once is read once. `enter_line` and `leave_line` keep it true: `in_line`, the
 -- number of waiting entries, `by_class`, the same by class, `waiting`, by class whether it has some, `wanted`, by replica
 -- whether entries prefer it, `skipping`, whether any entry was passed over, `open`, unsettled charges by class and
--- tenant, and `none_free`, whether no replica has room.
+-- tenant, `none_free`, whether no replica has room, `floors`, by class the least service as read last, and `pruned`, by
+-- class the floor up to which idle tenants were forgotten.
 
 function Q.forget_counts()
   Q.in_line, Q.by_class, Q.waiting, Q.wanted, Q.skipping, Q.open, Q.none_free = nil, {}, nil, {}, nil, {}, nil
+  Q.floors, Q.pruned = {}, {}
 end
 
 -- Let `run_fills` look at a replica at the end of the script.
@@ -44,7 +46,11 @@ end
 -- if no tenant waits; and whether one waits. Estimated charges are left out, because a returning tenant must not be
 -- raised to tokens that were never served.
 function Q.floor_of(class)
-  local head = call('ZRANGE', K[ACTIVE + class], '0', '0', 'WITHSCORES')
+  local head = Q.floors[class]
+  if not head then
+    head = call('ZRANGE', K[ACTIVE + class], '0', '0', 'WITHSCORES')
+    Q.floors[class] = head
+  end
   if not head[1] then return P[P_V + class], false end
   local field = class .. '\0' .. head[1]
   if not Q.open[field] then Q.open[field] = tonumber(call('HGET', K[OUTSTANDING], field)) or 0 end
@@ -56,8 +62,26 @@ function Q.note_estimate(e, sign)
   if e[CHARGED] <= 0 then return end
   local field = e[CLASS] .. '\0' .. e[TENANT]
   local amount = math.floor(e[CHARGED] / e[WEIGHT] * 1000 + 0.5)
-  Q.open[field] = math.max(0, call('HINCRBY', K[OUTSTANDING], field, sign * amount))
-  if Q.open[field] == 0 then call('HDEL', K[OUTSTANDING], field) end
+  local left = call('HINCRBY', K[OUTSTANDING], field, sign * amount)
+  Q.open[field] = math.max(0, left)
+  -- `turn` removes those that are left at 0 at its end, all with one command.
+  if left < 0 or left == 0 and not Q.goes_on then
+    call('HDEL', K[OUTSTANDING], field)
+    left = 1
+  end
+  Q.emptied[field] = left == 0 or nil
+end
+
+-- Forget idle tenants whose service the floor has reached.
+function Q.prune_idle(class, floor)
+  if Q.pruned[class] == floor then return end
+  call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor)
+  Q.pruned[class] = floor
+end
+
+function Q.put_idle(class, tenant, score)
+  call('ZADD', K[IDLE + class], score, tenant)
+  if Q.pruned[class] and score <= Q.pruned[class] then Q.pruned[class] = nil end
 end
 
 -- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as if it
@@ -65,7 +89,11 @@ end
 -- service.
 function Q.serve(class, tenant, amount, at_grant)
   local function charge_in_line()
-    if amount ~= 0 then return call('ZADD', K[ACTIVE + class], 'XX', 'INCR', amount, tenant) end
+    if amount ~= 0 then
+      local service = call('ZADD', K[ACTIVE + class], 'XX', 'INCR', amount, tenant)
+      if service then Q.floors[class] = nil end
+      return service
+    end
     return call('ZSCORE', K[ACTIVE + class], tenant)
   end
   if not at_grant and Q.line_size() > 0 and charge_in_line() then return end
@@ -74,16 +102,20 @@ function Q.serve(class, tenant, amount, at_grant)
     if floor > P[P_V + class] then Q.set(P_V + class, floor) end
     return
   end
-  local score = tonumber(call('ZSCORE', K[IDLE + class], tenant))
-  if not score or score < floor then score = floor end
+  local idle = tonumber(call('ZSCORE', K[IDLE + class], tenant))
+  local score = idle and idle > floor and idle or floor
   if at_grant then
     local v = any and floor or score
     if v > P[P_V + class] then Q.set(P_V + class, v) end
     if not any then floor = P[P_V + class] end
   end
   score = score + amount
-  if score > floor then call('ZADD', K[IDLE + class], score, tenant) else call('ZREM', K[IDLE + class], tenant) end
-  if not at_grant then call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor) end
+  if score > floor then
+    Q.put_idle(class, tenant, score)
+  elseif idle then
+    call('ZREM', K[IDLE + class], tenant)
+  end
+  if not at_grant then Q.prune_idle(class, floor) end
 end
 
 function Q.tenant_prefix(e) return e[CLASS] .. '\0' .. e[TENANT] .. '\0' end
@@ -131,6 +163,7 @@ function Q.enter_line(id, e)
     if not score or score < floor then score = floor end
     call('ZADD', K[ACTIVE + class], score, tenant)
     call('ZREM', K[IDLE + class], tenant)
+    Q.floors[class] = nil
     if Q.waiting then Q.waiting[class] = true end
   end
   e[STATE] = 'w'
@@ -220,10 +253,11 @@ function Q.leave_line(id, e)
   if #Q.members(K[LINE], Q.tenant_prefix(e), '1') == 0 then
     local score = tonumber(call('ZSCORE', K[ACTIVE + class], tenant))
     call('ZREM', K[ACTIVE + class], tenant)
+    Q.floors[class] = nil
     if Q.waiting then Q.waiting[class] = call('ZCARD', K[ACTIVE + class]) > 0 end
     local floor = Q.floor_of(class)
-    if score > floor then call('ZADD', K[IDLE + class], score, tenant) end
-    call('ZREMRANGEBYSCORE', K[IDLE + class], '-inf', floor)
+    if score > floor then Q.put_idle(class, tenant, score) end
+    Q.prune_idle(class, floor)
   end
 end
 

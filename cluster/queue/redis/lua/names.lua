@@ -154,6 +154,7 @@ LATE_PER_CALL = 128 -- late entries that one call moves behind the others; the r
 LATE_LEAST = 4 -- how many any call may move
 LATE_PER_MS = 2 -- how many more for each millisecond since the last move: each takes some 25 us
 MARKS = 256 -- contents in quarantine; those that end first make room
+WORDS_PER_COMMAND = 512 -- arguments of one command for many members or fields; an even number
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat
 LINE_TENANTS = 32 -- tenants per class that `show_line` reads, those that are next
 SLOTS_SEEN = 64 -- slots whose holders it looks at

@@ -1,5 +1,5 @@
--- Make several calls of one router, one after the other. The arguments and the pool are read once, and the pool and the
--- loads are stored once. A call that fails leaves the others alone.
+-- Make several calls of one router, one after the other. The arguments, the pool and what `read_ahead` knows of are read
+-- once, and the pool, the loads and the ledger are stored once. A call that fails leaves the others alone.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: list of {name of a script, its own A}
@@ -24,7 +24,8 @@ for _, step in ipairs(list) do
   end
 end
 
-Q.goes_on, Q.lines = true, {}
+Q.goes_on, Q.lines, Q.new_lines = true, {}, {}
+pcall(Q.read_ahead, list)
 for i, step in ipairs(list) do
   A = step[2]
   begin()
@@ -39,10 +40,19 @@ for i, step in ipairs(list) do
     -- It may have changed records that it did not store.
     if next(Q.unstored) then Q.store_loads() end
     Q.entries, Q.loads, Q.links, Q.router_alive, Q.replica_alive, Q.placed = {}, {}, {}, {}, {}, {}
+    Q.absent = {}
     Q.forget_counts()
   end
 end
-for field, line in pairs(Q.lines) do call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end
+local lines, emptied = {}, {}
+for field, line in pairs(Q.lines) do
+  lines[#lines + 1] = field
+  lines[#lines + 1] = cmsgpack.pack(line)
+end
+Q.for_all('HSET', K[LEDGER], lines)
+Q.for_all('ZADD', K[LEDGER_DAYS], Q.new_lines)
+for field in pairs(Q.emptied) do emptied[#emptied + 1] = field end
+Q.for_all('HDEL', K[OUTSTANDING], emptied)
 Q.goes_on = false
 Q.close_pool()
 return {replies, errors}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from cluster.queue.cells.member import LEARN_S, LOOK_HEARTBEATS, CellMember, Rep
 from cluster.queue.cells.merge import merge_costs
 from cluster.queue.cells.moving import CellLoad
 from cluster.queue.cells.names import cell_name
-from cluster.queue.entries import Settlement
+from cluster.queue.entries import Grant, Settlement, Submitted
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaTimes, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
@@ -63,6 +64,8 @@ class Members:
         self.queues: dict[str, CellMember] = {name: part.open() for name, part in self.parts.items()}
         self.running: dict[str, tuple[tuple[str, str], ...]] = {}
         self.seconds = dict.fromkeys(names, 0.0)
+        self.ended: dict[str, float] = {}
+        """GPU-seconds of attempts that have ended."""
         self.told: dict[str, ReplicaTimes] = {}
         self.states: dict[str, ReplicaState] = {}
         """Of those that are not ready."""
@@ -76,8 +79,8 @@ class Members:
         return queue
 
     def times(self, name: str) -> ReplicaTimes:
-        total = self.seconds[name]
-        return ReplicaTimes(gpus=1, price_per_gpu_s=1.0, total=total, idle=total)
+        total, ended = self.seconds[name], self.ended.get(name, 0.0)
+        return ReplicaTimes(gpus=1, price_per_gpu_s=1.0, total=total, idle=total - ended, ended=ended)
 
     async def beat(self, times: int = 1, *, names: tuple[str, ...] = ()) -> None:
         for _ in range(times):
@@ -92,8 +95,9 @@ class Members:
                 beat = replace(beat, times=self.times(name), told=self.told.get(name))
                 await self.queues[name].heartbeat_replica(beat)
                 self.told[name] = self.times(name)
-                if (look := self.queues[name]._looking) is not None:
-                    await look
+                for task in (self.queues[name]._looking, self.queues[name]._finishing):
+                    if task is not None:
+                        await task
 
     async def members(self) -> list[list[str]]:
         return [[each.replica_id for each in (await cell.observe()).replicas] for cell in self.cells]
@@ -167,7 +171,9 @@ async def test_a_replica_with_a_grant_on_its_way_does_not_leave(four: Members) -
     assert [3, 1, 0, 0] == [len(found) for found in await four.members()]
 
 
-async def test_a_cell_that_lost_its_replicas_gets_one_once_it_has_finished(four: Members) -> None:
+async def test_a_cell_that_lost_its_replicas_gets_one_that_is_busy_and_the_other_cell_once_it_has_finished(
+    four: Members,
+) -> None:
     here = four.where()
     left = tuple(name for name, cell in here.items() if cell == 0)
     for name, cell in here.items():
@@ -175,13 +181,114 @@ async def test_a_cell_that_lost_its_replicas_gets_one_once_it_has_finished(four:
             await four.queues[name].retire_replica(name)
     four.running = {name: ((f"run-{name}", "x.1"),) for name in left}
     await four.beat(3 * LOOK_HEARTBEATS, names=left)
-    assert [2, 0] == [len(found) for found in await four.members()][:2]
-    rooms = sorted(each.windows.sequences for each in (await four.cells[0].observe()).replicas)
-    # One takes no new work, the other goes on.
-    assert [0, 2] == rooms
+    # One takes no new work there and serves the other cell with the slot that it has free; the other goes on.
+    assert [[0, 2], [2]] == [
+        sorted(each.windows.sequences for each in (await four.cells[number].observe()).replicas) for number in (0, 1)
+    ]
+    assert [1] == [each.sequences for each in (await four.cells[1].observe()).replicas]
     four.running = {}
     await four.beat(2, names=left)
     assert [1, 1] == [len(found) for found in await four.members()][:2]
+
+
+class Mover:
+    """A replica that runs a request of cell 0 while two wait in cell 1, which has no replica."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self.name = next(name for name, cell in members.where().items() if cell == 0)
+        members.connected, members.routers_in = (self.name,), (0, 1)
+        self.grants: dict[str, Grant] = {}
+
+    async def begin(self) -> None:
+        members = self.members
+        for name, cell in list(members.where().items()):
+            if cell == 1 or name == next(n for n, c in reversed(list(members.where().items())) if c == 0):
+                await members.queues.pop(name).retire_replica(name)
+        assert [self.name] == list(members.queues)
+        await members.cells[0].heartbeat_router(RouterBeat("R", members.connected))
+        await self.take(0, await members.cells[0].submit("R", entry("long")))
+        for number in range(2):
+            await members.cells[1].heartbeat_router(RouterBeat("R", ()))
+            await members.cells[1].submit("R", entry(f"w{number}"))
+
+    async def take(self, cell: int, submitted: Submitted) -> None:
+        assert submitted.grant is not None
+        self.note([submitted.grant])
+
+    def note(self, grants: Sequence[Grant]) -> None:
+        self.grants |= {grant.request_id: grant for grant in grants}
+        self.members.running = {self.name: tuple((g.request_id, g.attempt) for g in self.grants.values())}
+
+    async def beat(self, times: int) -> None:
+        for _ in range(times):
+            await self.members.beat()
+            for cell in (0, 1):
+                reply = await self.members.cells[cell].heartbeat_router(RouterBeat("R", self.members.connected))
+                self.note(reply.mail.grants)
+            assert len(self.grants) <= WINDOWS.sequences
+
+    async def end(self, cell: int, name: str, gpu_seconds: float = 0.0) -> None:
+        grant = self.grants.pop(name)
+        mail = await self.members.cells[cell].release("R", name, grant.attempt, Settlement(1, gpu_seconds=gpu_seconds))
+        self.note(mail.grants)
+
+
+@pytest.fixture
+async def mover(four: Members) -> Mover:
+    found = Mover(four)
+    await found.begin()
+    return found
+
+
+async def test_a_busy_replica_serves_a_line_without_replicas_at_once_and_keeps_its_windows(mover: Mover) -> None:
+    members = mover.members
+    await mover.beat(4 * LOOK_HEARTBEATS)
+    assert {"long", "w0"} == set(mover.grants)
+    assert {mover.name: 1} == {name: members.where()[name] for name in members.queues}
+    assert [[mover.name], [mover.name]] == (await members.members())[:2]
+    await mover.end(1, "w0")
+    await mover.beat(2)
+    assert {"long", "w1"} == set(mover.grants)
+    await mover.end(0, "long")
+    await mover.beat(3)
+    assert [[], [mover.name]] == (await members.members())[:2]
+    assert 1 == (await members.cells[1].observe()).running
+
+
+async def test_a_replica_that_stops_while_it_finishes_leaves_both_cells(mover: Mover) -> None:
+    await mover.beat(4 * LOOK_HEARTBEATS)
+    assert {"long", "w0"} == set(mover.grants)
+    # A replica stops on another loop than that of its heartbeats.
+    await mover.members.parts[mover.name].open().retire_replica(mover.name)
+    assert [[], []] == (await mover.members.members())[:2]
+
+
+async def test_what_a_replica_finishes_for_a_cell_counts_once(mover: Mover) -> None:
+    """Its account goes on in the cell that it went to, and the request is settled where it is on record."""
+    await mover.beat(4 * LOOK_HEARTBEATS)
+    mover.members.ended[mover.name] = 7.0
+    await mover.end(0, "long", 7.0)
+    await mover.beat(4)
+    lines = merge_costs([await cell.costs(0, 10**7) for cell in mover.members.cells])
+    assert 7.0 == pytest.approx(sum(line.requests.gpu_seconds for line in lines))
+    assert 0.0 == pytest.approx(sum(line.lost.gpu_seconds for line in lines))
+    assert [[], [mover.name]] == (await mover.members.members())[:2]
+
+
+async def test_a_cell_that_goes_away_while_its_work_is_finished_is_given_up_after_a_lease(
+    mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mover.beat(4 * LOOK_HEARTBEATS)
+    place, now = mover.members.parts[mover.name]._place, [time.monotonic()]
+    monkeypatch.setattr("cluster.queue.cells.member.time.monotonic", lambda: now[0])
+    mover.members.down = {POOL}
+    await mover.members.beat()
+    assert place.finishes is not None
+    now[0] += 5.0
+    await mover.members.beat()
+    assert place.finishes is None
+    assert 1 == place.cell
 
 
 @pytest.mark.parametrize("state", [ReplicaState.READY, ReplicaState.STANDBY])
@@ -330,13 +437,16 @@ async def test_only_the_replica_that_may_move_looks_at_other_cells(four: Members
     assert {name: 3 if name in leaders else 1 for name in four.queues} == seen
 
 
-async def test_a_busy_replica_takes_nothing_new_and_then_goes_to_a_line(four: Members) -> None:
+async def test_a_busy_replica_goes_to_a_line_with_what_it_has_free_and_takes_nothing_new_in_its_cell(
+    four: Members,
+) -> None:
     names = tuple(name for name, cell in four.where().items() if cell == 1)
     four.running = {name: ((f"run-{name}", "x.1"),) for name in names}
     await _line(four, 0, 50)
     await four.beat(2 * LOOK_HEARTBEATS)
     rooms = sorted(each.windows.sequences for each in (await four.cells[1].observe()).replicas)
     assert [0, 2] == rooms
+    assert [0, 0, 1] == sorted(each.sequences for each in (await four.cells[0].observe()).replicas)
     four.running = {}
     await four.beat(2)
     assert [3, 1] == [len(found) for found in await four.members()][:2]

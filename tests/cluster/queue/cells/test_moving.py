@@ -47,7 +47,7 @@ def test_a_busy_replica_leaves_a_line_for_a_much_longer_one_only() -> None:
 
 
 def test_a_cell_gives_one_busy_replica_at_a_time() -> None:
-    going = replace(load(3, "a", "b"), leaving=1)
+    going = replace(load(3, "a", "b"), leaving=("x",))
     assert None is step([going, load(40, "c")], 0, "a", idle=False)
     assert 1 == step([replace(going, members=tuple("abcdefghijklmnop"), room=64), load(90, "z")], 0, "a", idle=False)
 
@@ -61,7 +61,7 @@ def test_as_many_cells_give_as_the_line_needs() -> None:
         room = SIZE * (1 + len(going))
         assert (waiting / room > 1.0) or not going
         assert waiting / (room + SIZE) <= MARGIN or len(going) == 12
-    coming = [replace(each, leaving=1) for each in cells[:6]] + cells[6:]
+    coming = [replace(each, leaving=(f"{number}x",)) for number, each in enumerate(cells[:6])] + cells[6:]
     assert not [number for number in range(12) if step([*coming[:12], load(20, "line")], number, f"{number}a") == 12]
 
 
