@@ -104,6 +104,9 @@ class PoolKeeper:
                 await self._open(name, settings)
             elif self._running[name] != settings:
                 self._change(name, settings)
+        if self._view.known.is_set():
+            for pool in self._pools.values():
+                pool.cells.layout.sure = True
         for name in [name for name in self._pools if name not in self._running]:
             self._end_without_replicas(name)
             if not self._is_over(name):
@@ -138,6 +141,8 @@ class PoolKeeper:
         pool.job_work = partial(users.jobs.feeder.work, name)
         # Before it starts, so that the router's end closes it too.
         self._pools.put(name, pool)
+        # A number of cells that is older than the registry's must not be noted as the newest.
+        pool.cells.layout.sure = self._view.known.is_set()
         await pool.start()
         users.rollouts.join(name, settings)
         users.jobs.feeder.join(name, await users.jobs.stores.join(name))

@@ -17,12 +17,14 @@ class TenantCounts:
     """Counters of one tenant at one router, since the router began to count them."""
 
     requests: float = 0.0
-    """Requests that arrived, choices counted one by one, with any outcome."""
+    """Requests that arrived, choices counted one by one, with any outcome but that the tenant's quota refused them."""
     prompt_tokens: float = 0.0
     cached_tokens: float = 0.0
     """Prompt tokens that are likely to be found in a prefix cache."""
     output_tokens: float = 0.0
     """Output tokens that the requests are likely to produce."""
+    refused: float = 0.0
+    """Requests that the tenant's quota refused; none of the above. One that comes back counts once."""
 
     def plus(self, other: TenantCounts) -> TenantCounts:
         """Return the sum."""
@@ -31,11 +33,12 @@ class TenantCounts:
             self.prompt_tokens + other.prompt_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
+            self.refused + other.refused,
         )
 
     def since(self, before: TenantCounts) -> TenantCounts:
         """Return what was counted since then."""
-        if self.requests < before.requests:
+        if self.requests < before.requests or self.refused < before.refused:
             # The router began anew.
             return self
         return TenantCounts(
@@ -43,8 +46,12 @@ class TenantCounts:
             max(0.0, self.prompt_tokens - before.prompt_tokens),
             max(0.0, self.cached_tokens - before.cached_tokens),
             max(0.0, self.output_tokens - before.output_tokens),
+            self.refused - before.refused,
         )
 
+
+LIMITED = 0.05
+"""Part of a tenant's requests that its quota refuses from which on the quota bounds what comes."""
 
 RouterCounts = Mapping[str, Mapping[str, TenantCounts]]
 """Counters by router and tenant."""
@@ -55,9 +62,21 @@ class TenantRate:
     """Arrivals of one tenant."""
 
     requests: float = 0.0
-    """Requests per second."""
+    """Requests per second that its quota lets through."""
     shape: Shape | None = None
     """Mean shape of the last ones; None before the first."""
+    refused: float = 0.0
+    """Requests per second that its quota refuses."""
+
+    @property
+    def asked(self) -> float:
+        """Requests per second that the tenant sends."""
+        return self.requests + self.refused
+
+    @property
+    def limited(self) -> bool:
+        """Whether its quota bounds what comes."""
+        return self.refused > LIMITED * self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,8 @@ class Arrivals:
             came = self._came(tenant, counters)
             old = self.rates.get(tenant, TenantRate())
             rate = old.requests + weight * (came.requests / seconds - old.requests)
-            rates[tenant] = TenantRate(rate, _shape(came) or old.shape)
+            refused = old.refused + weight * (came.refused / seconds - old.refused)
+            rates[tenant] = TenantRate(rate, _shape(came) or old.shape, refused)
         return Arrivals(at, counters, rates)
 
     def _came(self, tenant: str, counters: RouterCounts) -> TenantCounts:

@@ -1,4 +1,8 @@
-"""How much of what tenants announce is believed: by how much of it came before. Pure."""
+"""How much of what tenants announce is believed: by how much of it came before. Pure.
+
+What counts as come is what a tenant sends. Its quota may be smaller by then than when it announced the load: what the
+quota refuses says nothing against the tenant's word, but brings no work.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ class Announced:
             begun = [load for load in self._own(tenant) if load.starts_ms / 1000 <= self.at - rules.grace_s]
             expected = self._work(tenant, begun, self.at, arrivals)
             if expected > 0:
-                part = self._coming(tenant, arrivals) / expected
+                part = self._sent(tenant, arrivals) / expected
                 tenants[tenant] = belief.of(tenant).next(part, minutes, rules)
         if len(tenants) > MOST_TENANTS:
             known = sorted(tenants, key=lambda tenant: tenants[tenant].judged, reverse=True)
@@ -111,6 +115,9 @@ class Announced:
             near = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + cold_start_s)], belief)
             far = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + 2 * cold_start_s)], belief)
             said += near
+            if belief.arrivals.rates.get(tenant, TenantRate()).limited:
+                # More than what comes its quota does not let through.
+                continue
             soon += max(0.0, part * near - comes)
             later += max(0.0, part * far - comes)
             recent = recent or any(0 <= self.at - t < cold_start_s for t in times)
@@ -131,6 +138,11 @@ class Announced:
         """Return the work of a tenant that comes now, replica-seconds per second."""
         rate = arrivals.rates.get(tenant, TenantRate())
         return rate.requests * self.work_of(rate.shape or self.usual)
+
+    def _sent(self, tenant: str, arrivals: Arrivals) -> float:
+        """Return the same with what its quota refuses."""
+        rate = arrivals.rates.get(tenant, TenantRate())
+        return rate.asked * self.work_of(rate.shape or self.usual)
 
     def _work(self, tenant: str, own: Sequence[AnnouncedLoad], at: float, arrivals: Arrivals) -> float:
         """Return the work per second that a tenant announced for a time, as far as its quota lets it through."""

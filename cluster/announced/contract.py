@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cluster.announced.load import AnnouncedLoad
@@ -23,7 +23,7 @@ class Put(enum.Enum):
 
 
 class AnnouncedStore(Protocol):
-    """Announced load of one pool. It is gone when its time is over. Every method raises QueueUnavailableError if the
+    """Announced load of one pool, or of one alias. It is gone when its time is over. Every method raises QueueUnavailableError if the
     store does not answer in time.
     """
 
@@ -46,4 +46,28 @@ class AnnouncedStore(Protocol):
 
     async def close(self) -> None:
         """Close the connection."""
+        ...
+
+
+class AnnouncedReader(Protocol):
+    """What is announced for one pool."""
+
+    async def read(self) -> Sequence[AnnouncedLoad]:
+        """Read all that is not over.
+
+        Raises:
+            QueueUnavailableError: the store does not answer in time.
+        """
+        ...
+
+
+class AliasParts(Protocol):
+    """Aliases of now, as announced load is divided by them."""
+
+    def leading_to(self, pool: str) -> Sequence[str]:
+        """Return the aliases with a target in a pool."""
+        ...
+
+    def parts(self, name: str, tenant: str) -> Mapping[str, float]:
+        """Return the parts of a tenant's requests that the targets of an alias get, by pool."""
         ...

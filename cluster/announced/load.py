@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedLoad:
-    """Load that a tenant says it will send to a pool."""
+    """Load that a tenant says it will send to a pool, or to an alias."""
 
     id: str
     """Name that the tenant gave it, or a router."""
@@ -27,6 +28,8 @@ class AnnouncedLoad:
     """Requests per second that the tenant's quota let through when it was announced; 0 without a quota, like the next
     one. No more counts."""
     quota_tokens: float = 0.0
+    quotas: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Both quotas by pool, for a load of an alias; a pool that is missing has those above."""
 
     @property
     def tokens_per_request(self) -> float:
@@ -39,6 +42,18 @@ class AnnouncedLoad:
         tokens = self.tokens or self.requests * self.tokens_per_request
         return min(_part(self.quota_requests, self.requests), _part(self.quota_tokens, tokens))
 
+    def part(self, pool: str, part: float) -> AnnouncedLoad:
+        """Return what a pool gets of a load that is announced to an alias."""
+        requests, tokens = self.quotas.get(pool, (self.quota_requests, self.quota_tokens))
+        return replace(
+            self,
+            requests=part * self.requests,
+            tokens=part * self.tokens,
+            quota_requests=requests,
+            quota_tokens=tokens,
+            quotas={},
+        )
+
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
@@ -47,9 +62,10 @@ class AnnouncedLoad:
         """Read what `to_bytes` wrote. Fields that only a later release knows are left out.
 
         Raises:
-            ValueError, TypeError, KeyError: the text is anything else.
+            ValueError, TypeError, KeyError, AttributeError, IndexError: the text is anything else.
         """
         stored = json.loads(text)
+        stored["quotas"] = {pool: (most[0], most[1]) for pool, most in stored.get("quotas", {}).items()}
         return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
 
 

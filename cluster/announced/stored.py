@@ -24,6 +24,7 @@ def belief_values(belief: Belief) -> dict[str, Any]:
             tenant: [rate.requests, *(astuple(rate.shape) if rate.shape is not None else ())]
             for tenant, rate in arrivals.rates.items()
         },
+        "refused": {tenant: rate.refused for tenant, rate in arrivals.rates.items()},
         "tenants": {tenant: astuple(own) for tenant, own in belief.tenants.items()},
     }
 
@@ -40,8 +41,9 @@ def read_belief(stored: Mapping[str, Any]) -> Belief:
         router: {tenant: TenantCounts(*own[: len(fields(TenantCounts))]) for tenant, own in counted.items()}
         for router, counted in stored["counters"].items()
     }
+    refused = stored.get("refused", {})
     rates = {
-        tenant: TenantRate(rate, Shape(*shape[: len(fields(Shape))]) if shape else None)
+        tenant: TenantRate(rate, Shape(*shape[: len(fields(Shape))]) if shape else None, refused.get(tenant, 0.0))
         for tenant, (rate, *shape) in stored["rates"].items()
     }
     tenants = {tenant: TenantBelief(*own[: len(fields(TenantBelief))]) for tenant, own in stored["tenants"].items()}

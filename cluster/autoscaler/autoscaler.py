@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cluster.announced.contract import AnnouncedStore
+from cluster.announced.stores import AnnouncedStores, PoolLoads
 from cluster.autoscaler.actuator import Actuator
 from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.metrics import AutoscalerMetrics
@@ -24,6 +25,7 @@ from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
+from cluster.registry.aliases import AliasTable
 from cluster.registry.contract import Entry, RegistryStore, Watcher
 from cluster.registry.pools import KIND, in_force
 from cluster.registry.view import RegistryView
@@ -48,7 +50,7 @@ class AutoscalerStores:
     rollout: Callable[[str], RolloutStore] | None = None
     """None where no pool can have a roll-out."""
     announced: Callable[[str], AnnouncedStore] | None = None
-    """None where nobody announces load."""
+    """Takes the name of a pool or an alias; None where nobody announces load."""
     registry: Callable[[], RegistryStore] | None = None
     """Factory without arguments; None where pools are those of the settings and stay as they are."""
 
@@ -60,15 +62,12 @@ class _Connections:
     queue: Queue
     store: ControlStore
     rollouts: RolloutBook | None
-    announced: AnnouncedStore | None
 
     async def close(self) -> None:
         await self.queue.close()
         await self.store.close()
         if self.rollouts is not None:
             await self.rollouts.close()
-        if self.announced is not None:
-            await self.announced.close()
 
 
 class Autoscaler:
@@ -89,6 +88,8 @@ class Autoscaler:
         )
         self._pools: Mapping[str, PoolSettings] = settings.pools
         """Pools that run, as far as they are known."""
+        self._aliases = AliasTable(settings.aliases, settings.registry, lambda: self._pools, self._view)
+        self._announced = AnnouncedStores(stores.announced) if stores.announced is not None else None
         self._changed = asyncio.Event()
         self._connections: dict[str, _Connections] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
@@ -100,14 +101,12 @@ class Autoscaler:
     def _open(self, name: str, pool: PoolSettings) -> None:
         stores, host = self._stores, self._settings.autoscaler
         rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
-        own = self._connections[name] = _Connections(
-            stores.queue(name), stores.control(name), rollouts, stores.announced(name) if stores.announced else None
-        )
+        own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
         scaler = PoolScaler(
             *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret),
             rollouts=rollouts,
             cells=CellStandbys(name, stores.control),
-            announced=own.announced,
+            announced=PoolLoads(name, self._announced, self._aliases) if self._announced is not None else None,
         )
         self.scalers = {**self.scalers, name: scaler}
 
@@ -189,6 +188,8 @@ class Autoscaler:
                 await self._leave(scaler)
             elif scaler.mode is not ControlMode.ACTIVE:
                 await scaler.settled()
+        if self._announced is not None:
+            await self._announced.keep({*wanted, *self._aliases.names()})
 
     async def _leave(self, scaler: PoolScaler) -> None:
         """Look after a pool no more. A try that failed can be made again."""
@@ -246,6 +247,8 @@ class Autoscaler:
             await scaler.close()
         for own in self._connections.values():
             await own.close()
+        if self._announced is not None:
+            await self._announced.close()
         if self._view is not None:
             await self._view.close()
         if self._push is not None:

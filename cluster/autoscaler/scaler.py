@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.announced.contract import AnnouncedStore
+from cluster.announced.contract import AnnouncedReader
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.ahead.announcements import Announcements
 from cluster.autoscaler.ahead.foresight import Foresight
@@ -83,7 +83,7 @@ class PoolScaler:
         *,
         rollouts: RolloutBook | None = None,
         cells: CellStandbys | None = None,
-        announced: AnnouncedStore | None = None,
+        announced: AnnouncedReader | None = None,
     ) -> None:
         """Without `rollouts` the pool has none. Without `cells` its replicas are all in the first cell. Without
         `announced` nobody announces load.

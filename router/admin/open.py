@@ -49,11 +49,11 @@ def open_admin(
     control_api = ControlApi(settings.pools, queues.control, queues.pool)
     rollouts = open_rollouts(settings, queues.rollout, queues.pool)
     metrics.registry.register(RolloutMetrics(rollouts.pools))
-    announced = AnnouncedKeeper(pools, queues.announced)
+    announced = AnnouncedKeeper(pools, queues.announced, aliases)
     servicer = AdminServicer(
         *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),
         aliases=aliases,
         rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
-        announced=AnnouncedApi(pools, announced, policies),
+        announced=AnnouncedApi(pools, announced, policies, aliases),
     )
     return AdminParts(servicer, control_api, rollouts, announced)

@@ -87,6 +87,11 @@ class DemandCounter:
         if (own := self._tenants.get(tenant)) is not None:
             self._tenants[tenant] = own.plus(TenantCounts(choices, choices * prompt_tokens, cached, output))
 
+    def over_quota(self, tenant: str, choices: int) -> None:
+        """Count a request that its tenant's quota refused. The pool needs no replica for it, but the tenant sends it."""
+        if (own := self._tenants.get(tenant)) is not None:
+            self._tenants[tenant] = own.plus(TenantCounts(refused=choices))
+
     def ended(self, request_class: RequestClass, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """Update the averages with a choice that ended well."""
         self._outputs[request_class] = _mixed(self._outputs.get(request_class), output_tokens)

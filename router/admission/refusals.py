@@ -54,8 +54,8 @@ class Refusals:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def note(self, call: CallName, error: PenstockError) -> None:
-        """Remember a refusal."""
+    def note(self, call: CallName, error: PenstockError) -> bool:
+        """Remember a refusal; return whether it is the call's first."""
         now, key = self._clock(), (call.tenant, call.digest())
         known = self._forget(key)
         self._calls[key] = _refusal(error, now) if known is None else replace(known, last_at=now, times=known.times + 1)
@@ -64,6 +64,7 @@ class Refusals:
             self._forget(next(iter(self._calls)))
         if isinstance(error, QuotaExceededError):
             self._quota.append((now, call.tenant))
+        return known is None
 
     def take(self, call: CallName) -> EarlierRefusals | None:
         """Return and forget what is remembered of a call; None where it was not refused a short time ago."""

@@ -20,6 +20,7 @@ from penstock.v1 import announced_pb2 as api
 from router.announced.keeper import AnnouncedKeeper
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
+from router.routing import Aliases
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,28 +41,28 @@ class AnnouncedApi:
         pools: Mapping[str, Pool],
         keeper: AnnouncedKeeper,
         policies: TenantPolicies,
+        aliases: Aliases,
         clock: Clock | None = None,
     ) -> None:
         self._pools = pools
         self._keeper = keeper
         self._policies = policies
+        self._aliases = aliases
         self._clock = clock or SystemClock()
 
     async def announce(self, request: api.AnnounceLoadRequest, caller: Caller) -> api.AnnounceLoadResponse:
         """Answer AnnounceLoad.
 
         Raises:
-            InvalidRequestError: no such pool, or a value is wrong.
-            PermissionDeniedError: the caller may not use the pool's model.
+            InvalidRequestError: no such pool or alias, or a value is wrong.
+            PermissionDeniedError: the caller may not use the model.
             AnnouncementLimitError: the tenant has as many as it may, or the pool.
             QueueUnavailableError: the store does not answer.
         """
-        pool = self._pool(request.pool, caller)
-        settings = pool.settings
-        if settings.autoscale.mode == "off" or settings.autoscale.announced == "off":
-            name = "mode" if settings.autoscale.mode == "off" else "announced"
-            raise InvalidRequestError.of("pool", f"{pool.name!r} takes no announcements: its autoscale.{name} is 'off'")
-        quota = self._policies.of(caller.tenant, pool.name).quota
+        name = self._name(request.pool, caller)
+        parts = self._parts(name, caller.tenant)
+        settings = self._taking(name, parts)
+        quota_requests, quota_tokens = self._quota(caller.tenant, name)
         load = AnnouncedLoad(
             request.id or f"load-{secrets.token_hex(4)}",
             caller.tenant,
@@ -70,33 +71,35 @@ class AnnouncedApi:
             tokens=request.tokens_per_second,
             prompt_tokens=request.prompt_tokens,
             output_tokens=request.output_tokens,
-            quota_requests=(quota.requests_per_minute or 0) / 60.0,
-            quota_tokens=(quota.tokens_per_minute or 0) / 60.0,
+            quota_requests=quota_requests,
+            quota_tokens=quota_tokens,
+            # An alias may get other targets before the load comes.
+            quotas={} if name in self._pools else {pool: self._quota(caller.tenant, pool) for pool in self._pools},
         )
         most = settings.autoscale.announced_per_tenant
-        match await self._keeper.store(pool.name).put(load, most):
+        match await self._keeper.store(name).put(load, most):
             case Put.TENANT_FULL:
-                raise AnnouncementLimitError(pool.name, "autoscale.announced_per_tenant", most)
+                raise AnnouncementLimitError(name, "autoscale.announced_per_tenant", most)
             case Put.POOL_FULL:
-                raise AnnouncementLimitError(pool.name, "announcements of the pool", MOST_OF_POOL)
-        _LOG.info("announced.load", extra={"pool": pool.name, "tenant": caller.tenant, "id": load.id})
-        return api.AnnounceLoadResponse(load=_wire(pool.name, load))
+                raise AnnouncementLimitError(name, "announcements of the pool", MOST_OF_POOL)
+        _LOG.info("announced.load", extra={"pool": name, "tenant": caller.tenant, "id": load.id})
+        return api.AnnounceLoadResponse(load=self._wire(name, load))
 
     async def list_loads(self, request: api.ListAnnouncedLoadRequest, caller: Caller) -> api.ListAnnouncedLoadResponse:
         """Answer ListAnnouncedLoad.
 
         Raises:
-            InvalidRequestError: no such pool.
-            PermissionDeniedError: the caller may not use the pool's model, or see another tenant's announcements.
+            InvalidRequestError: no such pool or alias.
+            PermissionDeniedError: the caller may not use the model, or see another tenant's announcements.
             QueueUnavailableError: the store does not answer.
         """
         tenant = "" if request.all_tenants else request.tenant or caller.tenant
         if tenant != caller.tenant:
             require_role(caller, Role.OPERATOR, "AdminService/ListAnnouncedLoad")
-        pool = self._pool(request.pool, caller)
-        found = await self._keeper.store(pool.name).read()
+        name = self._name(request.pool, caller)
+        found = await self._keeper.store(name).read()
         return api.ListAnnouncedLoadResponse(
-            loads=[_wire(pool.name, load) for load in found if tenant in ("", load.tenant)]
+            loads=[self._wire(name, load) for load in found if tenant in ("", load.tenant)]
         )
 
     async def withdraw(
@@ -105,31 +108,94 @@ class AnnouncedApi:
         """Answer WithdrawAnnouncedLoad.
 
         Raises:
-            InvalidRequestError: no such pool, or no id.
-            PermissionDeniedError: the caller may not use the pool's model, or it is another tenant's announcement.
+            InvalidRequestError: no such pool or alias, or no id.
+            PermissionDeniedError: the caller may not use the model, or it is another tenant's announcement.
             AnnouncementNotFoundError: there is none of that id.
             QueueUnavailableError: the store does not answer.
         """
         tenant = request.tenant or caller.tenant
         if tenant != caller.tenant:
             require_role(caller, Role.ADMIN, "AdminService/WithdrawAnnouncedLoad")
-        pool = self._pool(request.pool, caller)
+        name = self._name(request.pool, caller)
         if not request.id:
             raise InvalidRequestError.of("id", "is required")
-        if not await self._keeper.store(pool.name).withdraw(tenant, request.id):
+        if not await self._keeper.store(name).withdraw(tenant, request.id):
             raise AnnouncementNotFoundError(request.id)
-        _LOG.info("announced.withdrawn", extra={"pool": pool.name, "tenant": tenant, "id": request.id})
+        _LOG.info("announced.withdrawn", extra={"pool": name, "tenant": tenant, "id": request.id})
         return api.WithdrawAnnouncedLoadResponse()
 
-    def _pool(self, wanted: str, caller: Caller) -> Pool:
+    def _name(self, wanted: str, caller: Caller) -> str:
+        """Return the name of the pool or alias that is meant: a caller who may use one pool need not name it."""
         if wanted:
             require_model(caller, wanted)
-        allowed = [name for name, pool in self._pools.items() if may_use(caller, name) and not pool.closing]
-        names = [wanted] if wanted else allowed
-        if len(names) != 1 or names[0] not in allowed:
+        allowed = [name for name in self._pools if may_use(caller, name)]
+        known = {*allowed, *self._aliases.allowed(caller)}
+        open_now = sorted(name for name in known if any(map(self._open, self._parts(name, caller.tenant))))
+        names = [wanted] if wanted else [name for name in allowed if name in open_now]
+        if len(names) != 1 or names[0] not in open_now:
             text = f"{wanted!r} is none of" if wanted else "must be one of"
-            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
-        return self._pools[names[0]]
+            raise InvalidRequestError.of("pool", f"{text} {', '.join(open_now) or 'no pools'}")
+        return names[0]
+
+    def _open(self, pool: str) -> bool:
+        return pool in self._pools and not self._pools[pool].closing
+
+    def _parts(self, name: str, tenant: str) -> Mapping[str, float]:
+        """Return the parts of a tenant's requests that pools get."""
+        return {name: 1.0} if name in self._pools else self._aliases.parts(name, tenant)
+
+    def _taking(self, name: str, parts: Mapping[str, float]) -> PoolSettings:
+        """Return the settings of the pool that gets most of a load, of those that take announcements.
+
+        Raises:
+            InvalidRequestError: none does.
+        """
+        pools = sorted(filter(self._open, parts), key=lambda pool: parts[pool], reverse=True)
+        for pool in pools:
+            if _off(self._pools[pool].settings) is None:
+                return self._pools[pool].settings
+        why = " and ".join(f"autoscale.{_off(self._pools[pool].settings)} of {pool!r} is 'off'" for pool in pools)
+        raise InvalidRequestError.of("pool", f"{name!r} takes no announcements: {why}")
+
+    def _quota(self, tenant: str, pool: str) -> tuple[float, float]:
+        """Return the requests and tokens per second that a tenant's quota lets through; 0 for no bound."""
+        quota = self._policies.of(tenant, pool).quota
+        return (quota.requests_per_minute or 0) / 60.0, (quota.tokens_per_minute or 0) / 60.0
+
+    def _wire(self, name: str, load: AnnouncedLoad) -> api.AnnouncedLoad:
+        wire = api.AnnouncedLoad(
+            id=load.id,
+            pool=name,
+            tenant=load.tenant,
+            starts_at_ms=load.starts_ms,
+            ends_at_ms=load.ends_ms,
+            prompt_tokens=round(load.prompt_tokens),
+            output_tokens=round(load.output_tokens),
+            counts_for=self._counts_for(name, load),
+        )
+        if load.tokens:
+            wire.tokens_per_second = load.tokens
+        else:
+            wire.requests_per_second = load.requests
+        return wire
+
+    def _counts_for(self, name: str, load: AnnouncedLoad) -> float:
+        """Return the part of a load that counts: what goes to pools that take announcements, within the quotas there."""
+        if name in self._pools:
+            return load.counts_for
+        taking = {
+            pool: part
+            for pool, part in self._aliases.parts(name, load.tenant).items()
+            if self._open(pool) and _off(self._pools[pool].settings) is None
+        }
+        return sum(part * load.part(pool, part).counts_for for pool, part in taking.items())
+
+
+def _off(settings: PoolSettings) -> str | None:
+    """Return the setting that keeps a pool from taking announcements; None where it takes them."""
+    if settings.autoscale.mode == "off":
+        return "mode"
+    return "announced" if settings.autoscale.announced == "off" else None
 
 
 def _times(request: api.AnnounceLoadRequest, now_ms: int, settings: PoolSettings) -> tuple[int, int]:
@@ -176,21 +242,3 @@ def _check_rate(request: api.AnnounceLoadRequest, most: float, reject: Callable[
 
 def _ms(moment: Timestamp) -> int:
     return moment.seconds * 1000 + moment.nanos // 1_000_000
-
-
-def _wire(pool: str, load: AnnouncedLoad) -> api.AnnouncedLoad:
-    wire = api.AnnouncedLoad(
-        id=load.id,
-        pool=pool,
-        tenant=load.tenant,
-        starts_at_ms=load.starts_ms,
-        ends_at_ms=load.ends_ms,
-        prompt_tokens=round(load.prompt_tokens),
-        output_tokens=round(load.output_tokens),
-        counts_for=load.counts_for,
-    )
-    if load.tokens:
-        wire.tokens_per_second = load.tokens
-    else:
-        wire.requests_per_second = load.requests
-    return wire

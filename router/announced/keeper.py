@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from cluster.announced.contract import AnnouncedStore
+from cluster.announced.stores import AnnouncedStores, PoolLoads
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
 from router.dispatch.pool import Pool
+from router.routing import Aliases
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,17 +26,19 @@ PERIOD_S = 5.0
 class AnnouncedKeeper:
     """The announced load of all pools. Connections open at the first use."""
 
-    def __init__(self, pools: Mapping[str, Pool], open_store: Callable[[str], AnnouncedStore]) -> None:
+    def __init__(
+        self, pools: Mapping[str, Pool], open_store: Callable[[str], AnnouncedStore], aliases: Aliases
+    ) -> None:
+        """`open_store` takes the name of a pool or an alias."""
         self._pools = pools
-        self._open = open_store
-        self._stores: dict[str, AnnouncedStore] = {}
+        self._aliases = aliases
+        self._stores = AnnouncedStores(open_store)
+        self._loads: dict[str, PoolLoads] = {}
         self._owner = TaskOwner("announced")
 
-    def store(self, pool: str) -> AnnouncedStore:
-        """Return the store of a pool."""
-        if pool not in self._stores:
-            self._stores[pool] = self._open(pool)
-        return self._stores[pool]
+    def store(self, name: str) -> AnnouncedStore:
+        """Return the store of a pool or an alias."""
+        return self._stores.of(name)
 
     def start(self) -> None:
         """Begin to look who has announced load."""
@@ -55,16 +59,18 @@ class AnnouncedKeeper:
                 pool.admission.demand.follow(())
                 continue
             try:
-                loads = await self.store(name).read()
+                loads = await self._of(name).read()
             except QueueUnavailableError:
                 # The membership of the pool has logged it.
                 continue
             pool.admission.demand.follow({load.tenant for load in loads})
-        for name in [name for name in self._stores if name not in self._pools]:
-            await self._stores.pop(name).close()
+        self._loads = {name: loads for name, loads in self._loads.items() if name in self._pools}
+        await self._stores.keep({*self._pools, *self._aliases.names()})
+
+    def _of(self, pool: str) -> PoolLoads:
+        return self._loads.setdefault(pool, PoolLoads(pool, self._stores, self._aliases))
 
     async def close(self) -> None:
         """End, and close the connections."""
         await self._owner.close()
-        for store in self._stores.values():
-            await store.close()
+        await self._stores.close()

@@ -101,7 +101,7 @@ class Pool:
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
             limits=self.recovery,
-            breakers=BreakerLimits(router_settings.breaker_failures, router_settings.breaker_open_s),
+            breakers=BreakerLimits.of(router_settings),
             # The queue grants only where it knows us connected: tell it now, not in a second.
             on_change=lambda: self._membership.nudge(),
             origins=context.choices.origins,
@@ -125,11 +125,7 @@ class Pool:
             self.resubmit.submit_again,
             membership.started,
         )
-        self.slow_readers = SlowReaders(
-            context.choices,
-            round(router_settings.max_unread_mb * (1 << 20)),
-            round(router_settings.max_unread_total_mb * (1 << 20)),
-        )
+        self.slow_readers = SlowReaders.of(router_settings, context.choices)
         self._positions = Positions(context.choices)
         self._cut_off = CutOff(name, context.choices, self.replicas, queue_settings.lease_s)
         self.moves = CellMoves(context, self.cells, self.adoption, self.mailbox, self.releases, self.resubmit)
@@ -388,6 +384,8 @@ class Pool:
             self._context.owner.spawn(self._follow(), "follow_marks")
         self.mailbox.deliver(newest(reply.mail, self.cells.seen.entries))
         self.releases.tell_again()
+        if self.cells.queue.owes:
+            self._context.owner.spawn(self.cells.queue.cancel_again(self._context.router_id), "cancel_again")
         self.moves.look()
 
     async def _follow(self) -> None:

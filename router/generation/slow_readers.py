@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from weakref import WeakSet
 
 from cluster.errors import SlowReaderError
+from cluster.settings import RouterSettings
 from router.generation.choice import Choice
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +34,11 @@ class SlowReaders:
         """Bytes of all, at the last look."""
         self.stopped = 0
         """Choices that were ended for it, since start."""
+
+    @classmethod
+    def of(cls, router: RouterSettings, choices: Mapping[str, Choice]) -> SlowReaders:
+        """Watch choices within the bounds that the settings name."""
+        return cls(choices, round(router.max_unread_mb * (1 << 20)), round(router.max_unread_total_mb * (1 << 20)))
 
     def follow(self, choice: Choice) -> None:
         """Go on counting what an ended choice's client has not read."""

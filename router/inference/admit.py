@@ -22,7 +22,7 @@ from cluster.queue.entries import KnownRequest
 from cluster.telemetry.tracing.context import TraceSampling
 from cluster.trust.secret import ClusterSecret
 from penstock.models import SamplingParams
-from router.admission.refusals import COMES_BACK, CallName, Refusals
+from router.admission.refusals import COMES_BACK, CallName
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
 from router.catalog import Catalog
@@ -123,7 +123,7 @@ class Admission:
         checked = replace(checked, model=pool.name, lora_adapter=adapter)
         name = CallName(caller.tenant, checked)
         opening = self._admit(checked, caller, pool, time_left_s=time_left_s, resume=resume, counted=counted, way=way)
-        return await _remembered(pool.admission.refusals, name, opening, way)
+        return await _remembered(pool, name, opening, way, checked.n if counted else 0)
 
     async def _admit(
         self,
@@ -250,7 +250,8 @@ class Admission:
             PenstockError: as `open`.
         """
         name = CallName(admitted.caller.tenant, admitted.checked, admitted.groups)
-        opened = await _remembered(admitted.pool.admission.refusals, name, self._line_up(admitted, ()), admitted.way)
+        asked = admitted.n if admitted.counted else 0
+        opened = await _remembered(admitted.pool, name, self._line_up(admitted, ()), admitted.way, asked)
         if isinstance(opened, bytes):
             raise TypeError("a request without a key has no stored result")
         return opened
@@ -373,14 +374,19 @@ def check_ready(pool: Pool, way: Way) -> None:
 
 
 async def _remembered(
-    refusals: Refusals, name: CallName, opening: Awaitable[Generation | bytes], way: Way
+    pool: Pool, name: CallName, opening: Awaitable[Generation | bytes], way: Way, asked: int
 ) -> Generation | bytes:
-    """Open a call. Remember it where it is refused, and tell its generation what is remembered where it is let in."""
+    """Open a call. Remember it where it is refused, and tell its generation what is remembered where it is let in.
+
+    `asked` are the choices that it asks for; 0 for one that is no demand.
+    """
+    refusals = pool.admission.refusals
     try:
         opened = await opening
     except COMES_BACK as error:
-        if not way.goes_on:
-            refusals.note(name, error)
+        first = not way.goes_on and refusals.note(name, error)
+        if first and asked and isinstance(error, QuotaExceededError):
+            pool.admission.demand.over_quota(name.tenant, asked)
         raise
     if isinstance(opened, Generation):
         opened.refused = refusals.take(name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster.settings import RouterSettings
+
 LONGEST_S = 60.0
 """The longest pause, in seconds."""
 
@@ -16,6 +18,11 @@ class BreakerLimits:
     """Failed attempts without a success between them; 0 never opens the breaker."""
     open_s: float = 5.0
     """First pause, seconds. A pause that ends in another failure doubles the next one, up to LONGEST_S."""
+
+    @classmethod
+    def of(cls, router: RouterSettings) -> BreakerLimits:
+        """Return the limits that the settings name."""
+        return cls(router.breaker_failures, router.breaker_open_s)
 
 
 class Breaker:

@@ -1,60 +1,23 @@
-"""The aliases that are in force: those of the settings, and over them those of the registry."""
+"""The aliases that are in force, as a router uses them: who may use which, and the way of each request."""
 
 from __future__ import annotations
 
-import json
-import logging
-
-from pydantic import ValidationError
-
-from cluster.registry.contract import Entry
+from cluster.registry.aliases import AliasTable
+from cluster.registry.choose import choose, part_of
 from cluster.registry.view import RegistryView
-from cluster.settings import AliasSettings, AliasTarget, Settings
+from cluster.settings import Settings
 from router.identity import Caller, may_use
-from router.routing.choose import choose, part_of
 from router.routing.way import Route, WayKind
 
-_LOG = logging.getLogger(__name__)
 
-KIND = "alias"
-"""Kind of the registry's entries."""
-
-
-class Aliases:
-    """Aliases of one router. A pool's own name is never an alias."""
+class Aliases(AliasTable):
+    """Aliases of one router."""
 
     def __init__(self, settings: Settings, view: RegistryView | None = None) -> None:
         """Without `view` there are those of the settings only."""
-        self._fixed = settings.registry
         # A view: pools come and go.
         self._pools = settings.pools.keys()
-        self._declared = settings.aliases
-        self._registered: dict[str, AliasSettings] = {}
-        if view is not None:
-            view.listen(KIND, self.take)
-
-    def take(self, entry: Entry) -> None:
-        """Take an entry of the registry. One that is deleted gives way to the settings."""
-        if self._fixed.holds(KIND, entry.name):
-            return
-        if entry.value is None:
-            self._registered.pop(entry.name, None)
-            return
-        try:
-            self._registered[entry.name] = AliasSettings.model_validate(json.loads(entry.value))
-        except (ValueError, ValidationError) as error:
-            # It was checked when it was made, perhaps by a router of another version. What was in force stays.
-            _LOG.error("registry.unreadable", extra={"kind": KIND, "entry": entry.name, "why": str(error)})
-
-    def get(self, name: str) -> AliasSettings | None:
-        """Return an alias; None for a name that is none."""
-        if name in self._pools:
-            return None
-        return self._registered.get(name) or self._declared.get(name)
-
-    def names(self) -> list[str]:
-        """Return the names of all aliases, in order."""
-        return sorted({*self._declared, *self._registered} - self._pools)
+        super().__init__(settings.aliases, settings.registry, lambda: self._pools, view)
 
     def home(self, name: str) -> str:
         """Return the pool that answers questions about a name, and keeps its jobs: a pool itself, or the target of an
@@ -63,13 +26,8 @@ class Aliases:
         if name in self._pools:
             return name
         alias = self.get(name)
-        served = self._served(alias) if alias is not None else []
+        served = self.served(alias) if alias is not None else []
         return max(served, key=lambda target: target.weight).model if served else ""
-
-    def targets(self, name: str) -> list[str]:
-        """Return the pools of an alias' targets."""
-        alias = self.get(name)
-        return list(dict.fromkeys(target.model for target in self._served(alias))) if alias is not None else []
 
     def pools(self, name: str) -> list[str]:
         """Return the pools that a caller of a name may get to."""
@@ -106,7 +64,7 @@ class Aliases:
             key = ("tenant", tenant)
         elif alias.sticky == "session" and session:
             key = ("session", tenant, session)
-        found = choose(self._served(alias), name, *key)
+        found = choose(self.served(alias), name, *key)
         return Route(found.model, found.adapter) if found is not None else None
 
     def fallback(self, name: str, route: Route) -> Route | None:
@@ -125,6 +83,3 @@ class Aliases:
         if part_of(name, "shadow", request) >= shadow.share:
             return None
         return Route(shadow.model, shadow.adapter, WayKind.SHADOW)
-
-    def _served(self, alias: AliasSettings) -> list[AliasTarget]:
-        return [target for target in alias.targets if target.weight and target.model in self._pools]

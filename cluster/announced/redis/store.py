@@ -69,7 +69,7 @@ class RedisAnnouncedStore:
     def _parsed(self, text: bytes) -> AnnouncedLoad | None:
         try:
             return AnnouncedLoad.from_bytes(text)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             _LOG.warning("announced.unread", extra={"pool": self._pool})
             return None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cluster.announced.arrivals import RouterCounts
 from cluster.announced.belief import Announced, Belief, BeliefRules, WorkOf
-from cluster.announced.contract import AnnouncedStore
+from cluster.announced.contract import AnnouncedReader
 from cluster.announced.load import AnnouncedLoad
 from cluster.autoscaler.assemble import UNKNOWN_SHAPE
 from cluster.autoscaler.router_report import Report
@@ -20,9 +20,9 @@ from penstock.values.slo import OperatingPoint
 
 
 class Announcements:
-    """Announced load of one pool. Without a store there is none."""
+    """Announced load of one pool. Without a reader there is none."""
 
-    def __init__(self, mode: ControlMode, store: AnnouncedStore | None, rules: BeliefRules | None = None) -> None:
+    def __init__(self, mode: ControlMode, reader: AnnouncedReader | None, rules: BeliefRules | None = None) -> None:
         self.mode = mode
         self.loads: Sequence[AnnouncedLoad] = ()
         """What was read last."""
@@ -30,7 +30,7 @@ class Announcements:
         """What the last look foresaw, whether decisions use it or not; None for nothing."""
         self.belief = Belief()
         """That of the last look."""
-        self._store = store
+        self._reader = reader
         self._rules = rules or BeliefRules()
 
     async def read(self) -> None:
@@ -39,8 +39,8 @@ class Announcements:
         Raises:
             QueueUnavailableError: the store does not answer.
         """
-        if self._store is not None and self.mode is not ControlMode.OFF:
-            self.loads = await self._store.read()
+        if self._reader is not None and self.mode is not ControlMode.OFF:
+            self.loads = await self._reader.read()
         else:
             self.loads = ()
 

@@ -42,6 +42,8 @@ class Layout:
         """Cells that may have anything of the pool."""
         self.homes = self.count
         """Cells among which clients' keys and tenants with a quota have their homes."""
+        self.sure = True
+        """Whether the settings are those in force: what a registry has may be newer, until it was read."""
         self.known = False
         """Whether the store's record was read, by a process that knows the pool's settings."""
         self._noted = False
@@ -72,14 +74,17 @@ class Layout:
         return self._read_at is None or self._clock() - self._read_at >= REREAD_S
 
     def question(self) -> tuple[int, int]:
-        """Return the arguments of `Cell.cells`: the number of the settings once, then what the record had."""
-        if not self.told:
+        """Return the arguments of `Cell.cells`: the number of the settings once they are sure, then what the record
+        had.
+        """
+        if not self.told or not self.sure:
             return 0, 0
         return (self.count, self.span) if self._noted else (self.told, 0)
 
     def heard(self, record: CellRecord) -> None:
         """Take the store's record: another router may have noted a newer number."""
-        self.known = self._noted = bool(self.told)
+        self.known = bool(self.told)
+        self._noted = self.known and self.sure
         self._read_at = self._clock()
         self.span = max(self.span, record.most)
         self.count = max(1, record.count)

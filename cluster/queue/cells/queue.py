@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
-from cluster.queue.cells.cell import Cell, ask, ask_each, first, read_layout
+from cluster.queue.cells.cancels import CellCancels
+from cluster.queue.cells.cell import Cell, ask, ask_each, read_layout
 from cluster.queue.cells.choice import pinned, weight_in_cell
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
@@ -85,6 +86,7 @@ class CellQueue:
         self._budgets = CellBudgets(pool, self.seen, self.cell)
         self._homes = KeyHomes(self.seen, keys_last_s)
         self._beats = CellBeats(self.seen, self.cell)
+        self._cancels = CellCancels(self.seen, self.cell, self._homes)
         self._listed: list[tuple[str, int]] = []
         """Entries on record in the pages that were read so far."""
         # No secret depends on it.
@@ -295,17 +297,16 @@ class CellQueue:
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         if (one := self._one) is not None:
             return await one.cancel(router_id, tenant, target, by_key=by_key)
-        if by_key:
-            homes = map(self.cell, self._homes.cells(tenant))
-            named = first(*await ask(cell.cancel(router_id, tenant, target, by_key=True) for cell in homes))
-            if named is None:
-                return None
-            target = named
-        every = [self.cell(cell) for cell in range(self._layout.span)]
-        # The choices of a request may be in different cells. Twice: one that moves is in none for the time of one call.
-        found, _ = await ask(cell.cancel(router_id, tenant, target) for cell in every)
-        more, away = await ask(cell.cancel(router_id, tenant, target) for cell in every)
-        return target if by_key else first([*found, *more], away)
+        return await self._cancels.cancel(router_id, tenant, target, by_key=by_key)
+
+    @property
+    def owes(self) -> bool:
+        """Whether a cell that is back has not heard of a cancel."""
+        return self._cancels.due
+
+    async def cancel_again(self, router_id: str) -> None:
+        """Tell cells that are back what was cancelled while they were away."""
+        await self._cancels.again(router_id)
 
     async def collect(self, router_id: str) -> Mail:
         if (one := self._one) is not None:

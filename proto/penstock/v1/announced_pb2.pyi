@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class AnnouncedLoad(_message.Message):
-    """Load that a tenant says it will send to a pool."""
+    """Load that a tenant says it will send to a pool, or to an alias."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,7 +38,7 @@ class AnnouncedLoad(_message.Message):
     id: _builtins.str
     """Id of the announcement."""
     pool: _builtins.str
-    """Name of the pool."""
+    """Name of the pool, or of the alias."""
     tenant: _builtins.str
     """Tenant that announced it."""
     starts_at_ms: _builtins.int
@@ -54,7 +54,9 @@ class AnnouncedLoad(_message.Message):
     output_tokens: _builtins.int
     """Mean output of a request in tokens. 0 as above."""
     counts_for: _builtins.float
-    """Part of the rate that counts, 0 to 1: what the tenant's quota lets through."""
+    """Part of the rate that counts, 0 to 1: what the tenant's quota lets through. Of an alias only what goes to pools that
+    take announcements counts.
+    """
     def __init__(
         self,
         *,
@@ -94,7 +96,9 @@ class AnnounceLoadRequest(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
-    """Name of the pool. Required where there are several."""
+    """Name of the pool, or of an alias. Required where there are several pools. Load of an alias counts at the pools of its
+    targets, by their weights of then.
+    """
     id: _builtins.str
     """Id of the announcement: 1 to 63 letters, digits, dots, underscores and hyphens. One that the tenant has already is
     replaced. Empty: the router chooses one.
@@ -175,7 +179,7 @@ class ListAnnouncedLoadRequest(_message.Message):
     all_tenants: _builtins.bool
     """True: every tenant. PERMISSION_DENIED below operator. False is the same as absent."""
     pool: _builtins.str
-    """Name of the pool. Required where there are several."""
+    """Name of the pool, or of an alias. Required where there are several pools."""
     def __init__(
         self,
         *,
@@ -227,7 +231,7 @@ class WithdrawAnnouncedLoadRequest(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
-    """Name of the pool. Required where there are several."""
+    """Name of the pool, or of an alias. Required where there are several pools."""
     id: _builtins.str
     """Id of the announcement. Required."""
     tenant: _builtins.str

@@ -160,3 +160,25 @@ def test_the_tenants_that_are_known_least_are_forgotten_first() -> None:
     assert MOST_TENANTS == len(after.tenants)
     assert "acme" not in after.tenants
     assert 201.0 + TICK_S / 60 == after.of("t200").judged
+
+
+def test_a_quota_that_shrank_is_no_silence() -> None:
+    """The tenant sends what it announced, and its quota lets half of it through: its word stays good, and no replica
+    is ordered for the other half."""
+    loads = [load(0, 7200, 10.0, quota_requests=10.0)]
+    belief, admitted, refused = Belief(), 0.0, 0.0
+    for tick in range(1, 241):
+        admitted, refused = admitted + 5.0 * TICK_S, refused + 5.0 * TICK_S
+        counts = TenantCounts(admitted, 100 * admitted, 0.0, 100 * admitted, refused)
+        belief = at(TICK_S * tick, loads).judge(belief, {"router": {"acme": counts}}, RULES)
+    assert pytest.approx(1.0, abs=0.01) == belief.of("acme").part
+    assert at(3600, loads).foresee(belief, COLD_S) is None
+    assert belief == read_belief(json.loads(json.dumps(belief_values(belief))))
+    # The same load without refusals: half of it does not come.
+    assert 0.6 > come(loads, 5.0, 3600.0).of("acme").part
+    # The quota is back, and what comes is not refused any more: the rest counts again.
+    for tick in range(241, 281):
+        admitted += 5.0 * TICK_S
+        counts = TenantCounts(admitted, 100 * admitted, 0.0, 100 * admitted, refused)
+        belief = at(TICK_S * tick, loads).judge(belief, {"router": {"acme": counts}}, RULES)
+    assert at(4200, loads).foresee(belief, COLD_S) is not None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+import msgpack
 import pytest
 
 from cluster.errors import PenstockError, QueueFullError, QueueUnavailableError
@@ -112,6 +113,33 @@ async def test_a_call_that_fails_fails_alone(redis_backend: Backend) -> None:
     assert ["q1", "q2"] == [each.grant.request_id for each in (before, after)]
     assert 1 == calls(redis_backend)
     assert 2 == (await queue.observe()).replicas[0].sequences
+
+
+async def test_a_release_that_fails_adds_nothing_to_the_ledger(redis_backend: Backend) -> None:
+    """Another one of the same tenant, day and turn is entered once, and in full."""
+    queue = (await started(redis_backend)).queue
+    grants = [(await queue.submit("A", entry(f"q{i}"))).grant for i in range(3)]
+    [before] = await queue.usage("acme", 0, 10**6)
+    # A number of cached tokens that is none comes after three that are.
+    bad = msgpack.packb(["release", ["A", "q1", grants[1].attempt, 7, 1, 7, "many", 7.0, 7.0]])
+    step = ScriptStep(*queue._head_of("turn"), bad)
+
+    async def ask_badly() -> None:
+        await queue._pipeline.call(PLAIN, b"", step)
+
+    used = Settlement(3, requests=1, prompt_tokens=5)
+    first, error, last = await asyncio.gather(
+        queue.release("A", "q0", grants[0].attempt, used),
+        ask_badly(),
+        queue.release("A", "q2", grants[2].attempt, used),
+        return_exceptions=True,
+    )
+    assert "queue script failed" in str(error)
+    [after] = await queue.usage("acme", 0, 10**6)
+    assert (2, 10, 6) == (
+        *(after.requests - before.requests, after.prompt_tokens - before.prompt_tokens),
+        after.output_tokens - before.output_tokens,
+    )
 
 
 async def test_a_full_redis_refuses_what_adds_and_takes_what_frees(redis_backend: Backend) -> None:

@@ -17,6 +17,7 @@ from penstock.client import (
     NotFoundError,
     PenstockClientError,
     PermissionDeniedError,
+    RetryPolicy,
 )
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack, sim_pool
@@ -36,7 +37,11 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> AsyncIt
     autoscale = {"mode": "advisory", "max_replicas": 4, "announced_per_tenant": 2, "announced_rate": 50.0}
     sections = {
         "auth": {"keys_file": str(keys.path)},
-        "tenants": {"acme": {"quota": {"requests_per_minute": 300}}},
+        "tenants": {"acme": {"quota": {"requests_per_minute": 300}}, "other": {"quota": {"requests_per_minute": 1}}},
+        "aliases": {
+            "mixed": {"targets": [{"model": "demo", "weight": 3.0}, {"model": "fixed"}]},
+            "nowhere": {"targets": [{"model": "fixed"}]},
+        },
     }
     pools = {"demo": {**sim_pool(), "autoscale": autoscale}, "fixed": sim_pool()}
     async with running_stack(tmp_path_factory.mktemp("stack"), routers=2, pools=pools, sections=sections) as running:
@@ -45,7 +50,8 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> AsyncIt
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
 async def fresh(stack: Stack) -> None:
-    stack.store.execute("DEL", announced_key("demo"))
+    for name in ("demo", "mixed"):
+        stack.store.execute("DEL", announced_key(name))
 
 
 def client(stack: Stack, key: str, router: int = 0) -> AsyncClient:
@@ -115,9 +121,10 @@ async def test_other_tenants_announcements_are_for_operators_to_see_and_admins_t
         ({"requests_per_second": 1.0, "start": soon(24 * 40), "end": soon(24 * 41)}, "start", "2678400 s ahead"),
         ({"requests_per_second": 1.0, "end": soon(-0.1)}, "end", "must be after the beginning, and at most 2678400 s"),
         ({"requests_per_second": 1.0, "end": soon(24 * 32)}, "end", "at most 2678400 s after it"),
-        ({"requests_per_second": 1.0, "pool": "none"}, "pool", "'none' is none of demo, fixed"),
-        ({"requests_per_second": 1.0, "pool": ""}, "pool", "must be one of demo, fixed"),
-        ({"requests_per_second": 1.0, "pool": "fixed"}, "pool", "its autoscale.mode is 'off'"),
+        ({"requests_per_second": 1.0, "pool": "none"}, "pool", "'none' is none of demo, fixed, mixed, nowhere"),
+        ({"requests_per_second": 1.0, "pool": ""}, "pool", "must be one of demo, fixed, mixed, nowhere"),
+        ({"requests_per_second": 1.0, "pool": "fixed"}, "pool", "takes no announcements: autoscale.mode of 'fixed' is"),
+        ({"requests_per_second": 1.0, "pool": "nowhere"}, "pool", "takes no announcements: autoscale.mode of 'fixed'"),
     ],
 )
 async def test_an_error_names_field_limit_and_value(
@@ -156,3 +163,33 @@ async def test_only_those_who_announced_are_counted_one_by_one(stack: Stack, key
         await mine.withdraw_load(told.id, "demo")
         await router._parts.announced.look()
         assert {} == unpack_report(router.pools["demo"].admission.demand.report()).tenants
+
+
+async def test_load_of_an_alias_counts_at_its_targets_that_take_announcements(stack: Stack, keys: Keys) -> None:
+    router = stack.routers[0]
+    async with client(stack, keys.acme) as mine, client(stack, keys.acme, 1) as other:
+        told = await mine.announce_load("mixed", end=soon(), requests_per_second=10.0)
+        # Of ten requests per second 7.5 go to `demo`, where the quota lets 5 through; `fixed` takes no announcements.
+        assert ("mixed", 10.0, pytest.approx(0.5)) == (told.pool, told.requests_per_second, told.counts_for)
+        assert ((told,), ()) == (await other.announced_load("mixed"), await other.announced_load("demo"))
+        await router._parts.announced.look()
+        await mine.generate("demo", "Hello", max_tokens=4)
+        counted = unpack_report(router.pools["demo"].admission.demand.report()).tenants
+        assert {"acme": 1} == {tenant: own.requests for tenant, own in counted.items()}
+        await other.withdraw_load(told.id, "mixed")
+        assert () == await mine.announced_load("mixed")
+
+
+async def test_what_a_quota_refuses_is_counted_as_sent_once_per_call(stack: Stack, keys: Keys) -> None:
+    router = stack.routers[0]
+    async with AsyncClient(
+        f"127.0.0.1:{router.port}", api_key=keys.other, allow_plaintext_key=True, retry=RetryPolicy(max_attempts=1)
+    ) as mine:
+        await mine.announce_load("demo", end=soon(), requests_per_second=1.0)
+        await router._parts.announced.look()
+        await mine.generate("demo", "Hello", max_tokens=4)
+        for prompt in ("one", "one", "two"):
+            with pytest.raises(PenstockClientError, match="may use 1 requests per minute"):
+                await mine.generate("demo", prompt, max_tokens=4)
+        counted = unpack_report(router.pools["demo"].admission.demand.report()).tenants["other"]
+        assert (1, 2) == (counted.requests, counted.refused)

@@ -31,8 +31,10 @@ end
 -- same numbers by hour follow in the line, so that they cost no command of their own.
 function Q.enter_ledger(e, ...)
   if tonumber(ARGV[17]) == 0 then return end
-  local gpu_seconds, cost = select(5, ...)
-  if e[REPLICA] ~= '' then Q.note_settled(e[REPLICA], gpu_seconds, cost) end
+  -- What is no number fails here, before anything is added: `turn` stores the line also if this call fails.
+  local used = {...}
+  for i = 1, 6 do used[i] = used[i] + 0 end
+  if e[REPLICA] ~= '' then Q.note_settled(e[REPLICA], used[5], used[6]) end
   local day = math.floor(Q.now / 86400000)
   local field = Q.ledger_field(day, e[TENANT])
   local line = Q.today(field)
@@ -52,10 +54,7 @@ function Q.enter_ledger(e, ...)
     line[last] = hour
     for i = 1, 6 do line[last + i] = 0 end
   end
-  for i = 1, 6 do
-    local used = select(i, ...)
-    line[i], line[last + i] = line[i] + used, line[last + i] + used
-  end
+  for i = 1, 6 do line[i], line[last + i] = line[i] + used[i], line[last + i] + used[i] end
   if Q.lines then Q.lines[field] = line else call('HSET', K[LEDGER], field, cmsgpack.pack(line)) end
 end
 

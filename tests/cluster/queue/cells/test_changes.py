@@ -7,9 +7,12 @@ import random
 import pytest
 
 from cluster.errors import QuotaExceededError
+from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.names import cell_name
 from cluster.queue.cells.queue import CellQueue
+from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import Quota, Settlement
+from cluster.queue.heartbeats import RouterBeat
 from tests.cluster.queue.backends import POOL, entry
 from tests.cluster.queue.cells.scene import ROUTERS, CellScene
 from tests.cluster.queue.cells.test_promises import opened
@@ -109,6 +112,28 @@ async def test_a_router_with_another_number_follows_the_newest() -> None:
     scene.clock.advance(60.0)
     await scene.beat()
     assert [4, 4] == [scene.layouts[router].homes for router in ROUTERS[:2]]
+    await scene.close()
+
+
+async def test_a_router_that_has_not_read_the_registry_brings_no_old_number_back() -> None:
+    """Its settings may be older. It follows the record, and notes its own number once it knows that it holds."""
+    scene = await opened(2, replicas=8)
+    await change(scene, 4)
+    scene.layouts["B"] = late = Layout(2, clock=scene.clock.monotonic)
+    late.sure = False
+    queue = CellQueue(POOL, scene.open_cell, CellsSeen(late))
+    for _ in range(3):
+        scene.clock.advance(3.0)
+        await queue.heartbeat_router(RouterBeat("late", ()))
+        await scene.beat()
+    assert (4, 4) == (late.count, scene.layouts["A"].count)
+    late.sure = True
+    scene.clock.advance(3.0)
+    await queue.heartbeat_router(RouterBeat("late", ()))
+    scene.clock.advance(3.0)
+    await scene.beat()
+    assert (2, 2) == (late.count, scene.layouts["A"].count)
+    await queue.close()
     await scene.close()
 
 

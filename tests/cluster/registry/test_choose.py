@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.settings import AliasTarget
-from router.routing import choose, part_of
+from cluster.registry.choose import choose, part_of
 
 KEYS = [f"session-{number}" for number in range(1_500)]
 SLACK = 0.065
