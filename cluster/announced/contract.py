@@ -23,8 +23,8 @@ class Put(enum.Enum):
 
 
 class AnnouncedStore(Protocol):
-    """Announced load of one pool, or of one alias. It is gone when its time is over. Every method raises QueueUnavailableError if the
-    store does not answer in time.
+    """Announced load of one pool, or of one alias. It is gone when its time is over. Every method raises
+    QueueUnavailableError if the store does not answer in time.
     """
 
     async def put(self, load: AnnouncedLoad, most: int) -> Put:

@@ -88,7 +88,7 @@ class DemandCounter:
             self._tenants[tenant] = own.plus(TenantCounts(choices, choices * prompt_tokens, cached, output))
 
     def over_quota(self, tenant: str, choices: int) -> None:
-        """Count a request that its tenant's quota refused. The pool needs no replica for it, but the tenant sends it."""
+        """Count a request that its tenant's quota refused. No replica is needed for it, but the tenant sends it."""
         if (own := self._tenants.get(tenant)) is not None:
             self._tenants[tenant] = own.plus(TenantCounts(refused=choices))
 

@@ -180,7 +180,7 @@ class AnnouncedApi:
         return wire
 
     def _counts_for(self, name: str, load: AnnouncedLoad) -> float:
-        """Return the part of a load that counts: what goes to pools that take announcements, within the quotas there."""
+        """Return the part of a load that counts: what goes to pools that take announcements, within quotas."""
         if name in self._pools:
             return load.counts_for
         taking = {

@@ -164,7 +164,8 @@ def test_the_tenants_that_are_known_least_are_forgotten_first() -> None:
 
 def test_a_quota_that_shrank_is_no_silence() -> None:
     """The tenant sends what it announced, and its quota lets half of it through: its word stays good, and no replica
-    is ordered for the other half."""
+    is ordered for the other half.
+    """
     loads = [load(0, 7200, 10.0, quota_requests=10.0)]
     belief, admitted, refused = Belief(), 0.0, 0.0
     for tick in range(1, 241):

@@ -128,7 +128,7 @@ async def test_a_release_that_fails_adds_nothing_to_the_ledger(redis_backend: Ba
         await queue._pipeline.call(PLAIN, b"", step)
 
     used = Settlement(3, requests=1, prompt_tokens=5)
-    first, error, last = await asyncio.gather(
+    _, error, _ = await asyncio.gather(
         queue.release("A", "q0", grants[0].attempt, used),
         ask_badly(),
         queue.release("A", "q2", grants[2].attempt, used),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.settings import AliasTarget
 from cluster.registry.choose import choose, part_of
+from cluster.settings import AliasTarget
 
 KEYS = [f"session-{number}" for number in range(1_500)]
 SLACK = 0.065
