@@ -50,7 +50,7 @@ class AutoscalerStores:
     rollout: Callable[[str], RolloutStore] | None = None
     """None where no pool can have a roll-out."""
     announced: Callable[[str], AnnouncedStore] | None = None
-    """Takes the name of a pool or an alias; None where nobody announces load."""
+    """By the name of a pool or an alias; None where nobody announces load."""
     registry: Callable[[], RegistryStore] | None = None
     """Factory without arguments; None where pools are those of the settings and stay as they are."""
 
