@@ -9,8 +9,8 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 _LOG = logging.getLogger(__name__)
@@ -18,6 +18,8 @@ _LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _MOST_LATE_S = 0.5
+_LOOKS = 4
+"""Parts of a timeout, each of which the event loop counts once, however late it is."""
 
 
 class TaskOwner:
@@ -105,6 +107,33 @@ async def slept_awake(seconds: float) -> bool:
     await asyncio.sleep(seconds)
     # uvloop counts from the beginning of its turn: after a long turn the next sleep ends at once.
     return 0.9 * seconds <= time.monotonic() - began <= 1.5 * seconds + _MOST_LATE_S
+
+
+@asynccontextmanager
+async def timeout_awake(seconds: float) -> AsyncIterator[None]:
+    """Bound the time of an answer, as `asyncio.timeout` does, by time in which the event loop ran: after a process has
+    stood still the answer may lie in its socket, unread.
+
+    Raises:
+        TimeoutError: the block took longer.
+    """
+    loop = asyncio.get_running_loop()
+    left, timer = _LOOKS, None
+
+    def look() -> None:
+        nonlocal left, timer
+        left -= 1
+        if left:
+            timer = loop.call_later(seconds / _LOOKS, look)
+        else:
+            limit.reschedule(loop.time())
+
+    async with asyncio.timeout(None) as limit:
+        timer = loop.call_later(seconds / _LOOKS, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 @contextmanager

@@ -35,7 +35,9 @@ def call_origin() -> CallOrigin:
 
 def enter_call(origin: CallOrigin) -> None:
     """Set the origin of what this task does from now on."""
-    _ORIGIN.set(origin)
+    # A variable that is set takes memory for as long as the task lives.
+    if _ORIGIN.get() is not origin:
+        _ORIGIN.set(origin)
 
 
 def with_parent(origin: CallOrigin, headers: Iterable[tuple[str, str | bytes]] | None) -> CallOrigin:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import timeout_awake
 from cluster.redis.connections import (
     CONNECTION_ERRORS,
     ConnectionSource,
@@ -138,7 +139,7 @@ class ScriptPipeline:
 
     Callers only wait for futures, so a cancelled caller never leaves its reply behind for the next one. A pipeline that
     is not answered within `timeout_s` seconds (connecting included) fails, together with all calls that waited behind
-    it, and the connection is replaced at the next call.
+    it, and the connection is replaced at the next call. Time in which this process stands still does not count.
     """
 
     def __init__(self, source: ConnectionSource, timeout_s: float, max_pending: int = 20_000) -> None:
@@ -199,7 +200,7 @@ class ScriptPipeline:
         batch = [self._pending.popleft() for _ in range(min(_MAX_BATCH, len(self._pending)))]
         self._in_flight = batch
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with timeout_awake(self._timeout_s):
                 await self._exchange(batch)
             self._away = False
         except CONNECTION_ERRORS as error:

@@ -36,8 +36,9 @@ class PromptLogprobs:
         """
         self._first_token = first_token
         self._token_bytes = token_bytes
-        self._event = api.StreamGenerateResponse()
-        """The event that they leave in. Messages can't move to another one, and a copy of so many costs time."""
+        self._event: api.StreamGenerateResponse | None = None
+        """The event that they leave in; None without any. Messages can't move to another one, and a copy of so many
+        costs time."""
         self._entries = 0
 
     def __bool__(self) -> bool:
@@ -51,8 +52,9 @@ class PromptLogprobs:
 
     def add(self, part: pb.PromptLogprobs) -> None:
         """Take a part. The first one replaces what there is: a link that broke begins anew."""
+        if not part.first or self._event is None:
+            self._event, self._entries = api.StreamGenerateResponse(), 0
         if not part.first:
-            self._event = api.StreamGenerateResponse()
             self._entries = 1
             self._set(self._event.delta.prompt_logprobs.add().chosen, self._first_token, LOGPROB_FLOOR)
         found = self._event.delta.prompt_logprobs
@@ -67,7 +69,9 @@ class PromptLogprobs:
 
     def take(self, output: api.StreamGenerateResponse) -> api.StreamGenerateResponse:
         """Return an event with all of them and some output, and keep none."""
-        event, self._event, self._entries = self._event, api.StreamGenerateResponse(), 0
+        event, self._event, self._entries = self._event, None, 0
+        if event is None:
+            return output
         event.MergeFrom(output)
         return event
 

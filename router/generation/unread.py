@@ -45,9 +45,10 @@ class Unread:
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._texts: list[str] = []
-        self._logprobs: list[types.PositionLogprobs] = []
-        self._reasoning: list[str] = []
-        self._calls: list[types.ToolCallDelta] = []
+        # Most streams have none of these, and an empty list takes as much as a short one.
+        self._logprobs: list[types.PositionLogprobs] | None = None
+        self._reasoning: list[str] | None = None
+        self._calls: list[types.ToolCallDelta] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._ids or self._texts or self._reasoning or self._calls)
@@ -61,8 +62,8 @@ class Unread:
     def size(self) -> int:
         """Estimate its bytes in memory: of log probabilities the newest stands for all."""
         each = 4 * self._logprobs[-1].ByteSize() if self._logprobs else 0
-        texts = len(self._texts) + len(self._reasoning) + _CALL_TEXTS * len(self._calls)
-        return _TOKEN_BYTES * len(self._ids) + _TEXT_BYTES * texts + each * len(self._logprobs)
+        texts = len(self._texts) + len(self._reasoning or ()) + _CALL_TEXTS * len(self._calls or ())
+        return _TOKEN_BYTES * len(self._ids) + _TEXT_BYTES * texts + each * len(self._logprobs or ())
 
     def add(
         self,
@@ -75,13 +76,16 @@ class Unread:
         if parsed is not None:
             text = parsed.text
             if parsed.reasoning:
+                self._reasoning = self._reasoning or []
                 self._reasoning.append(parsed.reasoning)
             if parsed.tool_calls:
+                self._calls = self._calls or []
                 self._calls.extend(parsed.tool_calls)
         self._ids.extend(token_ids)
         if text:
             self._texts.append(text)
         if logprobs:
+            self._logprobs = self._logprobs or []
             self._logprobs.extend(logprobs)
 
     def take(self, choice_index: int, tokens: int) -> api.StreamGenerateResponse:
@@ -91,13 +95,13 @@ class Unread:
         event = delta_event(choice_index, tokens - len(ids), ids, texts[0] if len(texts) == 1 else "".join(texts))
         if self._logprobs:
             event.delta.logprobs.extend(self._logprobs)
-            self._logprobs = []
+            self._logprobs = None
         if self._reasoning:
             event.delta.reasoning = "".join(self._reasoning)
-            self._reasoning = []
+            self._reasoning = None
         if self._calls:
             event.delta.tool_calls.extend(join_calls(self._calls))
-            self._calls = []
+            self._calls = None
         return event
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.v1 import inference_pb2 as api
 from router.call_context import CallContext, ClientGoneError
@@ -51,13 +51,8 @@ class EventWriter:
             await asyncio.sleep(0)
             while not generation.finished:
                 await generation.wait()
-                events = generation.take()
-                # Note all of them first: a client that leaves during a write must not cut off what the key or the
-                # metrics get.
-                for event in events:
-                    self._note(event)
-                for event in events:
-                    await self._context.write(event)
+                # In a frame of its own: while a stream waits it keeps no event, which takes a kilobyte.
+                await self._send(generation.take())
         except ClientGoneError:
             raise asyncio.CancelledError from None
         finally:
@@ -80,6 +75,13 @@ class EventWriter:
             self._context.gone = True
 
     # --- in the coroutine ---------------------------------------------------------------------------------------------
+
+    async def _send(self, events: Sequence[api.StreamGenerateResponse]) -> None:
+        # Note all of them first: a client that leaves during a write must not cut off what the key or the metrics get.
+        for event in events:
+            self._note(event)
+        for event in events:
+            await self._context.write(event)
 
     def _note(self, event: api.StreamGenerateResponse) -> None:
         if event.HasField("delta"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
 import uvloop
 
-from cluster.lifecycle import slept_awake
+from cluster.lifecycle import slept_awake, timeout_awake
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -32,3 +33,43 @@ def test_a_process_that_stood_still_knows(loop: str) -> None:
     assert all(0.09 <= took < 1.0 for awake, took in seen if awake)
     assert any(not awake and took > 1.0 for awake, took in seen)
     assert any(awake for awake, _ in seen)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_answer_that_came_while_the_process_stood_still_is_in_time(loop: str) -> None:
+    """With `asyncio.timeout` it is late: the timer is due before the answer has been read."""
+
+    async def ask() -> str:
+        running = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = running.create_future()
+        async with timeout_awake(0.2):
+            # Others hear of it while this loop stands still.
+            threading.Timer(0.05, running.call_soon_threadsafe, (answer.set_result, "here")).start()
+            running.call_soon(time.sleep, 0.6)
+            return await answer
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        assert "here" == runner.run(ask())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_answer_that_never_comes_ends_the_wait(loop: str) -> None:
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            async with timeout_awake(0.05):
+                await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(ask())
+
+
+async def test_a_cancel_is_no_timeout() -> None:
+    async def ask() -> None:
+        async with timeout_awake(60.0):
+            await asyncio.Event().wait()
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

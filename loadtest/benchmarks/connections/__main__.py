@@ -18,7 +18,7 @@ from cluster.open_files import need_open_files
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import above_zero, whole
-from loadtest.benchmarks.connections.run import PHASES, QUIET, SPARE_FILES, ConnectionPlan, ConnectionRun
+from loadtest.benchmarks.connections.run import PHASES, SPARE_FILES, ConnectionPlan, ConnectionRun
 from loadtest.benchmarks.connections.wire import APIS
 from loadtest.benchmarks.ending import end
 
@@ -28,9 +28,12 @@ _NAME = "bench-connections"
 def main() -> int:
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--connections", type=whole(1), default=20_000, help="half over HTTP, half over gRPC (20000)")
+    parser.add_argument("--connections", type=whole(1), default=20_000, help="slow ones, all APIs together (20000)")
+    parser.add_argument("--api", choices=APIS, help="of the slow ones (half of them over HTTP, half over gRPC)")
+    parser.add_argument("--streams-each", type=whole(1), default=1, help="streams that share a gRPC connection (1)")
+    parser.add_argument("--plain", action="store_true", help="without TLS: storms are of plain connections then")
     parser.add_argument("--processes", type=whole(1), default=2, help="client processes of the slow streams (2)")
-    parser.add_argument("--rounds", type=whole(1), default=5, help="rounds of a quiet time and four storms (5)")
+    parser.add_argument("--rounds", type=whole(0), default=5, help="rounds of a quiet time and four storms (5)")
     parser.add_argument("--seconds", type=above_zero, default=6.0, help="duration of each (6)")
     parser.add_argument("--at-once", type=whole(1), default=64, help="handshakes of a storm at the same time (64)")
     parser.add_argument("--key", choices=("ecdsa", "rsa"), default="ecdsa", help="kind of the router's key")
@@ -40,13 +43,16 @@ def main() -> int:
 
     need_open_files(options.connections + SPARE_FILES, "the router's process")
     plan = ConnectionPlan(
-        options.connections,
-        options.processes,
-        options.rounds,
-        options.seconds,
-        options.at_once,
-        options.key,
-        options.nice,
+        connections=options.connections,
+        apis=APIS if options.api is None else (options.api,),
+        streams_each=options.streams_each,
+        tls=not options.plain,
+        processes=options.processes,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        at_once=options.at_once,
+        key=options.key,
+        nice=options.nice,
     )
     console = screen()
     figures = uvloop.run(_bench(plan, console))
@@ -65,7 +71,7 @@ async def _bench(plan: ConnectionPlan, console: Console) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         Progress(console=console, transient=True) as progress,
     ):
-        totals = {f"{api} connections": plan.connections // len(APIS) for api in APIS} | {
+        totals = {f"{api} connections": plan.connections_of(api) for api in plan.apis} | {
             "storms": len(PHASES) * plan.rounds
         }
         bars: dict[str, TaskID] = {name: progress.add_task(name, total=total) for name, total in totals.items()}
@@ -81,12 +87,13 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     """Draw the figures."""
     memory = figures["memory_mb"]
     opened = Table(
-        title=f"{figures['connections']:,} connections with a stream each: {memory['idle']:,} MB before, "
+        title=f"{figures['streams']:,} streams: {memory['idle']:,} MB before, "
         f"{memory['all']:,} with all, {memory['after']:,} after them"
     )
-    add_columns(opened, "API", "KB each", "opened per s", "CPU ms each", words=("API",))
+    names = ("connections", "streams", "KB per stream", "CPU ms per stream", "connections per s")
+    add_columns(opened, "API", *names, words=("API",))
     for api, row in figures["open"].items():
-        opened.add_row(api, f"{row['kb']:,}", f"{row['per_s']:,}", f"{row['cpu_ms']:,}")
+        opened.add_row(api, *(f"{row[name]:,}" for name in ("connections", "streams", "kb", "cpu_ms", "per_s")))
     storms = Table(title=f"storms of handshakes ({figures['key']})")
     add_columns(storms, "port", "per s", "CPU ms each", "p50 ms", "p99 ms", words=("port",))
     for api, row in figures["storms"].items():
@@ -101,11 +108,11 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             turns = [f"{value:,}" for value in figures["turn_ms"][phase].values()]
             gaps.add_row(phase, api, f"{parts['p50']:,}", f"{parts['p99']:,}", *ratios, *turns)
     shares = Table(title="cores in use")
-    parties = tuple(figures["cpu_share"][QUIET])
+    parties = tuple(next(iter(figures["cpu_share"].values())))
     add_columns(shares, "phase", *parties, words=("phase",))
     for phase, row in figures["cpu_share"].items():
         shares.add_row(phase, *(f"{row[party]:.2f}" for party in parties))
-    return [opened, storms, gaps, shares]
+    return [opened, storms, gaps, shares] if figures["storms"] else [opened, shares]
 
 
 def _ratio(values: Sequence[float] | None) -> str:

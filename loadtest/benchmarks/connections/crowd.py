@@ -10,7 +10,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -25,7 +25,7 @@ _HANDSHAKE_S = 60.0
 class Crowd:
     """Streams of one process, and storms of handshakes."""
 
-    def __init__(self, number: int, ports: Mapping[Api, int], *, watched: bool) -> None:
+    def __init__(self, number: int, ports: Mapping[Api, int], *, watched: bool, tls: bool) -> None:
         """`watched`: whether the times between messages are kept."""
         # Each process has addresses of its own, so that ports of closed connections are no limit.
         self._source = f"127.0.{1 + number}.1"
@@ -33,19 +33,19 @@ class Crowd:
         self._watched = watched
         self._tally = CrowdTally()
         self._streams: list[LightStream] = []
-        self._tls = {"http": client_tls(), "grpc": client_tls("h2")}
+        self._tls = {"http": client_tls(), "grpc": client_tls("h2")} if tls else {}
 
-    async def open(self, api: Api, count: int, at_once: int, model: str, tokens: int) -> dict[str, Any]:
-        """Open so many connections with a stream each, some of them at the same time."""
+    async def open(self, api: Api, shares: Sequence[int], at_once: int, model: str, tokens: int) -> dict[str, Any]:
+        """Open connections with so many streams each, some of them at the same time."""
         began = time.perf_counter()
         gate = asyncio.Semaphore(at_once)
-        await asyncio.gather(*(self._open(api, gate, model, tokens) for _ in range(count)))
+        await asyncio.gather(*(self._open(api, gate, model, tokens, streams) for streams in shares))
         return {"seconds": time.perf_counter() - began, **self.look()}
 
-    async def _open(self, api: Api, gate: asyncio.Semaphore, model: str, tokens: int) -> None:
+    async def _open(self, api: Api, gate: asyncio.Semaphore, model: str, tokens: int, streams: int) -> None:
         gaps = self._tally.gaps_s.setdefault(api, []) if self._watched else None
         made = HttpStream if api == "http" else GrpcStream
-        stream = made(request_of(api, model, f"Stream {len(self._streams)}", tokens), self._tally, gaps)
+        stream = made(request_of(api, model, f"Stream {len(self._streams)}", tokens, streams), self._tally, gaps)
         self._streams.append(stream)
         async with gate:
             try:
@@ -58,12 +58,15 @@ class Crowd:
             protocol,
             HOST,
             self._ports[api],
-            ssl=self._tls[api],
-            server_hostname="localhost",
             local_addr=(self._source, 0),
-            ssl_handshake_timeout=_HANDSHAKE_S,
+            **self._secured(api),
         )
         return transport
+
+    def _secured(self, api: Api) -> dict[str, Any]:
+        if not self._tls:
+            return {}
+        return {"ssl": self._tls[api], "server_hostname": "localhost", "ssl_handshake_timeout": _HANDSHAKE_S}
 
     async def storm(self, api: Api, seconds: float, at_once: int) -> dict[str, Any]:
         """Connect and leave again, as often as possible."""
@@ -121,7 +124,8 @@ def client_tls(*protocols: str) -> ssl.SSLContext:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    crowd = Crowd(options.number, {"http": options.http, "grpc": options.grpc}, watched=options.watched)
+    ports: dict[Api, int] = {"http": options.http, "grpc": options.grpc}
+    crowd = Crowd(options.number, ports, watched=options.watched, tls=options.tls)
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     while line := await orders.readline():
@@ -142,14 +146,14 @@ class CrowdProcess:
 
     @classmethod
     async def start(
-        cls, number: int, ports: Mapping[Api, int], *, nice: int = 0, watched: bool = False
+        cls, number: int, ports: Mapping[Api, int], *, tls: bool, nice: int = 0, watched: bool = False
     ) -> CrowdProcess:
         """Start it. A `nice` one takes the time that others leave."""
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadtest.benchmarks.connections.crowd"),
             *("--number", str(number), "--http", str(ports["http"]), "--grpc", str(ports["grpc"])),
-            *("--nice", str(nice), *(("--watched",) if watched else ())),
+            *("--nice", str(nice), *(("--watched",) if watched else ()), *(("--tls",) if tls else ())),
             stdin=pipe,
             stdout=pipe,
             limit=1 << 26,
@@ -183,6 +187,7 @@ def main() -> None:
     parser.add_argument("--grpc", type=int, required=True)
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--watched", action="store_true")
+    parser.add_argument("--tls", action="store_true")
     options = parser.parse_args()
     os.nice(options.nice)
     raise_open_files()

@@ -28,9 +28,9 @@ GAP_MS = 25.0
 WATCHED_STREAMS = 32
 """Watched streams of each API."""
 PART = 250
-"""Connections that a process opens in one go."""
+"""Streams that a process opens in one go."""
 AT_ONCE = 32
-"""Connections that a process opens at the same time."""
+"""Connections that a process opens at the same time; fewer where each has several streams."""
 SPARE_FILES = 300
 """Files of a router beside its connections: replicas, Redis, libraries."""
 SLOW_TOKENS, WATCHED_TOKENS = 400, 30_000
@@ -56,6 +56,7 @@ class StormPhase:
         return f"{self.api}, other router" if self.aside else self.api
 
 
+NO_STORMS: Mapping[str, Any] = {"itl_ms": {}, "turn_ms": {}, "storms": {}}
 PHASES = (StormPhase(), *(StormPhase(api, aside) for api in APIS for aside in (True, False)))
 
 
@@ -64,7 +65,12 @@ class ConnectionPlan:
     """What to run."""
 
     connections: int
-    """Half of them over HTTP, half over gRPC."""
+    """The same number of each API."""
+    apis: Sequence[Api]
+    """APIs of the slow streams."""
+    streams_each: int
+    """Streams that share a connection of gRPC; one of HTTP has one."""
+    tls: bool
     processes: int
     """Client processes of the slow streams."""
     rounds: int
@@ -77,17 +83,36 @@ class ConnectionPlan:
     nice: int
     """How far clients stand back for the cluster. On a machine of their own they would take none of its time."""
 
+    def connections_of(self, api: Api) -> int:
+        """Return how many connections of slow streams an API has."""
+        return self.connections // len(self.apis) if api in self.apis else 0
+
+    def streams_of(self, api: Api) -> int:
+        """Return how many slow streams an API has."""
+        return self.connections_of(api) * self.each(api)
+
+    def each(self, api: Api) -> int:
+        """Return how many streams a connection has."""
+        return self.streams_each if api == "grpc" else 1
+
+    @property
+    def streams(self) -> int:
+        """All slow streams."""
+        return sum(map(self.streams_of, self.apis))
+
 
 def sections(plan: ConnectionPlan, files: CertificateFiles) -> dict[str, Any]:
     """Return the settings of all processes."""
-    most = plan.connections + 2 * WATCHED_STREAMS + 100
+    most = plan.streams + 2 * WATCHED_STREAMS + 100
+    pair = {"certificate_file": str(files.certificate), "private_key_file": str(files.key)}
+    tls = {"tls": pair} if plan.tls else {}
     slow = {"base_ms": STEP_S * 1e3, "per_token_us": 0, "per_kv_token_us": 0, "kv_tokens": 1024 * SLOTS}
     quick = {"base_ms": GAP_MS, "per_token_us": 0, "per_kv_token_us": 0, "kv_tokens": 4_000_000}
     return {
         "router": {
             "port": 0,
             "http": {"port": 0},
-            "tls": {"certificate_file": str(files.certificate), "private_key_file": str(files.key)},
+            **tls,
             # A step is far longer than an engine may usually be silent.
             "token_timeout_s": 600.0,
             "first_token_timeout_s": 600.0,
@@ -135,37 +160,41 @@ class ConnectionRun:
 
     async def _start(self) -> None:
         settings = sections(self._plan, CertificateFiles.write(self._folder, self._plan.key))
-        replicas = -(-self._plan.connections // SLOTS)
+        plan = self._plan
+        replicas = -(-plan.streams // SLOTS)
         for role, count in ((WATCHED, 1), (CROWD, replicas), ("router", 1), ("router", 1)):
             self._nodes.append(await Node.start(self._folder, self._redis_url, settings, role, count))
         self._router, self._aside = self._nodes[-2:]
         ports = await _ports(self._router, replicas + 1)
-        self._watch = await CrowdProcess.start(0, ports, watched=True)
+        self._watch = await CrowdProcess.start(0, ports, tls=plan.tls, watched=True)
         for aside, number, where in ((False, 1, ports), (True, 2, await _ports(self._aside, replicas + 1))):
-            self._storms[aside] = await CrowdProcess.start(number, where, nice=self._plan.nice)
-        self._slow = [await CrowdProcess.start(3 + n, ports, nice=self._plan.nice) for n in range(self._plan.processes)]
+            self._storms[aside] = await CrowdProcess.start(number, where, tls=plan.tls, nice=plan.nice)
+        self._slow = [
+            await CrowdProcess.start(3 + n, ports, tls=plan.tls, nice=plan.nice) for n in range(plan.processes)
+        ]
         self._crowds = [self._watch, *self._storms.values(), *self._slow]
 
     async def _measure(self) -> dict[str, Any]:
         slow = self._slow
         for api in APIS:
             await self._watch.tell(
-                "open", api=api, count=WATCHED_STREAMS, at_once=8, model=WATCHED, tokens=WATCHED_TOKENS
+                "open", api=api, shares=[1] * WATCHED_STREAMS, at_once=8, model=WATCHED, tokens=WATCHED_TOKENS
             )
         await _begun([self._watch], 2 * WATCHED_STREAMS)
         # The first requests bring tokenizers and code.
         for crowd in slow:
-            await crowd.tell("open", api="http", count=1, at_once=1, model=CROWD, tokens=SLOW_TOKENS)
+            await crowd.tell("open", api="http", shares=[1], at_once=1, model=CROWD, tokens=SLOW_TOKENS)
         idle = await self._router.ask("figures")
-        opened = [await self._open(api) for api in APIS]
-        await _begun(slow, self._plan.connections + len(slow))
+        opened = {api: await self._open(api) for api in self._plan.apis}
+        await _begun(slow, self._plan.streams + len(slow))
         last = await self._router.ask("figures")
-        storms = await self._stormed()
+        storms = await self._stormed() if self._plan.rounds else {"cpu_share": self._opening, **NO_STORMS}
         counts = [await crowd.tell("leave") for crowd in slow]
         return {
             "connections": self._plan.connections,
-            "key": self._plan.key,
-            "open": dict(zip(APIS, opened, strict=True)),
+            "streams": self._plan.streams,
+            "key": self._plan.key if self._plan.tls else "no TLS",
+            "open": opened,
             "memory_mb": {"idle": idle["rss_mb"], "all": last["rss_mb"], "after": await self._memory_after()},
             **storms,
             "client_mb": round(sum(count["rss_mb"] for count in counts), 1),
@@ -183,20 +212,22 @@ class ConnectionRun:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     async def _open(self, api: Api) -> dict[str, float]:
-        slow, count = self._slow, self._plan.connections // len(APIS)
+        slow, plan, each = self._slow, self._plan, self._plan.each(api)
         spent, began = await self._spent(), asyncio.get_running_loop().time()
         before = await self._router.ask("figures")
+        count, streams = plan.connections_of(api), plan.streams_of(api)
         shares = [count // len(slow) + (number < count % len(slow)) for number in range(len(slow))]
+        most, at_once = max(1, PART // each), max(1, AT_ONCE // each)
 
         async def fill(crowd: CrowdProcess, share: int) -> None:
-            for first in range(0, share, PART):
-                part = min(PART, share - first)
-                order = {"api": api, "count": part, "at_once": AT_ONCE, "model": CROWD, "tokens": SLOW_TOKENS}
+            for first in range(0, share, most):
+                part = [each] * min(most, share - first)
+                order = {"api": api, "shares": part, "at_once": at_once, "model": CROWD, "tokens": SLOW_TOKENS}
                 _check_open(await crowd.tell("open", **order))
-                self._told(f"{api} connections", part)
+                self._told(f"{api} connections", len(part))
 
         await asyncio.gather(*(fill(crowd, share) for crowd, share in zip(slow, shares, strict=True)))
-        wanted = before["open_calls"] + count
+        wanted = before["open_calls"] + streams
         while (after := await self._router.ask("figures"))["open_calls"] < wanted:
             for crowd in slow:
                 _check_open(await crowd.tell("look"))
@@ -204,9 +235,11 @@ class ConnectionRun:
         seconds = asyncio.get_running_loop().time() - began
         self._opening[f"opening {api}"] = _shares(spent, await self._spent(), seconds)
         return {
+            "connections": count,
+            "streams": streams,
             "per_s": round(count / seconds, 1),
-            "cpu_ms": round(1e3 * (after["cpu_s"] - before["cpu_s"]) / count, 3),
-            "kb": round(1e3 * (after["rss_mb"] - before["rss_mb"]) / count, 1),
+            "cpu_ms": round(1e3 * (after["cpu_s"] - before["cpu_s"]) / streams, 3),
+            "kb": round(1e3 * (after["rss_mb"] - before["rss_mb"]) / streams, 1),
         }
 
     # --- storms -------------------------------------------------------------------------------------------------------

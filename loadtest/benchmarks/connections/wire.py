@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ _HEAD = 9
 """Bytes of a frame's head in HTTP/2."""
 _CREDIT = 1 << 14
 """Bytes after which the peer may send as many again."""
+_READABLE = re.compile(rb"[ -~]{8,}")
+"""Text in the fields of a header, which gRPC's core does not compress."""
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class HttpStream(LightStream):
     def data_received(self, data: bytes) -> None:
         """Count events."""
         if not self._last_at and not data.startswith(_OK):
-            self.ended(data[:60].decode("latin-1").split("\r")[0])
+            self.ended(refusal_of(data))
         elif messages := data.count(_EVENT):
             self.came(messages)
         elif not self._last_at:
@@ -113,45 +116,63 @@ class HttpStream(LightStream):
 
 
 class GrpcStream(LightStream):
-    """Stream of one call, the only one of its connection."""
+    """Connection of one call, or of several that share it."""
 
-    __slots__ = ("_rest", "_unread")
+    __slots__ = ("_begun", "_rest", "_unread")
 
     def __init__(self, request: bytes, tally: CrowdTally, gaps: list[float] | None) -> None:
         super().__init__(request, tally, gaps)
         self._rest = b""
-        self._unread = 0
+        self._unread: dict[int, int] = {0: 0}
+        """Bytes that came since the peer was last allowed more, by call; 0 is the whole connection."""
+        self._begun: set[int] = set()
 
     def data_received(self, data: bytes) -> None:
         """Count messages, and answer what HTTP/2 wants to have answered."""
-        data, at, messages = self._rest + data, 0, 0
+        data, at = self._rest + data, 0
         while at + _HEAD <= len(data):
             size = int.from_bytes(data[at : at + 3], "big")
             if at + _HEAD + size > len(data):
                 break
-            messages += self._frame(data[at + 3], data[at + 4], data[at + _HEAD : at + _HEAD + size])
+            call = int.from_bytes(data[at + 5 : at + _HEAD], "big")
+            self._frame(data[at + 3], data[at + 4], call, data[at + _HEAD : at + _HEAD + size])
             at += _HEAD + size
         self._rest = data[at:]
-        if messages:
-            self.came(messages)
 
-    def _frame(self, kind: int, flags: int, body: bytes) -> int:
-        if kind == _DATA:
-            self._unread += len(body)
-            if self._unread >= _CREDIT:
-                credit = self._unread.to_bytes(4, "big")
-                self.send(frame(_WINDOW, 0, 0, credit) + frame(_WINDOW, 0, 1, credit))
-                self._unread = 0
-            return 1 if body else 0
-        if kind == _SETTINGS and not flags & _ACK:
+    def _frame(self, kind: int, flags: int, call: int, body: bytes) -> None:
+        if kind == _DATA and body:
+            self._came(call, len(body))
+        elif kind == _SETTINGS and not flags & _ACK:
             self.send(frame(_SETTINGS, _ACK, 0, b""))
         elif kind == _PING and not flags & _ACK:
             self.send(frame(_PING, _ACK, 0, body))
         elif kind == _HEADERS and flags & _END_STREAM:
-            self.ended("end of the call")
+            self.ended(f"end of the call: {b' '.join(_READABLE.findall(body)).decode()[:200]}")
         elif kind in (_RESET, _GOAWAY):
             self.ended("reset" if kind == _RESET else "goaway")
-        return 0
+
+    def _came(self, call: int, size: int) -> None:
+        for whose in (0, call):
+            self._unread[whose] = unread = self._unread.get(whose, 0) + size
+            if unread >= _CREDIT:
+                self.send(frame(_WINDOW, 0, whose, unread.to_bytes(4, "big")))
+                self._unread[whose] = 0
+        if call not in self._begun:
+            self._begun.add(call)
+            self._tally.begun += len(self._begun) > 1
+        # The gaps of calls that share a connection are not told apart: those that are watched have their own.
+        self.came(1)
+
+
+def refusal_of(answer: bytes) -> str:
+    """Return the status of an answer over HTTP, and what its body says of the error."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head[:60].decode("latin-1").split("\r")[0]
+    try:
+        error = json.loads(body)["error"]
+        return f"{status}: {error['code']}: {error['message']}"
+    except (ValueError, KeyError, TypeError):
+        return status
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
@@ -164,8 +185,8 @@ def _literal(name: str, value: str) -> bytes:
     return b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
 
 
-def grpc_request(model: str, prompt: str, tokens: int) -> bytes:
-    """Return everything that a client sends for one stream, from the preface on."""
+def grpc_request(model: str, prompt: str, tokens: int, calls: int = 1) -> bytes:
+    """Return everything that a client sends for its streams, from the preface on."""
     request = api.StreamGenerateRequest()
     request.generate.model = model
     request.generate.prompt.text = prompt
@@ -182,14 +203,11 @@ def grpc_request(model: str, prompt: str, tokens: int) -> bytes:
         "content-type": "application/grpc",
     }
     headers = b"".join(_literal(name, value) for name, value in fields.items())
-    return b"".join(
-        (
-            _PREFACE,
-            frame(_SETTINGS, 0, 0, b""),
-            frame(_HEADERS, _END_HEADERS, 1, headers),
-            frame(_DATA, _END_STREAM, 1, b"\0" + len(message).to_bytes(4, "big") + message),
-        )
-    )
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    sent = [_PREFACE, frame(_SETTINGS, 0, 0, b"")]
+    for call in range(1, 2 * calls, 2):
+        sent += frame(_HEADERS, _END_HEADERS, call, headers), frame(_DATA, _END_STREAM, call, body)
+    return b"".join(sent)
 
 
 def http_request(model: str, prompt: str, tokens: int) -> bytes:
@@ -201,6 +219,6 @@ def http_request(model: str, prompt: str, tokens: int) -> bytes:
     return "\r\n".join(head).encode() + body
 
 
-def request_of(kind: Api, model: str, prompt: str, tokens: int) -> bytes:
-    """Return the bytes of a request for one stream."""
-    return (http_request if kind == "http" else grpc_request)(model, prompt, tokens)
+def request_of(kind: Api, model: str, prompt: str, tokens: int, calls: int = 1) -> bytes:
+    """Return the bytes of a request for one stream, or over gRPC for several that share a connection."""
+    return http_request(model, prompt, tokens) if kind == "http" else grpc_request(model, prompt, tokens, calls)

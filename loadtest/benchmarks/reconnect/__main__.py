@@ -60,15 +60,16 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
 def tables(figures: dict[str, Any]) -> list[Table]:
     """Draw the figures."""
     own = Table("figure", "value", title="a router dies")
-    for name in ("streams", "broken", "ends", "back_s", "cores", "cpu_of_a_return_ms", "turn_ms", "rss_mb", "lag_s"):
+    names = ("streams", "broken", "ends", "arrived_s", "back_s", "cores", "cpu_of_a_return_ms", "turn_ms", "rss_mb")
+    for name in (*names, "lag_s"):
         value = figures[name]
         shown = ", ".join(f"{part} {number:,}" for part, number in value.items()) if isinstance(value, dict) else value
         own.add_row(name, f"{shown:,}" if isinstance(shown, int) else str(shown))
-    names = ("streams", "failed", "ttft_p50_ms", "ttft_p99_ms", "total_p50_ms", "total_p99_ms")
+    parts = ("streams", "failed", "ttft_p50_ms", "ttft_p99_ms", "total_p50_ms", "total_p99_ms")
     neighbour = Table(title="short streams of another pool, at the router that is left")
-    add_columns(neighbour, "phase", *names, words=("phase",))
+    add_columns(neighbour, "phase", *parts, words=("phase",))
     for phase, row in figures["neighbour"].items():
-        neighbour.add_row(phase, *(f"{row[name]:,}" if name in row else "" for name in names))
+        neighbour.add_row(phase, *(f"{row[name]:,}" if name in row else "" for name in parts))
     return [own, neighbour]
 
 

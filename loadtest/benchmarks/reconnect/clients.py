@@ -159,17 +159,18 @@ async def _measure(
     broken = (await doomed.ask("figures"))["open_calls"]
     killed_at = time.monotonic()
     await doomed.kill()
-    # Calls of its neighbours come and go. The herd has arrived when nearly all calls have.
     whole = at_first["open_calls"] + broken
-    came: dict[str, float] = {}
+    came: dict[str, dict[str, float]] = {"open_calls": {}, "attached": {}}
     turns: list[float] = []
-    while time.monotonic() - killed_at < _MOST_S and "all" not in came:
+    while time.monotonic() - killed_at < _MOST_S and "all" not in came["attached"]:
         found = await left.ask("figures")
         turns += found["turns_s"]
-        there = found["open_calls"] - at_first["open_calls"]
-        for name, part in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
-            if there >= part * (broken - 2) and name not in came:
-                came[name] = round(time.monotonic() - killed_at, 2)
+        for what, moments in came.items():
+            # Calls of its neighbours come and go. The herd is there when nearly all of it is.
+            there = found[what] - at_first[what]
+            for name, part in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
+                if there >= part * (broken - 2) and name not in moments:
+                    moments[name] = round(time.monotonic() - killed_at, 2)
         await asyncio.sleep(_LOOK_S)
     took = time.monotonic() - killed_at
     during, spent_then = await neighbour.take(), await _spent(left, replicas, herd)
@@ -183,7 +184,8 @@ async def _measure(
         "broken": broken,
         "open_calls_after": whole,
         "ends": dict(herd.ends),
-        "back_s": came,
+        "arrived_s": came["open_calls"],
+        "back_s": came["attached"],
         "rss_mb": {"before": at_first["rss_mb"], "herd": at_peak["rss_mb"], "end": at_last["rss_mb"]},
         "lag_s": at_last["lag_s"],
         "cores": {name: round((spent_then[name] - spent[name]) / took, 2) for name in spent},

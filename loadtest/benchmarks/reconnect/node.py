@@ -127,6 +127,7 @@ def _figures_of(router: Router | None, replicas: list[Replica], turns: Turns) ->
             "port": router.port,
             "http_port": router.http.port if router.http is not None else 0,
             "open_calls": router._inference.open_calls,
+            "attached": sum(link.busy for pool in router.pools.values() for link in pool.replicas._links.values()),
             "lag_s": round(max(pool.longest_lag_s for pool in router.pools.values()), 3),
             "links": sum(len(pool.replicas.connected()) for pool in router.pools.values()),
         }

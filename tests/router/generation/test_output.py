@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
 
 from cluster.errors import InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
+from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.generation.output import Output
 
@@ -182,3 +184,17 @@ def test_dropped_output_takes_no_room_and_nothing_leaves_any_more() -> None:
     add(output, 8)
     assert (0, []) == (output.pending_bytes, written)
     assert 2 == output.tokens
+
+
+def test_a_stream_without_log_probabilities_has_no_message_for_them() -> None:
+    before = messages()
+    outputs = [Output(0, logprobs=False) for _ in range(20)]
+    for output in outputs:
+        add(output, 1)
+        output.take()
+    assert before == messages()
+
+
+def messages() -> int:
+    """Return how many messages of a stream are alive."""
+    return sum(isinstance(each, api.StreamGenerateResponse) for each in gc.get_objects())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -298,3 +299,16 @@ async def test_a_place_in_line_is_told_again_after_a_slot_was_lost() -> None:
         choice.on_end(pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED))
         assert ChoiceState.WAITING is choice.state
         await until(lambda: any(event.HasField("queued") for event in scene.connection.awaited))
+
+
+async def test_a_stream_that_waits_keeps_no_event_that_it_has_sent() -> None:
+    async with streaming() as scene:
+        scene.connection.busy = True
+        scene.step(1)
+        await until(lambda: not scene.choices[0].output.pending)
+        scene.connection.busy = False
+        scene.connection.free.set()
+        await until(lambda: bool(scene.connection.awaited))
+        [sent] = scene.connection.awaited
+        # This frame, and the list of what was written.
+        await until(lambda: 2 == len([each for each in gc.get_referrers(sent) if each is not scene.connection]))
