@@ -24,8 +24,8 @@ _LOG = logging.getLogger(__name__)
 _ARRIVAL = "arrival"
 _SHUTDOWN = "shutdown"
 _PER_TURN = 8
-"""Calls that a turn of the event loop takes, for about a millisecond. Ten thousand that come at once would hold up every
-stream, and a new request needs some ten turns until its first token."""
+"""Calls that a turn of the event loop takes, for about a millisecond. Ten thousand that come at once would hold up
+every stream, and a new request needs some ten turns until its first token."""
 
 
 class _Details(NamedTuple):
