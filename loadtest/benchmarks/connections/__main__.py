@@ -99,8 +99,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     for api, row in figures["storms"].items():
         storms.add_row(api, *(f"{row[name]:,}" for name in ("per_s", "cpu_ms", "p50_ms", "p99_ms")))
     gaps = Table(title="time between two tokens of watched streams, ms; p99 of another phase's; CPU of a turn")
-    names = ("p50", "p99", "of quiet", "of other router", "turn p50", "turn p99")
-    add_columns(gaps, "phase", "API", *names, words=("phase", "API"))
+    columns = ("p50", "p99", "of quiet", "of other router", "turn p50", "turn p99")
+    add_columns(gaps, "phase", "API", *columns, words=("phase", "API"))
     for phase, row in figures["itl_ms"].items():
         for api, parts in row.items():
             storm = figures["storms"].get(phase, {})
