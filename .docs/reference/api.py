@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import (
 from reference.markdown import code, page, prose, slug, table
 
 SOURCES = Path(__file__).resolve().parents[2] / "proto"
-FILES = ("inference", "embeddings", "jobs", "admin", "records", "registry", "rollout", "announced", "types")
+FILES = ("inference", "embeddings", "jobs", "admin", "records", "registry", "rollout", "announced", "outlook", "types")
 """In the order in which the page has them."""
 PACKAGE = ".penstock.v1."
 INTRO = """The package `penstock.v1`: services, messages and enums, with units, ranges and defaults. How to call it:

@@ -34,6 +34,7 @@ GROUPS = {
         "values.admin.registry",
         "values.admin.rollout",
         "values.admin.announced",
+        "values.admin.outlook",
         "values.admin.identity",
         "values.admin.records",
     ),

@@ -6,6 +6,7 @@ quota refuses says nothing against the tenant's word, but brings no work.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -88,8 +89,8 @@ class Announced:
         arrivals = belief.arrivals.update(self.at, counters)
         tenants = dict(belief.tenants)
         minutes = min(rules.longest_s, self.at - before) / 60.0 if before is not None else 0.0
-        for tenant in self._tenants if minutes > 0 else ():
-            begun = [load for load in self._own(tenant) if load.starts_ms / 1000 <= self.at - rules.grace_s]
+        for tenant, own in self._by_tenant().items() if minutes > 0 else ():
+            begun = [load for load in own if load.starts_ms / 1000 <= self.at - rules.grace_s]
             expected = self._work(tenant, begun, self.at, arrivals)
             if expected > 0:
                 part = self._sent(tenant, arrivals) / expected
@@ -109,8 +110,8 @@ class Announced:
         """
         soon = later = said = 0.0
         recent = False
-        for tenant in self._tenants:
-            own, part, comes = self._own(tenant), belief.of(tenant).part, self._coming(tenant, belief.arrivals)
+        for tenant, own in self._by_tenant().items():
+            part, comes = belief.of(tenant).part, self._coming(tenant, belief.arrivals)
             times = [load.starts_ms / 1000 for load in own]
             near = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + cold_start_s)], belief)
             far = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + 2 * cold_start_s)], belief)
@@ -123,12 +124,33 @@ class Announced:
             recent = recent or any(0 <= self.at - t < cold_start_s for t in times)
         return AnnouncedWork(soon, later, said, recent) if later > 0 else None
 
-    @property
-    def _tenants(self) -> Sequence[str]:
-        return sorted({load.tenant for load in self.loads})
+    def course(self, belief: Belief, times: Sequence[float]) -> Sequence[AnnouncedWork]:
+        """Return the announced work at given times, as far as it is known now.
 
-    def _own(self, tenant: str) -> Sequence[AnnouncedLoad]:
-        return [load for load in self.loads if load.tenant == tenant and load.ends_ms / 1000 > self.at]
+        Args:
+            belief: that of now.
+            times: in seconds of pool time, none before now.
+        """
+        said, soon = [0.0] * len(times), [0.0] * len(times)
+        for tenant, own in self._by_tenant().items():
+            rate = belief.arrivals.rates.get(tenant, TenantRate())
+            part, comes = belief.of(tenant).part, self._coming(tenant, belief.arrivals)
+            known: dict[tuple[int, ...], float] = {}
+            for place, time in enumerate(times):
+                holding = tuple(number for number, load in enumerate(own) if load.holds(time))
+                if holding not in known:
+                    known[holding] = self._work(tenant, own, time, belief.arrivals)
+                said[place] += known[holding]
+                soon[place] += 0.0 if rate.limited else max(0.0, part * known[holding] - comes)
+        return [AnnouncedWork(each, each, all_of_it, recent=False) for each, all_of_it in zip(soon, said, strict=True)]
+
+    def _by_tenant(self) -> Mapping[str, Sequence[AnnouncedLoad]]:
+        """Return what is not over, by tenant."""
+        found = defaultdict[str, list[AnnouncedLoad]](list)
+        for load in self.loads:
+            if load.ends_ms / 1000 > self.at:
+                found[load.tenant].append(load)
+        return {tenant: found[tenant] for tenant in sorted(found)}
 
     def _most(self, tenant: str, own: Sequence[AnnouncedLoad], times: Sequence[float], belief: Belief) -> float:
         # Between two beginnings the load only falls.
@@ -148,7 +170,7 @@ class Announced:
         """Return the work per second that a tenant announced for a time, as far as its quota lets it through."""
         work = requests = tokens = 0.0
         usual = arrivals.rates.get(tenant, TenantRate()).shape or self.usual
-        holding = [load for load in own if load.starts_ms / 1000 <= at < load.ends_ms / 1000]
+        holding = [load for load in own if load.holds(at)]
         for load in holding:
             shape = Shape(load.prompt_tokens, load.output_tokens) if load.tokens_per_request else usual
             each = max(1.0, shape.peak_tokens)

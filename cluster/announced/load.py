@@ -30,6 +30,8 @@ class AnnouncedLoad:
     quota_tokens: float = 0.0
     quotas: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Both quotas by pool, for a load of an alias; a pool that is missing has those above."""
+    alias: str = ""
+    """Alias that it was announced to, where this is a pool's part of it."""
 
     @property
     def tokens_per_request(self) -> float:
@@ -42,7 +44,11 @@ class AnnouncedLoad:
         tokens = self.tokens or self.requests * self.tokens_per_request
         return min(_part(self.quota_requests, self.requests), _part(self.quota_tokens, tokens))
 
-    def part(self, pool: str, part: float) -> AnnouncedLoad:
+    def holds(self, at: float) -> bool:
+        """Return whether it is that time; seconds since the Unix epoch."""
+        return self.starts_ms / 1000 <= at < self.ends_ms / 1000
+
+    def part(self, pool: str, part: float, alias: str = "") -> AnnouncedLoad:
         """Return what a pool gets of a load that is announced to an alias."""
         requests, tokens = self.quotas.get(pool, (self.quota_requests, self.quota_tokens))
         return replace(
@@ -52,6 +58,7 @@ class AnnouncedLoad:
             quota_requests=requests,
             quota_tokens=tokens,
             quotas={},
+            alias=alias,
         )
 
     def to_bytes(self) -> bytes:

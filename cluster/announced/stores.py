@@ -68,4 +68,4 @@ class PoolLoads:
 
     def _parts(self, alias: str, loads: Sequence[AnnouncedLoad]) -> list[AnnouncedLoad]:
         parts = [(load, self._aliases.parts(alias, load.tenant).get(self._pool, 0.0)) for load in loads]
-        return [load.part(self._pool, part) for load, part in parts if part]
+        return [load.part(self._pool, part, alias) for load, part in parts if part]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cluster.errors import ActuatorError, BootstrapError
 from cluster.lifecycle import TaskOwner
+from cluster.queue.heartbeats import PoolView
 from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import app_name
 from cluster.trust.announcement import replica_name
@@ -29,6 +30,16 @@ class Actual:
     """Reason why it can't have them; empty if it can."""
     replicas: frozenset[str] | None = None
     """Ids of the replicas that it has, in any state; None if it does not list them."""
+
+    def own(self, view: PoolView) -> PoolView:
+        """Return the view without replicas of other clusters. While one cluster replaces another both have replicas in
+        the pool, but the number is sent to one cluster only.
+        """
+        if self.replicas is None:
+            return view
+        own = tuple(record for record in view.replicas if record.replica_id in self.replicas)
+        # Replicas run, but none of the platform's ids matches an announced one: then these ids can't be compared.
+        return view if self.running and not own else replace(view, replicas=own)
 
 
 class Actuator(Protocol):

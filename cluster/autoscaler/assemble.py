@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import JobWork
@@ -13,6 +13,8 @@ from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import Shape, StepModel
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
 from penstock.models import ReplicaState, RequestClass
 
 UNKNOWN_SHAPE = Shape(prompt_tokens=512, output_tokens=256)
@@ -31,6 +33,17 @@ class GroupFacts:
     cold_start_s: float
     """Assumed cold start until one was measured, seconds."""
     gpus_per_replica: int
+
+    def as_announced(self, announced: Sequence[Announcement]) -> GroupFacts:
+        """Return the facts with the accelerators that replicas have. A roll-out may change these."""
+        gpus = max((each.accelerators for each in announced), default=0)
+        return replace(self, gpus_per_replica=gpus) if gpus else self
+
+
+def announced_in(view: PoolView, secret: ClusterSecret) -> Sequence[Announcement]:
+    """Return what the replicas of a pool announced, without records that can't be trusted."""
+    found = (Announcement.open(record.record, secret) for record in view.replicas)
+    return [announced for announced in found if announced is not None]
 
 
 def assemble(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.announced.belief import Belief
 from cluster.announced.stored import belief_values, read_belief
+from cluster.autoscaler.ahead.hours import HoursAhead, read_hours
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.router_report import ClassCounts
 from cluster.autoscaler.starts import Starts
@@ -45,6 +46,8 @@ class PoolMemory:
     standby: StandbyState = field(default_factory=StandbyState)
     belief: Belief = field(default_factory=Belief)
     """How right tenants who announced load have been."""
+    hours: HoursAhead | None = None
+    """What is foreseen for the next hours, for those who look; no decision uses it."""
 
     def up_to(self, at: float) -> PoolMemory:
         """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
@@ -109,6 +112,7 @@ class PoolMemory:
         stored = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
         stored |= {"hold": slow.pop("hold"), "standby": asdict(self.standby)}
         stored["belief"] = belief_values(self.belief)
+        stored["hours"] = None if self.hours is None else self.hours.values()
         return json.dumps(stored).encode()
 
     @classmethod
@@ -136,7 +140,7 @@ class PoolMemory:
             standby[name] = tuple(standby.get(name, ()))
         return cls(
             _known(SlowState, slow), _meter(stored["meter"]), _known(Starts, starts), group,
-            _known(StandbyState, standby), read_belief(stored.get("belief", {})),
+            _known(StandbyState, standby), read_belief(stored.get("belief", {})), read_hours(stored.get("hours")),
         )  # fmt: skip
 
 

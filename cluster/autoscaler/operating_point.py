@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 
+from cluster.autoscaler.store import ControlStore
 from penstock.values.slo import ClassSlo, OperatingPoint
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,30 @@ def point_in_force(stored: bytes | None, default: OperatingPoint) -> OperatingPo
     except (ValueError, KeyError, TypeError):
         # Written by a newer version.
         return default
+
+
+class KnownPoint:
+    """Stored operating point of a pool as one autoscaler knows it. It outlives a store that loses its data."""
+
+    def __init__(self, pool: str, store: ControlStore) -> None:
+        self._pool = pool
+        self._store = store
+        self._point: bytes | None = None
+
+    def hear(self, point: bytes | None) -> None:
+        """Take what the store has; None for nothing."""
+        if point is not None and point != self._point:
+            self._point = point
+            if who := who_set(point):
+                _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self._pool, **who})
+
+    async def now(self, stored: bytes | None) -> bytes | None:
+        """Return the point, where the store has this one. Store it again if the store lost it.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        if stored is None and self._point is not None:
+            await self._store.set_point(self._point, if_missing=True)
+        self.hear(stored)
+        return self._point

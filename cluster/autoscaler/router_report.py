@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 import msgpack
 
@@ -107,3 +107,26 @@ def read_reports(pool: str, view: PoolView) -> dict[str, Report]:
             # The router runs a newer version.
             _LOG.warning("autoscaler.report_unread", extra={"pool": pool, "router": one.router_id})
     return reports
+
+
+class UnreadReports:
+    """Routers of a pool whose reports can't be read, because they run another version."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        """Pool time in milliseconds."""
+
+    def aged(self, view: PoolView, read: Mapping[str, Report]) -> PoolView:
+        """Return the view in which reports that can't be read are as old as their router's last readable one. Their
+        requests are missing, and must not look like requests that no longer come.
+        """
+        now = view.time_ms
+        unread = [one.router_id for one in view.reports if one.router_id not in read]
+        self._since = {name: min(now, self._since.get(name, now)) for name in unread}
+        aged = (replace(one, age_ms=max(one.age_ms, now - self._since.get(one.router_id, now))) for one in view.reports)
+        return replace(view, reports=tuple(aged))
+
+    @property
+    def troubles(self) -> list[str]:
+        """Sentences about them."""
+        return [f"the report of router {name} can't be read: it runs another version" for name in self._since]

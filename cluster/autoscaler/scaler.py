@@ -9,25 +9,27 @@ one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cluster.announced.contract import AnnouncedReader
 from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.ahead.announcements import Announcements
 from cluster.autoscaler.ahead.foresight import Foresight
-from cluster.autoscaler.assemble import GroupFacts, assemble, read_fit
+from cluster.autoscaler.ahead.hours import EVERY_S, Plan, look_ahead
+from cluster.autoscaler.assemble import announced_in, assemble, read_fit
 from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
-from cluster.autoscaler.operating_point import point_in_force, who_set
+from cluster.autoscaler.operating_point import KnownPoint, point_in_force
 from cluster.autoscaler.own_settings import ScalerSettings
-from cluster.autoscaler.router_report import Counts, Report, read_reports
+from cluster.autoscaler.router_report import Counts, UnreadReports, read_reports
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
 from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
+from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
 from cluster.queue.contract import Queue
@@ -37,8 +39,8 @@ from cluster.rollout.changes import applies
 from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, order_standbys, standing, with_standbys
-from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
+from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
@@ -65,6 +67,21 @@ class Tally:
     deposed: int = 0
     failures: int = 0
     """Ticks that ended with an unexpected error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What one decision rests on."""
+
+    view: PoolView
+    point: OperatingPoint
+    seen: GroupSnapshot
+    bounds: GroupBounds
+    before: int | None
+    """Replicas that the platform was last told to have; None where it does not answer."""
+    rolling: bool
+    """Whether a roll-out goes on."""
+    trouble: tuple[str, ...]
 
 
 class PoolScaler:
@@ -104,14 +121,13 @@ class PoolScaler:
         self._store = store
         self._platform = PatientActuator(name, actuator, host.patience_s)
         self._secret = secret
-        self._point: bytes | None = None
+        self._point = KnownPoint(name, store)
         self._leader_state = PoolMemory()
         self.foresight = Foresight(name, self._settings.forecast, self._settings.schedule)
         self.announcements = Announcements(self._settings.announced, announced)
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
-        self._unread: dict[str, int] = {}
-        """Routers whose reports can't be read, and since when (pool time in milliseconds)."""
+        self._unread = UnreadReports()
 
     @property
     def mode(self) -> ControlMode:
@@ -147,7 +163,7 @@ class PoolScaler:
         self.leading = mine
         if not mine:
             # If the store loses all data any autoscaler may become the leader, and must store the point again.
-            self._hear(await self._store.point())
+            self._point.hear(await self._store.point())
         return mine
 
     async def _take_over(self, fence: int) -> None:
@@ -193,55 +209,13 @@ class PoolScaler:
         """
         # Settings may change at any wait below. One decision rests on those of its beginning.
         own = self._settings
-        acts = own.mode is ControlMode.ACTIVE
-        view = await self._queue.observe()
-        await self.announcements.read()
-        trouble = await self._look()
-        bounds, rolling = await self._bounds_now(own)
-        if rolling:
-            # Serve calls a pool unhealthy whenever a replica has given way.
-            trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
-        view = self._own(view)
-        before = self.actual.target if self.actual is not None else None
-        reports = read_reports(self.name, view)
-        view = self._aged(view, reports)
-        trouble += [f"the report of router {name} can't be read: it runs another version" for name in self._unread]
-        counts = {name: one.counts for name, one in reports.items()}
-        self._leader_state = await self._remember(own, view, counts, before)
-        jobs = [job for one in reports.values() for job in one.jobs]
-        seen = assemble(
-            view,
-            self._leader_state.meter,
-            self._leader_state.starts,
-            self._facts(own, view),
-            await self._fit(view),
-            jobs,
-        )
-        seen = with_standbys(seen, standing(view), self._leader_state.standby)
-        point = point_in_force(await self._point_of(view), own.point)
-        seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
-        seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports)
-        made = decide(point, bounds, seen, self._leader_state.slow, own.rules)
-        held = order_standbys(
-            own.standby if acts and not rolling else None, seen, view, made.replicas, self._leader_state.standby,
-            StandbyBounds(own.bounds.largest, point.affordable(seen.gpus_per_replica), own.rules.rails),
-        )  # fmt: skip
-        made = replace(made, alarms=(*made.alarms, *trouble), steps=(*made.steps, *held.made.steps))
-        slow = made.state if acts else made.state.unmoved(seen.at)
-        # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
-        starts = self._leader_state.starts if rolling or not acts else self._asked(view, made, held)
-        stood = self._leader_state.standby.standby
-        self._leader_state = replace(
-            self._leader_state, slow=slow, starts=starts, standby=held.made.state, belief=belief
-        )
-        record = DecisionRecord.of(
-            seen, made, leader=self._holder, fence=self._fence, mode=own.mode, standby=held.number,
-            before=max(0, before - stood) if before is not None else seen.coming,
-        )  # fmt: skip
-        relief = made.relief if acts else Relief.NONE
+        sight = await self._sight(own)
+        made, held = self._decided(own, sight)
+        record = self._noted(own, sight, made, held)
+        relief = made.relief if own.mode is ControlMode.ACTIVE else Relief.NONE
         commit = Commit(
             self._leader_state.to_bytes(), record.total, relief,
-            view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
+            sight.view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
             record.to_bytes(), self._host.decisions_kept, held.names,
         )  # fmt: skip
         fence = self._fence
@@ -254,14 +228,85 @@ class PoolScaler:
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
-        if acts and not await self._act(own, self.record, before) and made.replicas < seen.coming:
+        await self._carry_out(own, sight, made, held, fence)
+        return self.record
+
+    async def _sight(self, own: ScalerSettings) -> _Sight:
+        """Look at all that the next decision rests on."""
+        view = await self._queue.observe()
+        await self.announcements.read()
+        trouble = await self._look()
+        bounds, rolling = await self._bounds_now(own)
+        if rolling:
+            # Serve calls a pool unhealthy whenever a replica has given way.
+            trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
+        before = None
+        if self.actual is not None:
+            view, before = self.actual.own(view), self.actual.target
+        reports = read_reports(self.name, view)
+        view = self._unread.aged(view, reports)
+        trouble += self._unread.troubles
+        counts = {name: one.counts for name, one in reports.items()}
+        self._leader_state = await self._remember(own, view, counts, before)
+        jobs = [job for one in reports.values() for job in one.jobs]
+        seen = assemble(
+            view,
+            self._leader_state.meter,
+            self._leader_state.starts,
+            own.facts.as_announced(announced_in(view, self._secret)),
+            await self._fit(view),
+            jobs,
+        )
+        seen = with_standbys(seen, standing(view), self._leader_state.standby)
+        point = point_in_force(await self._point.now(view.point), own.point)
+        seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
+        seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports)
+        self._leader_state = replace(self._leader_state, belief=belief)
+        return _Sight(view, point, seen, bounds, before, rolling, tuple(trouble))
+
+    def _decided(self, own: ScalerSettings, sight: _Sight) -> tuple[SlowDecision, StandbyOrder]:
+        """Decide on replicas and standbys."""
+        seen, point, standby = sight.seen, sight.point, self._leader_state.standby
+        made = decide(point, sight.bounds, seen, self._leader_state.slow, own.rules)
+        affordable = point.affordable(seen.gpus_per_replica)
+        held = order_standbys(
+            own.standby if own.mode is ControlMode.ACTIVE and not sight.rolling else None,
+            *(seen, sight.view, made.replicas, standby),
+            StandbyBounds(own.bounds.largest, affordable, own.rules.rails),
+        )
+        hours = self._leader_state.hours
+        if hours is None or not hours.points or not 0 <= seen.at - hours.at < EVERY_S:
+            plan = Plan(made, own.rules, sight.bounds, affordable)
+            hours = look_ahead(seen, plan, self.foresight, self.announcements)
+            self._leader_state = replace(self._leader_state, hours=hours)
+        return replace(made, alarms=(*made.alarms, *sight.trouble), steps=(*made.steps, *held.made.steps)), held
+
+    def _noted(self, own: ScalerSettings, sight: _Sight, made: SlowDecision, held: StandbyOrder) -> DecisionRecord:
+        """Take a decision into the leader's state, and return its record."""
+        seen, before, acts = sight.seen, sight.before, own.mode is ControlMode.ACTIVE
+        slow = made.state if acts else made.state.unmoved(seen.at)
+        # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
+        starts = self._leader_state.starts if sight.rolling or not acts else self._asked(sight.view, made, held)
+        stood = self._leader_state.standby.standby
+        self._leader_state = replace(self._leader_state, slow=slow, starts=starts, standby=held.made.state)
+        return DecisionRecord.of(
+            seen, made, leader=self._holder, fence=self._fence, mode=own.mode, standby=held.number,
+            before=max(0, before - stood) if before is not None else seen.coming,
+        )  # fmt: skip
+
+    async def _carry_out(
+        self, own: ScalerSettings, sight: _Sight, made: SlowDecision, held: StandbyOrder, fence: int
+    ) -> None:
+        """Carry out a decision that is stored, and tell what can wait."""
+        assert self.record is not None  # noqa: S101 - it is the one that is carried out
+        acts, seen = own.mode is ControlMode.ACTIVE, sight.seen
+        if acts and not await self._act(own, self.record, sight.before) and made.replicas < seen.coming:
             # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
             self._leader_state = replace(self._leader_state, slow=made.state.unmoved(seen.at))
         # The stored order is carried out first: these wait for stores, which may not answer.
         if self._cells is not None:
             await self._cells.give(own.pool.cells, fence, held.names, RELIEF_TICKS * self._host.tick_s)
         await self.foresight.keep(self._store, self._holder, fence)
-        return self.record
 
     async def _bounds_now(self, own: ScalerSettings) -> tuple[GroupBounds, bool]:
         """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
@@ -294,29 +339,6 @@ class PoolScaler:
             return [str(error)]
         return [self.actual.trouble] if self.actual.trouble else []
 
-    def _own(self, view: PoolView) -> PoolView:
-        """Return the view without replicas of other clusters. While one cluster replaces another both have replicas in
-        the pool, but the number is sent to one cluster only.
-        """
-        actual = self.actual
-        if actual is None or actual.replicas is None:
-            return view
-        own = tuple(record for record in view.replicas if record.replica_id in actual.replicas)
-        # Replicas run, but none of the platform's ids matches an announced one: then these ids can't be compared.
-        return view if actual.running and not own else replace(view, replicas=own)
-
-    def _aged(self, view: PoolView, read: Mapping[str, Report]) -> PoolView:
-        """Return the view in which reports that can't be read are as old as their router's last readable one. Their
-        requests are missing, and must not look like requests that no longer come.
-        """
-        now = view.time_ms
-        unread = [one.router_id for one in view.reports if one.router_id not in read]
-        self._unread = {name: min(now, self._unread.get(name, now)) for name in unread}
-        aged = (
-            replace(one, age_ms=max(one.age_ms, now - self._unread.get(one.router_id, now))) for one in view.reports
-        )
-        return replace(view, reports=tuple(aged))
-
     async def _remember(
         self, own: ScalerSettings, view: PoolView, counts: Mapping[str, Counts], target: int | None
     ) -> PoolMemory:
@@ -336,41 +358,17 @@ class PoolScaler:
                                                          "error": stored.failure})  # fmt: skip
         return replace(last, meter=meter, starts=starts)
 
-    async def _point_of(self, view: PoolView) -> bytes | None:
-        """Return the stored operating point. Store it again if the store lost it."""
-        if view.point is None and self._point is not None:
-            await self._store.set_point(self._point, if_missing=True)
-        self._hear(view.point)
-        return self._point
-
-    def _hear(self, point: bytes | None) -> None:
-        if point is not None and point != self._point:
-            self._point = point
-            if who := who_set(point):
-                _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self.name, **who})
-
     async def _fit(self, view: PoolView) -> StepModel | None:
         """Return the stored step model of the replicas' group, for the time in which they have none. Without replicas
         return that of the last group.
         """
-        group = self._group_of(view) or self._leader_state.group
+        found = announced_in(view, self._secret)
+        group = found[0].group_id if found else self._leader_state.group
         self._leader_state = replace(self._leader_state, group=group)
         # Replicas store their model again and again, so a store that lost it gets the next one from them.
         if group and (model := read_fit(await self._store.fit(group))) is not None:
             self._fits = {group: model}
         return self._fits.get(group)
-
-    def _group_of(self, view: PoolView) -> str | None:
-        return next((announced.group_id for announced in self._announced(view)), None)
-
-    def _announced(self, view: PoolView) -> Iterator[Announcement]:
-        found = (Announcement.open(record.record, self._secret) for record in view.replicas)
-        return (announced for announced in found if announced is not None)
-
-    def _facts(self, own: ScalerSettings, view: PoolView) -> GroupFacts:
-        """Return the facts of the group, with the accelerators that replicas have. A roll-out may change these."""
-        gpus = max((announced.accelerators for announced in self._announced(view)), default=0)
-        return replace(own.facts, gpus_per_replica=gpus) if gpus else own.facts
 
     async def _act(self, own: ScalerSettings, record: DecisionRecord, before: int | None) -> bool:
         """Send the decided number to the platform; return False if the platform did not accept it, or if the settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
 import msgpack
@@ -96,6 +96,8 @@ class PoolForecast:
         """Number of the minute that is not over yet; None before the first."""
         self._sum = self._count = 0.0
         self._slot_sum = self._slot_count = 0.0
+        self._past: KnownLoad | None = None
+        """What was known at the last look."""
         self._trusting = False
         """Whether a pattern has been trusted of late."""
         self._pending: deque[tuple[int, dict[str, float]]] = deque()
@@ -127,7 +129,7 @@ class PoolForecast:
         self.record.back_to(int(minute * MINUTE_S // SLOT_S))
         self._minutes.clear()
         self._pending.clear()
-        self.outlook = None
+        self.outlook = self._past = None
         self._minute = minute
         self._sum = self._count = self._slot_sum = self._slot_count = 0.0
 
@@ -163,7 +165,7 @@ class PoolForecast:
         start = max(1, round(cold_start_s / MINUTE_S))
         # Rates are averages of the last minute, so a value is half of that late.
         ahead = start + 1
-        past = KnownLoad(minute * MINUTE_S, list(self._minutes), self.record, start)
+        past = self._past = KnownLoad(minute * MINUTE_S, list(self._minutes), self.record, start)
         found = _ask(past, ahead)
         weights = weights_of({name: self.judged.get(name, ExpertRecord()) for name in EXPERTS}, self.rules.blend)
         expected = blended(found, weights) if found.get(PRESENT, 0.0) >= self.rules.least_load else None
@@ -173,6 +175,17 @@ class PoolForecast:
         self._pending.append((minute + ahead + _JUDGED_OVER - 1, {**found, BLEND: expected}))
         pattern = self._pattern(past, ahead)
         self.outlook = Outlook(expected, MINUTE_S * ahead, self._skill(BLEND, PRESENT), pattern, weights, found)
+
+    def course(self, minutes: Sequence[int]) -> Sequence[float]:
+        """Return the factors on the present load that the pattern foretells in so many minutes, trusted or not; 1 where
+        it tells nothing.
+        """
+        pattern, past = None if self.outlook is None else self.outlook.pattern, self._past
+        if pattern is None or past is None:
+            return [1.0] * len(minutes)
+        level = min(past.start_minutes, _STEADY_MINUTES)
+        found = [SHAPES[pattern.name].change(past, each, level) for each in minutes]
+        return [1.0 if change is None else change for change in found]
 
     def _skill(self, name: str, other: str) -> float:
         """Return the part by which one error is below another."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
+from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import PointRecord, point_in_force
 from cluster.autoscaler.store import ControlStore, Stored, StoredRecord
 from cluster.clock import Clock, SystemClock
@@ -102,7 +103,7 @@ class ControlApi:
             PermissionDeniedError: the caller may not use the pool's model.
             QueueUnavailableError: the store does not answer.
         """
-        name = self._pool(request.pool, caller)
+        name = self.pool_named(request.pool, caller)
         if request.limit > MOST_DECISIONS:
             raise InvalidRequestError.of("limit", f"must be at most {MOST_DECISIONS}, got {request.limit}")
         store = self._store(name)
@@ -125,7 +126,7 @@ class ControlApi:
             PermissionDeniedError: the caller may not use the pool's model.
             QueueUnavailableError: the store does not answer.
         """
-        name = self._pool(request.pool, caller)
+        name = self.pool_named(request.pool, caller)
         point = point_from_wire(request.operating_point) if request.HasField("operating_point") else None
         store = self._store(name)
         default = operating_point(self._pools[name])
@@ -145,7 +146,25 @@ class ControlApi:
         for queue in self._queues.values():
             await queue.close()
 
-    def _pool(self, wanted: str, caller: Caller) -> str:
+    async def memory(self, pool: str) -> PoolMemory:
+        """Return what the pool's leader remembers: nothing where there was none, or where it runs another version.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        stored = (await self._store(pool).load()).state
+        try:
+            return PoolMemory() if stored is None else PoolMemory.from_bytes(stored)
+        except (ValueError, KeyError, TypeError):
+            return PoolMemory()
+
+    def pool_named(self, wanted: str, caller: Caller) -> str:
+        """Return the pool that is meant: a caller who may use one need not name it.
+
+        Raises:
+            InvalidRequestError: there is none of that name, or there are several.
+            PermissionDeniedError: the caller may not use its model.
+        """
         if wanted:
             require_model(caller, wanted)
         allowed = [name for name in self._pools if may_use(caller, name)]

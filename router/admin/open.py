@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.settings import Settings
 from router.admin.control import ControlApi
+from router.admin.outlook import OutlookApi
 from router.admin.records import RecordsApi
 from router.admin.servicer import AdminServicer
 from router.announced.api import AnnouncedApi
@@ -55,5 +56,6 @@ def open_admin(
         aliases=aliases,
         rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
         announced=AnnouncedApi(pools, announced, policies, aliases),
+        outlook=OutlookApi(pools, control_api, announced),
     )
     return AdminParts(servicer, control_api, rollouts, announced)

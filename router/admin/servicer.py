@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import cluster
 from penstock.v1 import admin_pb2 as api
-from penstock.v1 import announced_pb2, registry_pb2, rollout_pb2
+from penstock.v1 import announced_pb2, outlook_pb2, registry_pb2, rollout_pb2
 from router.admin.control import ControlApi
+from router.admin.outlook import OutlookApi
 from router.admin.records import RecordsApi
 from router.admin.status import StatusReader, own_status
 from router.admin.usage import read_costs, read_usage
@@ -37,11 +38,13 @@ class AdminServicer:
         aliases: Aliases,
         rollouts: RolloutApi,
         announced: AnnouncedApi,
+        outlook: OutlookApi,
     ) -> None:
         self._pools = pools
         self._aliases = aliases
         self._rollouts = rollouts
         self._announced = announced
+        self._outlook = outlook
         self._control_api = control_api
         self._records = records
         self._router_id = router_id
@@ -145,3 +148,8 @@ class AdminServicer:
         self, request: announced_pb2.WithdrawAnnouncedLoadRequest, context: CallContext, caller: Caller
     ) -> announced_pb2.WithdrawAnnouncedLoadResponse:
         return await self._announced.withdraw(request, caller)
+
+    async def GetOutlook(  # noqa: N802
+        self, request: outlook_pb2.GetOutlookRequest, context: CallContext, caller: Caller
+    ) -> outlook_pb2.GetOutlookResponse:
+        return await self._outlook.get(request, caller)

@@ -18,6 +18,7 @@ from cluster.settings import PoolSettings
 from penstock.models import FieldViolation
 from penstock.v1 import announced_pb2 as api
 from router.announced.keeper import AnnouncedKeeper
+from router.announced.wire import load_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
 from router.routing import Aliases
@@ -163,21 +164,7 @@ class AnnouncedApi:
         return (quota.requests_per_minute or 0) / 60.0, (quota.tokens_per_minute or 0) / 60.0
 
     def _wire(self, name: str, load: AnnouncedLoad) -> api.AnnouncedLoad:
-        wire = api.AnnouncedLoad(
-            id=load.id,
-            pool=name,
-            tenant=load.tenant,
-            starts_at_ms=load.starts_ms,
-            ends_at_ms=load.ends_ms,
-            prompt_tokens=round(load.prompt_tokens),
-            output_tokens=round(load.output_tokens),
-            counts_for=self._counts_for(name, load),
-        )
-        if load.tokens:
-            wire.tokens_per_second = load.tokens
-        else:
-            wire.requests_per_second = load.requests
-        return wire
+        return load_to_wire(name, load, self._counts_for(name, load))
 
     def _counts_for(self, name: str, load: AnnouncedLoad) -> float:
         """Return the part of a load that counts: what goes to pools that take announcements, within quotas."""

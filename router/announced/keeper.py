@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from cluster.announced.contract import AnnouncedStore
+from cluster.announced.load import AnnouncedLoad
 from cluster.announced.stores import AnnouncedStores, PoolLoads
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
@@ -40,6 +41,14 @@ class AnnouncedKeeper:
         """Return the store of a pool or an alias."""
         return self._stores.of(name)
 
+    async def loads(self, pool: str) -> Sequence[AnnouncedLoad]:
+        """Read what is announced for a pool, by its own name or through an alias.
+
+        Raises:
+            QueueUnavailableError: the store does not answer.
+        """
+        return await self._of(pool).read()
+
     def start(self) -> None:
         """Begin to look who has announced load."""
         self._owner.spawn(self._watch(), "watch")
@@ -59,7 +68,7 @@ class AnnouncedKeeper:
                 pool.admission.demand.follow(())
                 continue
             try:
-                loads = await self._of(name).read()
+                loads = await self.loads(name)
             except QueueUnavailableError:
                 # The membership of the pool has logged it.
                 continue

@@ -34,6 +34,7 @@ class ReadRoutes:
         add("/api/status", self.status)
         add("/api/models", self.models)
         add("/api/decisions", self.decisions)
+        add("/api/outlook", self.outlook)
         add("/api/rollout", self.rollout)
         add("/api/requests", self.requests)
         add("/api/requests/{request_id}", self.explain)
@@ -59,6 +60,9 @@ class ReadRoutes:
         limit = number(request, "limit", 40, MOST_DECISIONS)
         pool = request.query.get("pool", "")
         return answer(await request.app[CLIENT].decisions(pool, limit=limit, timeout=TIMEOUT_S))
+
+    async def outlook(self, request: web.Request) -> web.StreamResponse:
+        return answer(await request.app[CLIENT].outlook(request.query.get("pool", ""), timeout=TIMEOUT_S))
 
     async def rollout(self, request: web.Request) -> web.StreamResponse:
         return answer(await request.app[CLIENT].rollout(request.query.get("pool", ""), timeout=TIMEOUT_S))

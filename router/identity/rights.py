@@ -22,6 +22,7 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "ListRegistryChanges": Role.TENANT_OPERATOR,
     "CreateKey": Role.TENANT_OPERATOR,
     "GetRollout": Role.OPERATOR,
+    "GetOutlook": Role.OPERATOR,
     "AnnounceLoad": Role.USER,
     "ListAnnouncedLoad": Role.USER,
     "WithdrawAnnouncedLoad": Role.USER,

@@ -30,6 +30,8 @@ class Announcements:
         """What the last look foresaw, whether decisions use it or not; None for nothing."""
         self.belief = Belief()
         """That of the last look."""
+        self._seen: Announced | None = None
+        """What the last look rested on; None for nothing."""
         self._reader = reader
         self._rules = rules or BeliefRules()
 
@@ -48,13 +50,19 @@ class Announcements:
         self, point: OperatingPoint, seen: GroupSnapshot, belief: Belief, reports: Mapping[str, Report]
     ) -> tuple[GroupSnapshot, Belief]:
         """Judge what came, and return the group with the work that is announced, and the belief after it."""
-        self.work, self.belief = None, belief
+        self.work, self.belief, self._seen = None, belief, None
         if seen.model is None or not (self.loads or belief.arrivals.rates):
             return seen, belief
-        announced = Announced(seen.at, self.loads, _usual(seen), _work_of(point, seen, seen.model))
+        announced = self._seen = Announced(seen.at, self.loads, _usual(seen), _work_of(point, seen, seen.model))
         self.belief = belief = announced.judge(belief, counters_of(reports), self._rules)
         self.work = announced.foresee(belief, seen.cold_start_s)
         return (replace(seen, announced=self.work) if self.mode is ControlMode.ACTIVE else seen), belief
+
+    def course(self, times: Sequence[float]) -> Sequence[AnnouncedWork]:
+        """Return the announced work at given times, as the last look has it."""
+        if self._seen is None:
+            return [AnnouncedWork(0.0, 0.0, 0.0, recent=False)] * len(times)
+        return self._seen.course(self.belief, times)
 
 
 def counters_of(reports: Mapping[str, Report]) -> RouterCounts:

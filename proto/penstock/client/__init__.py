@@ -33,6 +33,14 @@ from penstock.models import (
 from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostLine, CostReport, GpuTime
 from penstock.values.admin.identity import CredentialKind, Identity, Role
+from penstock.values.admin.outlook import (
+    AnnouncedPart,
+    ForecastExpert,
+    LoadForecast,
+    OutlookPoint,
+    PoolOutlook,
+    ScheduledReplicas,
+)
 from penstock.values.admin.records import (
     AttemptRecord,
     ChoiceRecord,
@@ -124,6 +132,7 @@ __all__ = [
     "DEFAULT_TARGET",
     "AlreadyExistsError",
     "AnnouncedLoad",
+    "AnnouncedPart",
     "ApiKey",
     "AsyncClient",
     "AsyncStream",
@@ -167,6 +176,7 @@ __all__ = [
     "FieldViolation",
     "FinishReason",
     "Finished",
+    "ForecastExpert",
     "GenerateFields",
     "GenerateOptions",
     "GenerationFailedError",
@@ -184,14 +194,17 @@ __all__ = [
     "JobUpdate",
     "LineAhead",
     "LineEntry",
+    "LoadForecast",
     "Message",
     "ModelDescription",
     "ModelTask",
     "NewKey",
     "NotFoundError",
     "OperatingPoint",
+    "OutlookPoint",
     "PenstockClientError",
     "PermissionDeniedError",
+    "PoolOutlook",
     "PoolStatus",
     "PoolingFeatures",
     "PoolingOptions",
@@ -225,6 +238,7 @@ __all__ = [
     "RolloutStep",
     "Sampling",
     "SamplingFields",
+    "ScheduledReplicas",
     "Scores",
     "SlotHolder",
     "Started",

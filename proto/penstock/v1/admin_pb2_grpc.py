@@ -5,6 +5,7 @@ import warnings
 
 from penstock.v1 import admin_pb2 as penstock_dot_v1_dot_admin__pb2
 from penstock.v1 import announced_pb2 as penstock_dot_v1_dot_announced__pb2
+from penstock.v1 import outlook_pb2 as penstock_dot_v1_dot_outlook__pb2
 from penstock.v1 import registry_pb2 as penstock_dot_v1_dot_registry__pb2
 from penstock.v1 import rollout_pb2 as penstock_dot_v1_dot_rollout__pb2
 
@@ -127,6 +128,11 @@ class AdminServiceStub:
                 '/penstock.v1.AdminService/WithdrawAnnouncedLoad',
                 request_serializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.FromString,
+                _registered_method=True)
+        self.GetOutlook = channel.unary_unary(
+                '/penstock.v1.AdminService/GetOutlook',
+                request_serializer=penstock_dot_v1_dot_outlook__pb2.GetOutlookRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_outlook__pb2.GetOutlookResponse.FromString,
                 _registered_method=True)
 
 
@@ -282,6 +288,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOutlook(self, request, context):
+        """Report what a pool expects of the next hours: announced load, schedule, and forecast. For operators. UNAVAILABLE while
+        the store cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -374,6 +388,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WithdrawAnnouncedLoad,
                     request_deserializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.SerializeToString,
+            ),
+            'GetOutlook': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOutlook,
+                    request_deserializer=penstock_dot_v1_dot_outlook__pb2.GetOutlookRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_outlook__pb2.GetOutlookResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -863,6 +882,33 @@ class AdminService:
             '/penstock.v1.AdminService/WithdrawAnnouncedLoad',
             penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadRequest.SerializeToString,
             penstock_dot_v1_dot_announced__pb2.WithdrawAnnouncedLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOutlook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/GetOutlook',
+            penstock_dot_v1_dot_outlook__pb2.GetOutlookRequest.SerializeToString,
+            penstock_dot_v1_dot_outlook__pb2.GetOutlookResponse.FromString,
             options,
             channel_credentials,
             insecure,

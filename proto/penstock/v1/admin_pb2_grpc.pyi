@@ -7,6 +7,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from penstock.v1 import admin_pb2 as _admin_pb2
 from penstock.v1 import announced_pb2 as _announced_pb2
+from penstock.v1 import outlook_pb2 as _outlook_pb2
 from penstock.v1 import registry_pb2 as _registry_pb2
 from penstock.v1 import rollout_pb2 as _rollout_pb2
 import abc as _abc_1
@@ -109,6 +110,10 @@ class AdminServiceStub:
     """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
     UNAVAILABLE while the store cannot be reached.
     """
+    GetOutlook: _grpc.UnaryUnaryMultiCallable[_outlook_pb2.GetOutlookRequest, _outlook_pb2.GetOutlookResponse]
+    """Report what a pool expects of the next hours: announced load, schedule, and forecast. For operators. UNAVAILABLE while
+    the store cannot be read.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -187,6 +192,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     WithdrawAnnouncedLoad: _aio.UnaryUnaryMultiCallable[_announced_pb2.WithdrawAnnouncedLoadRequest, _announced_pb2.WithdrawAnnouncedLoadResponse]  # type: ignore[assignment]
     """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
     UNAVAILABLE while the store cannot be reached.
+    """
+    GetOutlook: _aio.UnaryUnaryMultiCallable[_outlook_pb2.GetOutlookRequest, _outlook_pb2.GetOutlookResponse]  # type: ignore[assignment]
+    """Report what a pool expects of the next hours: announced load, schedule, and forecast. For operators. UNAVAILABLE while
+    the store cannot be read.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -371,6 +380,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_announced_pb2.WithdrawAnnouncedLoadResponse, _abc.Awaitable[_announced_pb2.WithdrawAnnouncedLoadResponse]]:
         """Withdraw an announcement of the caller's tenant; admins may withdraw others'. NOT_FOUND where there is none.
         UNAVAILABLE while the store cannot be reached.
+        """
+
+    @_abc_1.abstractmethod
+    def GetOutlook(
+        self,
+        request: _outlook_pb2.GetOutlookRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_outlook_pb2.GetOutlookResponse, _abc.Awaitable[_outlook_pb2.GetOutlookResponse]]:
+        """Report what a pool expects of the next hours: announced load, schedule, and forecast. For operators. UNAVAILABLE while
+        the store cannot be read.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -17,6 +17,23 @@ export function line(points, { label, low = 0, high = null, target = null, heigh
   return s("svg", box, s("path", { class: "area", d: `${path}L${width} ${height}L0 ${height}Z` }), s("path", { class: "stroke", d: path }), level);
 }
 
+// Layers on top of each other over time, with lines to compare with. Layers are {values, kind}, the lowest first; lines are
+// {values, kind} with steps between the times. `times` are common to all. The text is in `label`.
+export function layers(times, stacked, lines, { label, height = 160 } = {}) {
+  const width = 600;
+  const box = { height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "layers", role: "img", "aria-label": label };
+  if (times.length < 2) return s("svg", box);
+  const sums = [times.map(() => 0)];
+  for (const layer of stacked) sums.push(layer.values.map((value, index) => value + sums[sums.length - 1][index]));
+  const top = Math.max(1, ...sums[sums.length - 1], ...lines.flatMap((each) => each.values)) * 1.05;
+  const x = (index) => ((width * (times[index] - times[0])) / (times[times.length - 1] - times[0])).toFixed(1);
+  const y = (value) => (height - 1 - ((height - 2) * value) / top).toFixed(1);
+  const along = (values) => values.map((value, index) => `${x(index)} ${y(value)}`);
+  const areas = stacked.map((layer, index) => s("path", { class: `layer ${layer.kind}`, d: `M${along(sums[index + 1]).join("L")}L${along(sums[index]).reverse().join("L")}Z` }));
+  const steps = lines.map((each) => s("path", { class: `step ${each.kind}`, d: each.values.map((value, index) => (index ? `H${x(index)}V${y(value)}` : `M${x(0)} ${y(value)}`)).join("") }));
+  return s("svg", box, areas, steps);
+}
+
 // A part of a whole, 0 to 1, perhaps with a mark. `state` colours it: good, warn or bad.
 export function meter(part, { label, state = "", mark = null } = {}) {
   const filled = Math.max(0, Math.min(1, part || 0));

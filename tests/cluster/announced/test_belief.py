@@ -183,3 +183,11 @@ def test_a_quota_that_shrank_is_no_silence() -> None:
         counts = TenantCounts(admitted, 100 * admitted, 0.0, 100 * admitted, refused)
         belief = at(TICK_S * tick, loads).judge(belief, {"router": {"acme": counts}}, RULES)
     assert at(4200, loads).foresee(belief, COLD_S) is not None
+
+
+def test_the_course_of_announced_work_is_what_holds_at_each_time() -> None:
+    loads = [load(100, 300, 10.0), load(200, 400, 10.0, name="b"), load(300, 400, 5.0, "other")]
+    belief = Belief(tenants={"other": TenantBelief(0.5, 30.0)})
+    found = at(0, loads).course(belief, [0, 150, 250, 350, 400])
+    assert pytest.approx([0.0, 2.0, 4.0, 3.0, 0.0]) == [each.said for each in found]
+    assert pytest.approx([0.0, 2.0, 4.0, 2.5, 0.0]) == [each.soon for each in found]

@@ -7,7 +7,9 @@ from prometheus_client import generate_latest
 
 from cluster.announced.arrivals import TenantCounts
 from cluster.announced.load import AnnouncedLoad
+from cluster.autoscaler.ahead.hours import EVERY_S, LENGTH_S, STEP_S
 from cluster.autoscaler.decision_record import DecisionRecord
+from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.router_report import empty_counts, pack_report, unpack_report
 from cluster.control.step_fit import FittedStep
@@ -16,7 +18,7 @@ from cluster.models import ModelInfo
 from cluster.trust.announcement import Announcement
 from penstock.models import Capabilities
 from tests.cluster.autoscaler.conftest import Backend
-from tests.cluster.autoscaler.scaled_pool import MODEL, OUTPUT, PROMPT, SECRET, Site, both, names
+from tests.cluster.autoscaler.scaled_pool import MODEL, OUTPUT, PROMPT, SECRET, TICK_S, Site, both, names
 
 RATE = 60.0
 QUIET = 2.0
@@ -78,6 +80,39 @@ async def test_load_that_never_comes_loses_its_replicas_and_the_next_word_counts
     [after] = await site.run(other, 1, rate=QUIET)
     assert after.needed < max(believed) / 2
     assert scaler.announcements.belief.of("acme").judged < other.announcements.belief.of("acme").judged
+
+
+@both
+async def test_the_next_hours_show_what_is_announced_and_what_is_planned_for_it(backend: Backend) -> None:
+    now = 60 * 60.0
+    site = Site(
+        backend,
+        cold_start_s=60.0,
+        schedule=[{"start": "00:00", "end": "00:00", "min_replicas": 2}],
+        announced="active",
+    )
+    scaler = site.scaler()
+    await site.run(scaler, 40, rate=QUIET)
+    await announce(site, now, 2 * now)
+    [*_, made] = await site.run(scaler, 5, rate=QUIET)
+    hours = (await site.backend.store().load()).state
+    assert hours is not None
+    found = PoolMemory.from_bytes(hours).hours
+    assert found is not None
+    assert made.at_ms / 1000 - EVERY_S <= found.at <= made.at_ms / 1000
+    assert LENGTH_S / STEP_S + 1 == len(found.points)
+    assert {2} == {point.scheduled for point in found.points}
+    busy = [point for point in found.points if point.said]
+    assert round(now / STEP_S) == len(busy)
+    assert {True} == {now - 300 < point.at - found.at < 2 * now + 300 for point in busy}
+    # Nothing came before: the word counts in full, beyond nothing that comes of this tenant.
+    check = scaler._leader_state.slow.check.factor
+    assert pytest.approx(busy[0].said * check, rel=0.05) == busy[0].announced
+    assert {2} == {point.planned for point in found.points if not point.said}
+    # As many as are decided when it is due.
+    [*_, due] = await site.run(scaler, round(now / TICK_S) + 4, rate=QUIET)
+    assert 2 < busy[0].planned
+    assert abs(due.needed - busy[0].planned) <= 1
 
 
 @both

@@ -58,6 +58,16 @@ def test_a_rise_at_the_same_time_of_each_day_is_foretold(at_nine: PoolForecast) 
     assert 0.05 < outlook.pattern.skill
 
 
+def test_the_course_of_a_pattern_goes_on_beyond_one_start(at_nine: PoolForecast) -> None:
+    assert at_nine.outlook is not None
+    assert at_nine.outlook.pattern is not None
+    ahead = round(at_nine.outlook.ahead_s / 60)
+    near, far = at_nine.course([ahead, ahead + 60])
+    assert 1.0 < near <= at_nine.outlook.pattern.change
+    assert near < far
+    assert [1.0, 1.0] == PoolForecast().course([5, 10])
+
+
 def test_a_rise_that_has_begun_is_not_counted_twice(at_nine: PoolForecast) -> None:
     """At 9:04 half of the rise shows in the present load. What is still to come is measured from there."""
     forecast = copy.deepcopy(at_nine)

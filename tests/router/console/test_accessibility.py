@@ -20,6 +20,7 @@ PAGES = (
     "line",
     "requests",
     "autoscaler",
+    "ahead",
     "jobs",
     "usage",
     "models",

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from penstock.v1 import admin_pb2, announced_pb2, jobs_pb2, registry_pb2, rollout_pb2
+from penstock.v1 import admin_pb2, announced_pb2, jobs_pb2, outlook_pb2, registry_pb2, rollout_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.identity.key import mint_key
@@ -96,6 +96,7 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stack.admin().AnnounceLoad(announced_pb2.AnnounceLoadRequest(), metadata=metadata),
         stack.admin().ListAnnouncedLoad(announced_pb2.ListAnnouncedLoadRequest(), metadata=metadata),
         stack.admin().WithdrawAnnouncedLoad(announced_pb2.WithdrawAnnouncedLoadRequest(), metadata=metadata),
+        stack.admin().GetOutlook(outlook_pb2.GetOutlookRequest(), metadata=metadata),
     ]
 
 

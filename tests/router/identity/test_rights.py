@@ -36,6 +36,7 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
         "AnnounceLoad": Role.USER,
         "ListAnnouncedLoad": Role.USER,
         "WithdrawAnnouncedLoad": Role.USER,
+        "GetOutlook": Role.OPERATOR,
     } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 

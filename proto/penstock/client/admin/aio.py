@@ -11,6 +11,7 @@ from penstock.client.aio_calls import AsyncCaller
 from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
+from penstock.values.admin.outlook import PoolOutlook
 from penstock.values.admin.records import Explanation, RequestRecord
 from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
 from penstock.values.admin.rollout import Rollout, RolloutAction
@@ -364,3 +365,12 @@ class AsyncAdminCaller(AsyncCaller):
             NotFoundError: there is none of that id (ANNOUNCEMENT_NOT_FOUND).
         """
         await self._run(calls.withdraw_load(load_id, pool, tenant), timeout)
+
+    async def outlook(self, pool: str = "", *, timeout: float | None = None) -> PoolOutlook:
+        """Return what a pool expects of the next hours: announced load, schedule, and forecast. For operators.
+
+        Args:
+            pool: default: the only one.
+            timeout: seconds; default: the client's.
+        """
+        return await self._run(calls.outlook(pool), timeout)

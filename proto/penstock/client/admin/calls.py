@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client.calls import UnaryCall
-from penstock.v1 import admin_pb2, announced_pb2, registry_pb2, rollout_pb2
+from penstock.v1 import admin_pb2, announced_pb2, outlook_pb2, registry_pb2, rollout_pb2
 from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.admin.costs import CostReport
 from penstock.values.admin.identity import Identity
+from penstock.values.admin.outlook import PoolOutlook
 from penstock.values.admin.records import Explanation, RequestRecord, requests_from_proto
 from penstock.values.admin.registry import NewKey, RegistryChange, RegistryEdit, RegistryEntry, RegistryResult
 from penstock.values.admin.rollout import Rollout, RolloutAction
@@ -210,3 +211,11 @@ def announced_load(pool: str, tenant: str, all_tenants: bool) -> UnaryCall[tuple
 def withdraw_load(load_id: str, pool: str, tenant: str) -> UnaryCall[None]:
     request = build(announced_pb2.WithdrawAnnouncedLoadRequest, id=load_id, pool=pool, tenant=tenant)
     return UnaryCall(lambda stubs: stubs.admin.WithdrawAnnouncedLoad, request, lambda reply: None)
+
+
+def outlook(pool: str) -> UnaryCall[PoolOutlook]:
+    return UnaryCall(
+        lambda stubs: stubs.admin.GetOutlook,
+        outlook_pb2.GetOutlookRequest(pool=pool),
+        lambda reply: PoolOutlook.from_proto(reply.outlook),
+    )

@@ -1,9 +1,9 @@
 // One request: where its time went. The same data as `penstock explain`.
 
-import { read } from "../api.js";
-import { h } from "../dom.js";
-import { counted, count, digits, money, moment, percent, seconds, words } from "../format.js";
-import { badge, facts, heading, outcome, section, table } from "../parts.js";
+import { read } from "../../api.js";
+import { h } from "../../dom.js";
+import { counted, count, digits, money, moment, percent, seconds, words } from "../../format.js";
+import { badge, facts, heading, outcome, section, table } from "../../parts.js";
 import { parts, waterfall } from "./waterfall.js";
 
 export const request = {

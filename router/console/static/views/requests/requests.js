@@ -1,10 +1,10 @@
 // Requests that ended, newest first; those that missed their SLO or failed alone, where asked for.
 
-import { read, readKept } from "../api.js";
-import { may, whoCalls } from "../caller.js";
-import { h } from "../dom.js";
-import { clock, count, money, moment, seconds, words } from "../format.js";
-import { badge, choose, field, heading, outcome, section, table } from "../parts.js";
+import { read, readKept } from "../../api.js";
+import { may, whoCalls } from "../../caller.js";
+import { h } from "../../dom.js";
+import { clock, count, money, moment, seconds, words } from "../../format.js";
+import { badge, choose, field, heading, outcome, section, table } from "../../parts.js";
 
 const LIMITS = [["50", "50"], ["200", "200"], ["500", "500"]];
 

@@ -1,7 +1,7 @@
 // Where the time of a request went, as bars: its parts in one bar, and every attempt in a row of its own.
 
-import { h, s } from "../dom.js";
-import { percent, seconds, words } from "../format.js";
+import { h, s } from "../../dom.js";
+import { percent, seconds, words } from "../../format.js";
 
 const KINDS = ["admission", "queue", "prefill", "decode", "lost", "delivery", "other"];
 
