@@ -109,7 +109,7 @@ class PoolMemory:
         starts["known"] = sorted(self.starts.known)
         # A release before this one refuses fields of these parts that it does not know, and empties its memory. It
         # reads past other parts, so what is new has its own.
-        stored = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
+        stored: dict[str, Any] = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
         stored |= {"hold": slow.pop("hold"), "standby": asdict(self.standby)}
         stored["belief"] = belief_values(self.belief)
         stored["hours"] = None if self.hours is None else self.hours.values()

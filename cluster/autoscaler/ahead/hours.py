@@ -126,8 +126,8 @@ def read_hours(stored: Mapping[str, Any] | None) -> HoursAhead | None:
 
 
 def _point(values: Sequence[float]) -> HourPoint:
-    *work, scheduled, planned = values[: len(fields(HourPoint))]
-    return HourPoint(*work, scheduled=int(scheduled), planned=int(planned))
+    at, load, announced, said, scheduled, planned = values[: len(fields(HourPoint))]
+    return HourPoint(at, load, announced, said, int(scheduled), int(planned))
 
 
 def _outlook(stored: Mapping[str, Any] | None) -> Outlook | None:

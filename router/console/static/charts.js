@@ -18,14 +18,14 @@ export function line(points, { label, low = 0, high = null, target = null, heigh
 }
 
 // Layers on top of each other over time, with lines to compare with. Layers are {values, kind}, the lowest first; lines are
-// {values, kind} with steps between the times. `times` are common to all. The text is in `label`.
-export function layers(times, stacked, lines, { label, height = 160 } = {}) {
+// {values, kind} with steps between the times. `times` are common to all; `top` is the largest value that is drawn. The
+// text is in `label`.
+export function layers(times, stacked, lines, { label, top, height = 160 } = {}) {
   const width = 600;
   const box = { height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "layers", role: "img", "aria-label": label };
   if (times.length < 2) return s("svg", box);
   const sums = [times.map(() => 0)];
   for (const layer of stacked) sums.push(layer.values.map((value, index) => value + sums[sums.length - 1][index]));
-  const top = Math.max(1, ...sums[sums.length - 1], ...lines.flatMap((each) => each.values)) * 1.05;
   const x = (index) => ((width * (times[index] - times[0])) / (times[times.length - 1] - times[0])).toFixed(1);
   const y = (value) => (height - 1 - ((height - 2) * value) / top).toFixed(1);
   const along = (values) => values.map((value, index) => `${x(index)} ${y(value)}`);

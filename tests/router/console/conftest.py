@@ -26,11 +26,7 @@ ANSWER = (
 POOL = {
     **sim_pool(base_ms=2.0),
     "slo": {"interactive": {"ttft_p99_s": 60.0, "itl_p95_s": 20.0}, "standard": {"ttft_p99_s": 60.0}},
-    "autoscale": {
-        "mode": "active",
-        "max_replicas": 4,
-        "schedule": [{"start": "00:00", "end": "00:00", "min_replicas": 1}],
-    },
+    "autoscale": {"mode": "active", "max_replicas": 4},
     "price_per_gpu_hour": 3.0,
 }
 
@@ -64,10 +60,7 @@ async def running_console(stack: Stack, **options: Any) -> AsyncIterator[Console
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Console]:
     pools = {"demo": POOL, "other": sim_pool(base_ms=SLOW_MS), "tools": sim_pool(answer=ANSWER)}
-    sections = {
-        "autoscaler": {"tick_s": 0.2, "lease_s": 2.0},
-        "aliases": {"latest": {"targets": [{"model": "demo"}, {"model": "other"}]}},
-    }
+    sections = {"autoscaler": {"tick_s": 0.2, "lease_s": 2.0}}
     async with (
         running_stack(tmp_path_factory.mktemp("console"), replicas=2, pools=pools, sections=sections) as stack,
         running_console(stack) as running,

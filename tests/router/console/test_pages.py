@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 from playwright.async_api import Browser
 
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from cluster.control.step_fit import FittedStep
-from cluster.control.step_model import StepModel
 from cluster.rollout.redis.store import rollout_key
 from penstock.client import AsyncClient, ClassSlo, GenerateOptions, OperatingPoint, RequestClass, RolloutAction
 from penstock.values.jobs import JobItem
@@ -111,53 +107,6 @@ async def test_decisions_have_steps_reasons_and_counterfactuals(console: Console
         numbers = [str(each.number) for each in (await client.decisions("demo", limit=120)).decisions]
     await tab.open("autoscaler?pool=demo&all=1")
     assert numbers == [row[0] for row in await tab.rows("Newest first")]
-
-
-async def test_the_next_hours_show_announced_load_schedule_and_plan(console: Console, tab: Tab) -> None:
-    stack = console.stack
-    async with console.client() as client:
-        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
-        told = await client.announce_load(
-            "latest", end=end, requests_per_second=8.0, prompt_tokens=16, output_tokens=16
-        )
-        stores = AutoscalerStores(queue=stack.queue, control=stack.control, announced=stack.announced)
-        autoscaler = Autoscaler(stack.settings, SECRET, stores, Platform())
-        await autoscaler.start()
-        try:
-            scaler = autoscaler.scalers["demo"]
-            await until(lambda: scaler.record is not None)
-            group = scaler._leader_state.group
-            fitted = FittedStep(group, StepModel(0.01, 20e-6, 0.02e-6), 5000, 0.02)
-            await stack.control("demo").store_fit(group, fitted.to_json())
-            await until(lambda: looked_ahead(client))
-        finally:
-            await autoscaler.stop()
-        outlook = await client.outlook("demo")
-        # Half of it is for each of the alias' targets, of which one takes announcements.
-        [part] = outlook.announced
-        assert ("latest", told.id, 4.0, 1.0, 1.0) == (
-            *(part.load.pool, part.load.id, part.load.requests_per_second, part.believed, part.weight),
-        )
-        await tab.open("ahead?pool=demo")
-        [row] = await tab.rows("Announced load")
-        assert ["anonymous", told.id, "alias latest"] == row[:3]
-        assert ["4 requests/s", "100 %", "not judged yet", "100 %"] == row[5:]
-        [row] = await tab.rows("Replicas by schedule")
-        assert ["00:00", "00:00", "UTC", "every day", "1 replica", "now"] == row
-        chart = tab.page.locator("svg.layers[role=img]")
-        planned = max(outlook.points, key=lambda point: point.planned).planned
-        assert f"at most {planned} planned" in str(await chart.get_attribute("aria-label"))
-        assert ["load", "announced"] == await chart.locator(".layer").evaluate_all(
-            "found => found.map(each => each.classList[1])"
-        )
-        await tab.page.get_by_text("As a table").click()
-        rows = await tab.rows("Replicas by half hour")
-        assert [str(point.planned) for point in outlook.points[::6]] == [row[5] for row in rows]
-        await client.withdraw_load(told.id, "latest")
-
-
-async def looked_ahead(client: AsyncClient) -> bool:
-    return bool((await client.outlook("demo")).points)
 
 
 async def test_an_admin_changes_the_operating_point(console: Console, tab: Tab) -> None:

@@ -53,15 +53,19 @@ function hours(found) {
   const peak = points.reduce((best, each) => (each.load + each.announced > best.load + best.announced ? each : best));
   const planned = most("planned");
   const label = `Replicas from ${span}: at most ${digits(peak.load + peak.announced)} kept busy at ${clock(ms(peak.at))}, at most ${planned.planned} planned, from ${clock(ms(planned.at))}`;
+  const top = Math.ceil(Math.max(1, peak.load + peak.announced, planned.planned, most("scheduled").scheduled)) + 1;
+  const marks = [0, 1, 2, 3].map((each) => clock(times[0] + (each * (times[times.length - 1] - times[0])) / 3).slice(0, 5));
   const scheduled = points.some((each) => each.scheduled);
   return section(
     `The next hours, ${span}`,
+    h("p", { class: "note" }, counted(top, "replica"), " at the top"),
     layers(
       times,
       [{ values: values("load"), kind: "load" }, { values: values("announced"), kind: "announced" }],
       [...(scheduled ? [{ values: values("scheduled"), kind: "scheduled" }] : []), { values: values("planned"), kind: "planned" }],
-      { label },
+      { label, top },
     ),
+    h("p", { class: "axis", "aria-hidden": "true" }, marks.map((each) => h("span", {}, each))),
     h(
       "ul",
       { class: "legend" },
