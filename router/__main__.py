@@ -25,7 +25,8 @@ from cluster.settings import Settings
 from cluster.settings.load import read_settings
 from cluster.telemetry import configure_logging
 from cluster.trust.secret import ClusterSecret
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import redis_factory
 
 _LOG = logging.getLogger("router")

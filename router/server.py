@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError
@@ -25,40 +24,24 @@ from cluster.lifecycle import TaskOwner, still_runs
 from cluster.queue.cells.names import pool_of
 from cluster.queue.contract import Bell
 from cluster.registry.view import RegistryView
-from cluster.settings import PoolSettings, RouterSettings, Settings
+from cluster.settings import RouterSettings
 from cluster.telemetry import MetricsServer, PushPlan
-from cluster.trust.secret import ClusterSecret
-from cluster.trust.tls import LinkDialer, TlsFiles
+from cluster.trust.tls import TlsFiles
 from penstock.v1 import admin_pb2, embeddings_pb2, inference_pb2, jobs_pb2
 from router.admin.control import ControlApi
-from router.admin.open import open_admin
 from router.announced.keeper import AnnouncedKeeper
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
-from router.dispatch.pool_set import PoolSet
-from router.embeddings.admit import PoolingAdmission
-from router.embeddings.servicer import EmbeddingServicer
 from router.grpc_server import CallServer
-from router.grpc_server.public import public_server
-from router.handlers import service_handler
-from router.http.calls import Calls
-from router.http.files.endpoints import ENDPOINTS
-from router.http.files.results import line_bytes
-from router.http.responses.runs import ResponseRuns, response_tools
-from router.http.server import HttpServer, HttpServices, build_http
-from router.identity import Authenticator, TenantPolicies
-from router.inference.open import open_inference
+from router.http.server import HttpServer
+from router.identity import Authenticator
 from router.inference.servicer import InferenceServicer
-from router.jobs import JobParts, JobStores, open_jobs
+from router.jobs import JobParts
 from router.metrics import RouterMetrics
-from router.pool_keeper import PoolKeeper, PoolUsers
-from router.records.genai_metrics import push_plan
+from router.pool_keeper import PoolKeeper
 from router.records.keeper import RecordKeeper
-from router.records.tracing import Tracing, open_tracing
-from router.registry.build import open_registry
+from router.records.tracing import Tracing
 from router.rollout.keeper import RolloutKeeper
-from router.routing import Aliases
-from router.stores import QueueFactory
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,7 +54,8 @@ PARTING_S = 1.0
 LIVE_S = 5.0
 """An event loop that does not run for this long answers /livez with no."""
 
-_SERVICES = tuple(
+
+SERVICES = tuple(
     file.services_by_name[name]
     for file, name in (
         (inference_pb2.DESCRIPTOR, "InferenceService"),
@@ -80,6 +64,7 @@ _SERVICES = tuple(
         (admin_pb2.DESCRIPTOR, "AdminService"),
     )
 )
+"""Services of the public API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,126 +95,6 @@ class RouterParts:
     """Certificate of the port; None without TLS."""
     http: HttpServer | None
     """Server of the HTTP API; None where it is off."""
-
-
-# --- composition ------------------------------------------------------------------------------------------------------
-
-
-def build_router(
-    settings: Settings,
-    secret: ClusterSecret,
-    queues: QueueFactory,
-    *,
-    port: int | None = None,
-    metrics_port: int | None = None,
-    shared_port: bool = False,
-) -> Router:
-    """Compose a router. It connects to nothing and has no port before `Router.start`.
-
-    `port` and `metrics_port` override the settings. `shared_port` lets several processes listen on one port.
-
-    Raises:
-        SettingsError: keys or certificates are not as they must be, or no caller could be let in.
-    """
-    own, router_id, metrics = settings.router, f"router-{secrets.token_hex(4)}", RouterMetrics()
-    # These read files and may fail, so they come before everything that opens something.
-    authenticator = Authenticator(settings, metrics.reloaded, metrics.registry)
-    tls = TlsFiles.of_router(own.tls, metrics.reloaded) if own.tls is not None else None
-    dialer = LinkDialer(settings.replica.tls)
-    # A copy, in which pools come and go; others read it.
-    running = dict(settings.pools)
-    settings = settings.model_copy(update={"pools": running})
-
-    def open_pool(name: str, pool: PoolSettings) -> Pool:
-        own_pool = settings.model_copy(update={"pools": {name: pool}})
-        return Pool(name, router_id, own_pool, queues.queue, secret, dialer)
-
-    pools = PoolSet({name: open_pool(name, pool) for name, pool in running.items()})
-    registry = open_registry(settings, queues.registry(), router_id, authenticator)
-    aliases = Aliases(settings, registry.view)
-    catalog = Catalog(pools, settings.cluster.folder / "router-cache", own.limits, aliases, registry.adapters)
-    policies, records = TenantPolicies(settings, registry.tenants.all), RecordKeeper(pools, queues.records)
-    tracing = open_tracing(settings, router_id)
-    inference = open_inference(
-        settings,
-        secret,
-        router_id,
-        pools=pools,
-        catalog=catalog,
-        aliases=aliases,
-        policies=policies,
-        metrics=metrics,
-        records=records,
-        tracing=tracing,
-    )
-    servicer, generations, limits = inference.servicer, inference.generations, inference.limits
-    pooling = PoolingAdmission(catalog, inference.admission, policies, inference.salts, inference.forwarding)
-    embeddings = EmbeddingServicer(pooling, limits, metrics, servicer.entered, generations.unkeyed)
-    jobs = open_jobs(
-        settings,
-        router_id,
-        JobStores(pools, queues.jobs, queues.job_pools()),
-        pools=pools,
-        inference=inference,
-        pooling=pooling,
-        metrics=metrics,
-        records=records,
-        line_bytes=line_bytes,
-        endpoints=ENDPOINTS,
-        revocations=registry.revocations,
-    )
-    admin = open_admin(
-        settings,
-        router_id,
-        queues,
-        pools=pools,
-        registry=registry,
-        aliases=aliases,
-        policies=policies,
-        records=records,
-        metrics=metrics,
-    )
-    users = PoolUsers(catalog, metrics, jobs, admin.rollouts)
-    services = (servicer, embeddings, jobs.servicer, admin.servicer)
-    handlers = [
-        service_handler(service, servicer, metrics, registry.authenticate)
-        for service, servicer in zip(_SERVICES, services, strict=True)
-    ]
-    keys = registry.keys
-    known = settings.auth.credentials
-    calls = Calls(servicer, registry.authenticate, metrics, keys=lambda: known or bool(keys), everybody=not known)
-    responses = ResponseRuns(response_tools(settings, queues.responses(), generations, limits), registry.revocations)
-    http_services = HttpServices(calls, admin.servicer, embeddings, jobs.tools, responses)
-    health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
-    secret.watch(metrics.reloaded)
-    parts = RouterParts(
-        pools=pools,
-        pool_keeper=PoolKeeper(pools, running, registry.view, open_pool, users, fixed=settings.registry),
-        bell=queues.bell(router_id),
-        authenticator=authenticator,
-        metrics=metrics,
-        catalog=catalog,
-        inference=servicer,
-        jobs=jobs,
-        control_api=admin.control_api,
-        records=records,
-        registry=registry.view,
-        rollouts=admin.rollouts,
-        announced=admin.announced,
-        push=push_plan(settings, router_id),
-        tracing=tracing,
-        health=health_service,
-        server=public_server(own, handlers, health_service, [s.full_name for s in _SERVICES], shared_port=shared_port),
-        tls=tls,
-        http=build_http(own, http_services, tls, shared_port=shared_port),
-    )
-    return Router(
-        router_id,
-        own,
-        parts,
-        own.port if port is None else port,
-        own.metrics_port if metrics_port is None else metrics_port,
-    )
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
@@ -291,7 +156,7 @@ class Router:
         parts.rollouts.start()
         parts.announced.start()
         await parts.jobs.stores.start()
-        for name in ("", *(service.full_name for service in _SERVICES)):
+        for name in ("", *(service.full_name for service in SERVICES)):
             await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})

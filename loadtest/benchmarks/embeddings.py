@@ -34,7 +34,8 @@ from deployments.replica.replica import Replica
 from loadtest.benchmarks.ending import end
 from penstock.client import AsyncClient
 from penstock.models import ModelTask, PositionLogprobs
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import redis_factory
 
 POOL = "vectors"

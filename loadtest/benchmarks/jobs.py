@@ -32,7 +32,8 @@ from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
 from loadtest.benchmarks.ending import end
 from penstock.client import AsyncClient, JobItem, Message, Sampling
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import redis_factory
 
 MODEL = "demo"

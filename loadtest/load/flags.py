@@ -21,6 +21,28 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Send a load with Locust and report what clients saw: latencies, goodput, and what the cluster did meanwhile. "
         "The exit status is 1 where a bound of --assert is broken."
     )
+    _add_load_flags(parser)
+    gate = parser.add_argument_group("bounds")
+    gate.add_argument(
+        "--assert",
+        dest="bounds",
+        metavar="BOUNDS",
+        help="exit with status 1 unless all hold, such as 'ttft_p99<500ms,goodput>0.99'",
+    )
+    _add_sweep_flags(parser)
+    _add_report_flags(parser)
+    add_target_flags(parser)
+    show_examples(
+        parser,
+        "penstock loadtest --list",
+        "penstock loadtest --scenario smoke",
+        "penstock loadtest --rate 5 --duration 60 --assert 'ttft_p99<500ms,goodput>0.99'",
+        "penstock loadtest --sweep --slo-ttft 1 --slo-itl 0.05",
+    )
+    parser.set_defaults(run=_loadtest)
+
+
+def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     for flag, value, text in LOAD_FLAGS:
         load.add_argument(f"--{flag}", metavar=value, help=text)
@@ -49,13 +71,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time for which routers collect tokens before they send them (default: the routers' own)",
     )
-    gate = parser.add_argument_group("bounds")
-    gate.add_argument(
-        "--assert",
-        dest="bounds",
-        metavar="BOUNDS",
-        help="exit with status 1 unless all hold, such as 'ttft_p99<500ms,goodput>0.99'",
-    )
+
+
+def _add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     sweep = parser.add_argument_group("sweep", "find the highest rate that holds --assert (default goodput>=0.99)")
     sweep.add_argument("--sweep", action="store_true", help="search instead of running once")
     sweep.add_argument("--sweep-low", type=float, metavar="RATE", help="requests per second to begin with (default 1)")
@@ -73,6 +91,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="repeat trials beside the rate found until each has this confidence (default 0.9)",
     )
+
+
+def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("report")
     report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")
     report.add_argument(
@@ -83,15 +104,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="compare with this earlier run; with two files BEFORE AFTER compare those, and send nothing",
     )
     report.add_argument("--json", action="store_true", help="print the figures as JSON")
-    add_target_flags(parser)
-    show_examples(
-        parser,
-        "penstock loadtest --list",
-        "penstock loadtest --scenario smoke",
-        "penstock loadtest --rate 5 --duration 60 --assert 'ttft_p99<500ms,goodput>0.99'",
-        "penstock loadtest --sweep --slo-ttft 1 --slo-itl 0.05",
-    )
-    parser.set_defaults(run=_loadtest)
 
 
 LOAD_FLAGS: tuple[tuple[str, str, str], ...] = (

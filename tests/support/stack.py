@@ -49,7 +49,8 @@ from deployments.replica.replica import Replica
 from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import QueueFactory
 from tests.support.speed import patience
 from tests.support.waiting import until

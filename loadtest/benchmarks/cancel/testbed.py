@@ -19,8 +19,9 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
+from router.build import build_router
 from router.dispatch.pool import Pool
-from router.server import Router, build_router
+from router.server import Router
 from router.stores import redis_factory
 
 POOL = "demo"

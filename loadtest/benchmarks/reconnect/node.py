@@ -26,7 +26,8 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import redis_factory
 
 _STOP_S = 1.0

@@ -53,7 +53,8 @@ from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.rollouts.load import PoolLoad
 from loadtest.benchmarks.rollouts.places import Places
 from penstock.client import AsyncClient, PenstockClientError, RolloutAction, RolloutState
-from router.server import Router, build_router
+from router.build import build_router
+from router.server import Router
 from router.stores import QueueFactory
 
 BROKEN = "broken"

@@ -71,28 +71,15 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         BodyError: names the field that can't be served as written.
     """
     fields = Fields("", body, ignore_unknown=True)
-    for name, instead in _REFUSED.items():
-        if fields.take(name) is not None:
-            raise fields.wrong(name, f"is not supported; {instead}")
+    _check_refused(fields)
     model = fields.text("model")
     if not model:
         raise fields.wrong("model", "is required")
     items, instructions = read_items(fields.take("input")), fields.text("instructions")
-    store, background, stream = _flag(fields, "store", default=True), fields.flag("background"), fields.flag("stream")
-    if background and not store:
-        raise fields.wrong("store", "must be true with background, got false")
-    if (options := fields.object("stream_options")) is not None and not stream:
-        raise fields.wrong("stream_options", "must be absent where stream is not true")
-    ignored = [] if options is None else list(_left(options, "stream_options", ("include_obfuscation",)))
+    store, background, stream, ignored = _delivery(fields)
     logprobs, left_out = _included(fields)
     ignored += left_out
-    truncation = fields.text("truncation")
-    if truncation not in ("", "disabled"):
-        raise fields.wrong(
-            "truncation",
-            f'must be "disabled" or absent, got {shown(truncation)}: a conversation that is '
-            "too long is refused, never shortened",
-        )
+    _check_truncation(fields)
     tools, choice = _tools(fields), _tool_choice(fields)
     parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs")
     effort, reasoning, more_ignored = _reasoning(fields)
@@ -139,6 +126,33 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     chat = {name: value for name, value in chat.items() if value is not None}
     previous = shown_fields["previous_response_id"] or ""
     return AskedResponse(items, instructions, previous, stream, background, store, chat, shown_fields, tuple(ignored))
+
+
+def _check_refused(fields: Fields) -> None:
+    for name, instead in _REFUSED.items():
+        if fields.take(name) is not None:
+            raise fields.wrong(name, f"is not supported; {instead}")
+
+
+def _delivery(fields: Fields) -> tuple[bool, bool, bool, list[str]]:
+    """Return whether the response is stored, runs in the background and is streamed, and what has no effect on that."""
+    store, background, stream = _flag(fields, "store", default=True), fields.flag("background"), fields.flag("stream")
+    if background and not store:
+        raise fields.wrong("store", "must be true with background, got false")
+    if (options := fields.object("stream_options")) is not None and not stream:
+        raise fields.wrong("stream_options", "must be absent where stream is not true")
+    ignored = [] if options is None else list(_left(options, "stream_options", ("include_obfuscation",)))
+    return store, background, stream, ignored
+
+
+def _check_truncation(fields: Fields) -> None:
+    truncation = fields.text("truncation")
+    if truncation not in ("", "disabled"):
+        raise fields.wrong(
+            "truncation",
+            f'must be "disabled" or absent, got {shown(truncation)}: a conversation that is '
+            "too long is refused, never shortened",
+        )
 
 
 def _flag(fields: Fields, name: str, *, default: bool) -> bool:

@@ -36,8 +36,8 @@ from penstock.client import (
     one_of,
     regex,
 )
+from router.build import build_router
 from router.identity.new_key import KeyPlan, add_key
-from router.server import build_router
 from router.stores import redis_factory
 from tests.integration.conftest import require_program
 from tests.support.running import ClusterThread

@@ -21,9 +21,9 @@ from cluster.settings import load_settings
 from penstock.v1 import admin_pb2, announced_pb2, jobs_pb2, outlook_pb2, registry_pb2, rollout_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.build import build_router
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
-from router.server import build_router
 from router.stores import QueueFactory
 from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, collect, request, running_stack, sim_pool, stream_request

@@ -15,9 +15,9 @@ from cluster.jobs.redis.store import RedisJobStore
 from cluster.redis.in_process.server import InProcessRedis
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api
+from router.build import build_router
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
-from router.server import build_router
 from tests.support.job_servicer import job_servicer
 from tests.support.stack import SECRET, running_stack
 from tests.support.waiting import until

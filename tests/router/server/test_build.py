@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from router.server import build_router
+from router.build import build_router
 from tests.support.stack import SECRET, running_stack
 
 

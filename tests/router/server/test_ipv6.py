@@ -12,7 +12,7 @@ import pytest
 
 from cluster.errors import BootstrapError
 from penstock.client import AsyncClient, Sampling
-from router.server import build_router
+from router.build import build_router
 from tests.support.ports import require_ipv6
 from tests.support.stack import SECRET, running_stack
 

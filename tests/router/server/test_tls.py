@@ -25,8 +25,8 @@ from penstock.client import (
 )
 from penstock.v1 import admin_pb2, inference_pb2_grpc
 from penstock.v1 import inference_pb2 as api
+from router.build import build_router
 from router.identity.new_key import KeyPlan, add_key
-from router.server import build_router
 from router.stores import QueueFactory, redis_factory
 from tests.support.certificates import LOOPBACK, Authority, Pair, uri
 from tests.support.stack import SECRET, collect, running_stack, stream_request

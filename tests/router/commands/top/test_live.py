@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from router.server import build_router
+from router.build import build_router
 from tests.support.ports import free_port
 from tests.support.stack import SECRET, Stack, request, running_stack, sim_pool
 from tests.support.terminal import PENSTOCK, Terminal
