@@ -43,7 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "the tenant's quota lets it through and its earlier announcements came true. Without a rate, what is announced "
         "is shown."
     )
-    parser.add_argument("pool", nargs="?", default="", metavar="POOL", help="the pool (default: the only one)")
+    parser.add_argument(
+        "pool", nargs="?", default="", metavar="POOL", help="the pool, or an alias (default: the only pool)"
+    )
     rates = parser.add_mutually_exclusive_group()
     rates.add_argument("--requests-per-second", type=above_zero, metavar="N", help="requests per second in that time")
     rates.add_argument(

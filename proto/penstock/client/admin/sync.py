@@ -312,7 +312,7 @@ class AdminCaller(Caller):
         """Announce load that the caller's tenant will send, so that replicas are there before it comes.
 
         Args:
-            pool: default: the only one.
+            pool: a pool or an alias; default: the only pool.
             end: time at which it ends, with a time zone.
             start: time at which it begins, with a time zone; default: now.
             requests_per_second: rate in that time; give this one or the next.
@@ -343,7 +343,7 @@ class AdminCaller(Caller):
         """Return announced load that is not over, in order of its beginning. Operators may ask for other tenants'.
 
         Args:
-            pool: default: the only one.
+            pool: a pool or an alias; default: the only pool.
             tenant: default: the caller's own.
             all_tenants: whether to return all tenants'.
             timeout: seconds; default: the client's.
@@ -355,7 +355,7 @@ class AdminCaller(Caller):
 
         Args:
             load_id: its id.
-            pool: default: the only one.
+            pool: a pool or an alias; default: the only pool.
             tenant: default: the caller's own.
             timeout: seconds; default: the client's.
 
