@@ -72,6 +72,9 @@ class PoolKeeper:
         self._bare: dict[str, float] = {}
         """Pools that take no new requests and have no replica, with the monotonic time since when."""
         self._learning: dict[str, asyncio.Task[None]] = {}
+        for pool in pools.values():
+            # They start before the registry is known, and what it has may be newer.
+            pool.cells.layout.sure = False
 
     async def start(self) -> None:
         """Open the pools that should run, as far as the registry is known, and follow it from now on."""
@@ -106,7 +109,7 @@ class PoolKeeper:
                 self._change(name, settings)
         if self._view.known.is_set():
             for pool in self._pools.values():
-                pool.cells.layout.sure = True
+                pool.cells.layout.confirm()
         for name in [name for name in self._pools if name not in self._running]:
             self._end_without_replicas(name)
             if not self._is_over(name):

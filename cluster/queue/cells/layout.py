@@ -64,6 +64,11 @@ class Layout:
             self.span = max(self.span, count)
             self._noted, self._read_at = False, None
 
+    def confirm(self) -> None:
+        """Note that the settings are those in force."""
+        if not self.sure:
+            self.sure, self._read_at = True, None
+
     def lost(self) -> None:
         """Note that the store may have lost its record."""
         self._read_at = None

@@ -127,8 +127,7 @@ async def test_a_router_that_has_not_read_the_registry_brings_no_old_number_back
         await queue.heartbeat_router(RouterBeat("late", ()))
         await scene.beat()
     assert (4, 4) == (late.count, scene.layouts["A"].count)
-    late.sure = True
-    scene.clock.advance(3.0)
+    late.confirm()
     await queue.heartbeat_router(RouterBeat("late", ()))
     scene.clock.advance(3.0)
     await scene.beat()
