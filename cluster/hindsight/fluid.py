@@ -2,7 +2,7 @@
 
 Ready replicas do a replica-second each per second, and what they can't do lies there. Work beyond what may lie there
 comes too late: it is missed, lets the rest pass as late requests do in the queue, and takes the time that is left over.
-Replicas start after a cold start and go at once.
+Replicas start after a cold start and go at once. One that stands by does no work, and does again once it is awake.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class LoadTick:
     """Replica-seconds that came."""
     requests: float
     """Requests that came."""
+    clock: float = 0.0
+    """End of that time, seconds since the epoch. Unlike `at` it passes where ticks are missing; 0 where nobody asks for
+    the time of day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,20 @@ class FluidRules:
     """Seconds over which the attainment is averaged."""
     capacity: float = 0.95
     """Part of a replica's time that works."""
+    wake_s: float = 20.0
+    """Seconds in which a standby wakes."""
+    standby_price: float = 1.0
+    """Cost of a standby, as part of that of a replica that serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Replicas that a rule asks for."""
+
+    serving: int
+    """Starting ones included."""
+    standby: int = 0
+    """Replicas that stand by beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,7 @@ class FluidView:
     """Requests that come per second, averaged."""
     ready: int
     starting: int
+    """Replicas that are ordered or told to wake, and are to serve."""
     busy: float
     """Replicas that are busy, as a number."""
     lying: float
@@ -66,13 +84,15 @@ class FluidView:
     late: float
     """Replica-seconds that came too late."""
     attainment: float | None
+    clock: float = 0.0
+    """Seconds since the epoch."""
 
 
 class FluidScaler(Protocol):
     """A rule for the number of replicas."""
 
-    def wanted(self, view: FluidView) -> int:
-        """Return the number of replicas to have, starting ones included."""
+    def wanted(self, view: FluidView) -> Wanted:
+        """Return the replicas to have."""
         ...
 
 
@@ -82,18 +102,18 @@ class Fixed:
 
     replicas: int
 
-    def wanted(self, view: FluidView) -> int:
-        return self.replicas
+    def wanted(self, view: FluidView) -> Wanted:
+        return Wanted(self.replicas)
 
 
 @dataclass(slots=True)
 class Given:
     """Numbers given for each tick."""
 
-    counts: Sequence[int]
+    counts: Sequence[Wanted]
     _place: int = 0
 
-    def wanted(self, view: FluidView) -> int:
+    def wanted(self, view: FluidView) -> Wanted:
         found = self.counts[min(self._place, len(self.counts) - 1)]
         self._place += 1
         return found
@@ -105,10 +125,12 @@ class FluidTick:
 
     seconds: float
     replicas: int
-    """Starting ones included."""
+    """Starting ones included, standbys not."""
     work: float
     missed: float
     reversal: bool
+    standbys: float = 0.0
+    """Standbys, each counted with its price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +141,8 @@ class FluidRun:
 
     @property
     def hours(self) -> float:
-        """Replica-hours."""
-        return sum(each.replicas * each.seconds for each in self.ticks) / 3600
+        """Replica-hours; one of a standby counts with its price."""
+        return sum((each.replicas + each.standbys) * each.seconds for each in self.ticks) / 3600
 
     @property
     def seconds(self) -> float:
@@ -141,9 +163,9 @@ class FluidRun:
         return FluidRun(self.ticks[ticks:])
 
 
-def replay(ticks: Sequence[LoadTick], scaler: FluidScaler, replicas: int, rules: FluidRules) -> FluidRun:
-    """Let a rule serve a load, from so many ready replicas on."""
-    pool = FluidPool(rules, replicas)
+def replay(ticks: Sequence[LoadTick], scaler: FluidScaler, first: Wanted, rules: FluidRules) -> FluidRun:
+    """Let a rule serve a load, from so many replicas on, which are ready or stand by."""
+    pool = FluidPool(rules, first.serving, first.standby)
     return FluidRun(tuple(pool.tick(each, scaler) for each in ticks))
 
 
@@ -153,8 +175,14 @@ class FluidPool:
 
     rules: FluidRules
     ready: int
+    standing: int = 0
+    """Replicas that stand by and were not told to wake."""
     starting: list[float] = field(default_factory=list)
-    """Times at which replicas will be ready, oldest first."""
+    """Times at which ordered replicas will be loaded, oldest first."""
+    waking: list[float] = field(default_factory=list)
+    """Times at which woken standbys will be ready, oldest first."""
+    serving: int = 0
+    """Replicas that were last wanted to serve."""
     lying: float = 0.0
     late: float = 0.0
     work: float = 0.0
@@ -165,19 +193,40 @@ class FluidPool:
     direction: int = 0
     moved_at: float = -math.inf
 
+    def __post_init__(self) -> None:
+        self.serving = self.ready
+
     def tick(self, load: LoadTick, scaler: FluidScaler) -> FluidTick:
         """Serve one tick's work, then let the rule decide."""
-        due = sum(at <= load.at for at in self.starting)
-        self.ready, self.starting = self.ready + due, self.starting[due:]
-        have = self.ready + len(self.starting)
+        self._arrive(load.at)
+        have, standbys = self.ready + self._coming, self._loaded + len(self.starting) - self.ready - self._coming
         busy, missed = self._serve(load)
         self._average(load, missed)
         attainment = max(0.0, self.met / self.judged) if self.judged > 0 and self.seen_s >= _SETTLED_S else None
         view = FluidView(
-            load.at, self.work, self.requests, self.ready, len(self.starting), busy, self.lying + self.late, self.late,
-            attainment,
+            load.at, self.work, self.requests, self.ready, self._coming, busy, self.lying + self.late, self.late,
+            attainment, load.clock,
         )  # fmt: skip
-        return FluidTick(load.seconds, have, load.work, missed, self._change(load.at, scaler.wanted(view)))
+        turned = self._change(load.at, scaler.wanted(view))
+        return FluidTick(load.seconds, have, load.work, missed, turned, self.rules.standby_price * standbys)
+
+    @property
+    def _loaded(self) -> int:
+        """Replicas that serve, wake or stand by."""
+        return self.ready + len(self.waking) + self.standing
+
+    @property
+    def _coming(self) -> int:
+        """Replicas that are not ready yet and are to serve."""
+        return max(0, min(len(self.starting) + len(self.waking), self.serving - self.ready))
+
+    def _arrive(self, at: float) -> None:
+        awake = sum(each <= at for each in self.waking)
+        self.ready, self.waking = self.ready + awake, self.waking[awake:]
+        due = sum(each <= at for each in self.starting)
+        self.starting = self.starting[due:]
+        serve = max(0, min(due, self.serving - self.ready - len(self.waking)))
+        self.ready, self.standing = self.ready + serve, self.standing + due - serve
 
     def _serve(self, load: LoadTick) -> tuple[float, float]:
         """Return how many replicas were busy, and the work that came too late."""
@@ -201,18 +250,36 @@ class FluidPool:
         self.judged = kept * self.judged + load.work
         self.met = kept * self.met + load.work - missed
 
-    def _change(self, at: float, wanted: int) -> bool:
-        """Start or remove replicas, starting ones first; return whether the direction turned."""
-        have = self.ready + len(self.starting)
-        if wanted == have:
+    def _change(self, at: float, wanted: Wanted) -> bool:
+        """Start, wake, send to stand by or remove replicas; return whether the direction turned."""
+        have, self.serving = self.ready + self._coming, wanted.serving
+        self._fit(at, wanted.serving + wanted.standby)
+        self._share(at)
+        if wanted.serving == have:
             return False
-        direction = 1 if wanted > have else -1
+        direction = 1 if wanted.serving > have else -1
         turned = self.direction == -direction and at - self.moved_at <= REVERSAL_WITHIN_S
         self.direction, self.moved_at = direction, at
-        if wanted > have:
-            self.starting += [at + self.rules.cold_start_s] * (wanted - have)
-        else:
-            cancelled = min(have - wanted, len(self.starting))
-            self.starting = self.starting[: len(self.starting) - cancelled]
-            self.ready -= have - wanted - cancelled
         return turned
+
+    def _fit(self, at: float, total: int) -> None:
+        """Order replicas, or remove some: starting ones first, then standbys, then those that serve."""
+        surplus = self._loaded + len(self.starting) - total
+        self.starting += [at + self.rules.cold_start_s] * max(0, -surplus)
+        cancelled = max(0, min(surplus, len(self.starting)))
+        self.starting = self.starting[: len(self.starting) - cancelled]
+        surplus -= cancelled
+        standing = max(0, min(surplus, self.standing))
+        waking = max(0, min(surplus - standing, len(self.waking)))
+        self.standing, self.waking = self.standing - standing, self.waking[: len(self.waking) - waking]
+        self.ready -= max(0, surplus - standing - waking)
+
+    def _share(self, at: float) -> None:
+        """Wake standbys where loaded replicas are too few to serve; let those stand by that are too many."""
+        few = self.serving - self.ready - len(self.waking)
+        woken = max(0, min(few, self.standing))
+        self.standing, self.waking = self.standing - woken, self.waking + [at + self.rules.wake_s] * woken
+        asleep = max(0, min(-few, len(self.waking)))
+        self.waking = self.waking[: len(self.waking) - asleep]
+        idle = max(0, -few - asleep)
+        self.ready, self.standing = self.ready - idle, self.standing + asleep + idle

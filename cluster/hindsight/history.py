@@ -12,8 +12,10 @@ from typing import Protocol
 from cluster.control.held_number import IN_BATCHES
 from cluster.control.replica_seconds import SLO_WAIT_PART
 from cluster.hindsight.fluid import FluidRules, LoadTick
+from cluster.standby.rule import StandbyLimits
 from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Step
 
 MOST_GAP_S = 120.0
 """Longest time between two decisions whose work is known: what came in a longer one was averaged away."""
@@ -42,6 +44,10 @@ class DecisionLike(Protocol):
     @property
     def draining(self) -> int: ...
     @property
+    def standing_by(self) -> int: ...
+    @property
+    def failed_starts(self) -> int: ...
+    @property
     def running(self) -> float: ...
     @property
     def waiting(self) -> float: ...
@@ -55,6 +61,8 @@ class DecisionLike(Protocol):
     def gpus_per_replica(self) -> int: ...
     @property
     def demands(self) -> Sequence[DemandLike]: ...
+    @property
+    def steps(self) -> Sequence[Step]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class Ran:
     """Those that start or drain included."""
     attainment: float | None
     """As measured, of ten minutes; None with too few requests."""
+    standing_by: int = 0
+    """Replicas that stood by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +92,25 @@ class History:
     gpus_per_replica: int
     left_out_s: float
     """Time between decisions whose work is not known."""
+    beside: tuple[str, ...] = ()
+    """What else happened, which no replay follows; in words."""
 
     @property
     def seconds(self) -> float:
         """Time that is known."""
         return sum(each.seconds for each in self.ticks)
 
-    def fluid(self, point: OperatingPoint, window_s: float) -> FluidRules:
+    def fluid(self, point: OperatingPoint, window_s: float, standby: StandbyLimits | None = None) -> FluidRules:
         """Return the constants of a fluid pool for this load."""
+        standby = standby or StandbyLimits()
         wait_s = SLO_WAIT_PART * (point.of(self.request_class).ttft_p99_s or 0.0)
-        return FluidRules(self.cold_start_s, wait_s + IN_BATCHES * self.lives_s, window_s)
+        return FluidRules(
+            self.cold_start_s,
+            wait_s + IN_BATCHES * self.lives_s,
+            window_s,
+            wake_s=standby.wake_s,
+            standby_price=standby.price,
+        )
 
     @property
     def measured(self) -> float | None:
@@ -125,8 +144,9 @@ def history_of(decisions: Sequence[DecisionLike], point: OperatingPoint, window_
         rate = _rate(now)
         requests = max(0.0, rate - kept * _rate(before)) / (1.0 - kept) * seconds
         at = ticks[-1].at + seconds if ticks else seconds
-        ticks.append(LoadTick(at, seconds, work, requests))
-        ran.append(Ran(max(before.replicas_before, before.ready + before.draining), now.attainment))
+        ticks.append(LoadTick(at, seconds, work, requests, now.at_ms / 1000))
+        replicas = max(before.replicas_before, before.ready + before.draining)
+        ran.append(Ran(replicas, now.attainment, before.standing_by))
         if rate > 0 and now.running > 0 and now.waiting <= 1:
             # Little's law.
             lives.append(now.running / rate)
@@ -139,7 +159,19 @@ def history_of(decisions: Sequence[DecisionLike], point: OperatingPoint, window_
         _class_of(decisions, point),
         newest.gpus_per_replica if newest is not None else 1,
         left_out_s,
+        _beside(decisions),
     )
+
+
+def _beside(decisions: Sequence[DecisionLike]) -> tuple[str, ...]:
+    found = []
+    if any(each.deadline is not None for made in decisions for each in made.demands):
+        found.append("jobs with a deadline: their work waits for free room, and is not among the load")
+    if any(made.failed_starts for made in decisions):
+        found.append("starts that failed: here each one succeeds")
+    if any(step.name == "announced" for made in decisions for step in made.steps):
+        found.append("announced load: what tenants said is not on record")
+    return tuple(found)
 
 
 def _rate(made: DecisionLike) -> float:

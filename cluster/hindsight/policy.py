@@ -1,14 +1,18 @@
-"""The replica policy on a fluid pool."""
+"""The replica policy on a fluid pool, with what a pool has on: its schedule, its forecast and its standbys."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from cluster.control.replica_policy import decide
+from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
-from cluster.hindsight.fluid import FluidView
+from cluster.forecast.schedule import ScheduledTime, scheduled
+from cluster.hindsight.fluid import FluidView, Wanted
+from cluster.hindsight.foreseen import ForeseenLoad
+from cluster.standby.pool import most_with_standbys
+from cluster.standby.rule import StandbyInput, StandbyLimits, StandbyState, decide_standby
 from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 
@@ -16,25 +20,64 @@ _SHAPE = Shape(prompt_tokens=0.0, output_tokens=100.0)
 """Shape of the requests that stand for a load. Only their work and their time count."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayedPool:
+    """A pool as a replay follows it."""
+
+    bounds: GroupBounds
+    rules: SlowRules
+    schedule: tuple[ScheduledTime, ...] = ()
+    standby: StandbyLimits = field(default_factory=StandbyLimits)
+    foreseen: ForeseenLoad | None = None
+    """Forecast before the load; None where none counts."""
+    left_out: tuple[str, ...] = ()
+    """What the pool has on and no replay follows, in words."""
+
+
 @dataclass(slots=True)
 class PolicyScaler:
     """The policy, which sees requests of one kind that stand for the load."""
 
     point: OperatingPoint
-    bounds: GroupBounds
-    rules: SlowRules
+    pool: ReplayedPool
     cold_start_s: float
     lives_s: float
     """Seconds that a request runs in a full batch."""
     request_class: RequestClass = RequestClass.INTERACTIVE
     gpus_per_replica: int = 1
     state: SlowState = field(default_factory=SlowState)
+    standby: StandbyState = field(default_factory=StandbyState)
+    _foreseen: ForeseenLoad | None = None
+    _clock: float = 0.0
+    """Time of the last tick, seconds since the epoch."""
 
-    def wanted(self, view: FluidView) -> int:
-        self.state = (
-            made := decide(self.point, self.bounds, self._seen(view), self.state, self.rules, explain=False)
-        ).state
-        return made.replicas
+    def __post_init__(self) -> None:
+        # Each replay goes on from what was known before.
+        self._foreseen = None if self.pool.foreseen is None else self.pool.foreseen.again()
+
+    def wanted(self, view: FluidView) -> Wanted:
+        seen = self._ahead(self._seen(view), view)
+        made = decide(self.point, self.pool.bounds, seen, self.state, self.pool.rules, explain=False)
+        self.state, self._clock = made.state, view.clock
+        return Wanted(made.replicas, self._standbys(made, seen))
+
+    def _ahead(self, seen: GroupSnapshot, view: FluidView) -> GroupSnapshot:
+        """Return the group with what is scheduled and foreseen."""
+        due = scheduled(self.pool.schedule, view.clock, self.cold_start_s)
+        if self._foreseen is None:
+            return replace(seen, scheduled=due)
+        outlook = self._foreseen.look(self._clock, self.state.needs, self.cold_start_s)
+        return replace(seen, scheduled=due, outlook=outlook)
+
+    def _standbys(self, made: SlowDecision, seen: GroupSnapshot) -> int:
+        limits = self.pool.standby
+        if not limits.most:
+            return 0
+        affordable = self.point.affordable(self.gpus_per_replica)
+        most = most_with_standbys(made.replicas, self.pool.bounds.largest, affordable, limits.price)
+        facts = StandbyInput(seen.at, made.replicas, self.cold_start_s, most - made.replicas)
+        self.standby = decide_standby(limits, facts, self.standby).state
+        return self.standby.standby
 
     def _seen(self, view: FluidView) -> GroupSnapshot:
         seconds = view.work / view.requests if view.requests > 0 and view.work > 0 else 1.0

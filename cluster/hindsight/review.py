@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cluster.control.replica_rules import GroupBounds, SlowRules
-from cluster.hindsight.fluid import FluidRun, FluidTick, Given, replay
+from cluster.hindsight.fluid import FluidRun, FluidTick, Given, Wanted, replay
 from cluster.hindsight.history import History
-from cluster.hindsight.policy import PolicyScaler
+from cluster.hindsight.policy import PolicyScaler, ReplayedPool
 from penstock.values.slo import OperatingPoint
 
 DAY_H = 24.0
@@ -27,12 +26,14 @@ class Expected:
     """What a rule would cost and attain with such a load."""
 
     hours_a_day: float
-    """Replica-hours in 24 hours."""
+    """Replica-hours in 24 hours; one of a standby counts with its price."""
     attainment: float
     low: float | None
     """Lower end of the attainment's 90 % range by chance; None where the load is too short to tell."""
     high: float | None
     reversals_a_day: float
+    left_out: tuple[str, ...] = ()
+    """What the pool has on, or what happened, and the replay does not follow; in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +58,25 @@ class Comparison:
         return self.hours_saved_a_day * self.gpus_per_replica * price_per_gpu_hour
 
 
-def expected(
-    history: History, point: OperatingPoint, bounds: GroupBounds, rules: SlowRules, *, seed: int = 1
-) -> Expected:
-    """Replay a load under the policy with some rules."""
+def expected(history: History, point: OperatingPoint, pool: ReplayedPool, *, seed: int = 1) -> Expected:
+    """Replay a load under the policy with the settings of a pool."""
     scaler = PolicyScaler(
-        point, bounds, rules, history.cold_start_s, history.lives_s, history.request_class, history.gpus_per_replica
+        point, pool, history.cold_start_s, history.lives_s, history.request_class, history.gpus_per_replica
     )
-    fluid = history.fluid(point, rules.load.rate_window_s)
-    return _expected(replay(history.ticks, scaler, history.ran[0].replicas, fluid), history, seed)
+    fluid = history.fluid(point, pool.rules.load.rate_window_s, pool.standby)
+    run = replay(history.ticks, scaler, Wanted(history.ran[0].replicas), fluid)
+    return replace(_expected(run, history, seed), left_out=(*pool.left_out, *history.beside))
 
 
-def compare(history: History, point: OperatingPoint, bounds: GroupBounds, rules: SlowRules) -> Comparison:
+def compare(history: History, point: OperatingPoint, pool: ReplayedPool) -> Comparison:
     """Compare what ran with the policy."""
-    fluid = history.fluid(point, rules.load.rate_window_s)
-    counts = [each.replicas for each in history.ran]
+    fluid = history.fluid(point, pool.rules.load.rate_window_s, pool.standby)
+    counts = [Wanted(each.replicas, each.standing_by) for each in history.ran]
     # A replica counts at a tick's end, so the number of the next tick is what is wanted at its end.
     run = replay(history.ticks, Given([*counts[1:], counts[-1]]), counts[0], fluid)
     ran = _expected(run, history, seed=1)
     counted_s = sum(each.seconds for each in run.since(_settled(history)).ticks)
-    ours = expected(history, point, bounds, rules)
+    ours = expected(history, point, pool)
     return Comparison(counted_s / 3600, ran, history.measured, ours, history.gpus_per_replica)
 
 

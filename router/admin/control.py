@@ -17,6 +17,8 @@ from cluster.autoscaler.store import ControlStore, Stored, StoredRecord
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import ControlMode, operating_point
 from cluster.errors import InvalidRequestError
+from cluster.forecast.load_record import SLOT_S
+from cluster.forecast.pool_forecast import PoolForecast
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import PoolView
 from cluster.settings import PoolSettings
@@ -110,10 +112,12 @@ class ControlApi:
         default = operating_point(self._pools[name])
         found = await store.decisions(request.limit or DEFAULT_LIMIT, request.skip)
         point = point_in_force(stored := await store.point(), default)
+        load = await store.forecast() if request.load_record else None
         return api.ListDecisionsResponse(
             decisions=[decision for record in found if (decision := _decision(record)) is not None],
             operating_point=point_to_wire(point),
             operating_point_set=stored is not None and point != default,
+            load_record=None if load is None else _load(load),
         )
 
     async def set_operating_point(
@@ -263,6 +267,20 @@ def _decision(stored: StoredRecord) -> api.Decision | None:
         seen=_snapshot(made),
         standby=made.standby,
     )
+
+
+def _load(stored: bytes) -> api.LoadRecord | None:
+    """Convert a stored record of a load. Return None for one that is empty, or that this version can't read."""
+    try:
+        record = PoolForecast.from_bytes(stored).record
+    except ValueError:
+        return None
+    known = dict(record.known())
+    if not known:
+        return None
+    slots = range(min(known), max(known) + 1)
+    loads = [known.get(slot, math.nan) for slot in slots]
+    return api.LoadRecord(first_ms=round(1000 * SLOT_S * slots[0]), slot=duration_to_wire(SLOT_S), loads=loads)
 
 
 def _snapshot(made: DecisionRecord) -> api.DecisionSnapshot:

@@ -62,7 +62,7 @@ from penstock.values.admin.registry import (
 )
 from penstock.values.admin.rollout import Rollout, RolloutAction, RolloutReplica, RolloutState, RolloutStep
 from penstock.values.chat import ChatFields, ChatOptions
-from penstock.values.decisions import ClassDemand, Decision, DecisionList
+from penstock.values.decisions import ClassDemand, Decision, DecisionList, RecordedLoad
 from penstock.values.embeddings import Classifications, Embeddings, PoolingOptions, Ranked, Scores
 from penstock.values.errors import (
     AlreadyExistsError,
@@ -215,6 +215,7 @@ __all__ = [
     "QuotaExceededError",
     "Ranked",
     "Receipt",
+    "RecordedLoad",
     "RegistryChange",
     "RegistryDifference",
     "RegistryEdit",

@@ -448,22 +448,26 @@ class ListDecisionsRequest(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     SKIP_FIELD_NUMBER: _builtins.int
+    LOAD_RECORD_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     """Name of the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
     limit: _builtins.int
     """Most decisions to return, 1 to 1000. 0: 20."""
     skip: _builtins.int
     """Number of the newest decisions to leave out."""
+    load_record: _builtins.bool
+    """Whether to return the record of the pool's load too."""
     def __init__(
         self,
         *,
         pool: _builtins.str = ...,
         limit: _builtins.int = ...,
         skip: _builtins.int = ...,
+        load_record: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "pool", b"pool", "skip", b"skip"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "load_record", b"load_record", "pool", b"pool", "skip", b"skip"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -478,6 +482,7 @@ class ListDecisionsResponse(_message.Message):
     DECISIONS_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_SET_FIELD_NUMBER: _builtins.int
+    LOAD_RECORD_FIELD_NUMBER: _builtins.int
     operating_point_set: _builtins.bool
     """Whether the operating point differs from the settings because it was set by a call."""
     @_builtins.property
@@ -488,20 +493,63 @@ class ListDecisionsResponse(_message.Message):
     def operating_point(self) -> Global___OperatingPoint:
         """Operating point in force."""
 
+    @_builtins.property
+    def load_record(self) -> Global___LoadRecord:
+        """Record of the pool's load. Absent where it was not asked for, or where there is none."""
+
     def __init__(
         self,
         *,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         operating_point: Global___OperatingPoint | None = ...,
         operating_point_set: _builtins.bool = ...,
+        load_record: Global___LoadRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_load_record", b"_load_record", "load_record", b"load_record", "operating_point", b"operating_point"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "operating_point", b"operating_point", "operating_point_set", b"operating_point_set"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_load_record", b"_load_record", "decisions", b"decisions", "load_record", b"load_record", "operating_point", b"operating_point", "operating_point_set", b"operating_point_set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__load_record: _TypeAlias = _typing.Literal["load_record"]  # noqa: Y015
+    _WhichOneofArgType__load_record: _TypeAlias = _typing.Literal["_load_record", b"_load_record"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__load_record) -> _WhichOneofReturnType__load_record | None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class LoadRecord(_message.Message):
+    """Load of the last weeks, on which the forecast of a pool rests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_MS_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    first_ms: _builtins.int
+    """Time at which the first value begins, milliseconds since the Unix epoch by the clock of the pool's Redis."""
+    @_builtins.property
+    def slot(self) -> _duration_pb2.Duration:
+        """Time that each value is the mean of."""
+
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean loads, oldest first, in requests of 512 prompt tokens and 256 output tokens per second that would be as much
+        work. Not a number where the load is not known.
+        """
+
+    def __init__(
+        self,
+        *,
+        first_ms: _builtins.int = ...,
+        slot: _duration_pb2.Duration | None = ...,
+        loads: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["slot", b"slot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_ms", b"first_ms", "loads", b"loads", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+Global___LoadRecord: _TypeAlias = LoadRecord  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -137,6 +138,24 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedLoad:
+    """Load of a pool over the last weeks, on which its forecast rests."""
+
+    first_ms: int
+    """Time at which the first value begins, milliseconds since the Unix epoch."""
+    slot: float
+    """Seconds that each value is the mean of."""
+    loads: tuple[float | None, ...]
+    """Mean loads, oldest first, in requests of 512 prompt tokens and 256 output tokens per second that would be as much
+    work; None where the load is not known."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.LoadRecord) -> RecordedLoad:
+        loads = tuple(None if math.isnan(load) else load for load in wire.loads)
+        return cls(wire.first_ms, duration_from_wire(wire.slot), loads)
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionList:
     """Latest decisions of an autoscaler."""
 
@@ -146,6 +165,8 @@ class DecisionList:
     """In force now."""
     operating_point_set: bool
     """Whether the operating point differs from the settings because it was set by a call."""
+    load_record: RecordedLoad | None = None
+    """Record of the pool's load; None where it was not asked for, or where there is none."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ListDecisionsResponse) -> DecisionList:
@@ -153,6 +174,7 @@ class DecisionList:
             tuple(map(Decision.from_proto, wire.decisions)),
             point_from_proto(wire.operating_point),
             wire.operating_point_set,
+            RecordedLoad.from_proto(wire.load_record) if wire.HasField("load_record") else None,
         )
 
 

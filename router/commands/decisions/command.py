@@ -89,7 +89,8 @@ def run_decisions(options: argparse.Namespace) -> int:
 
 
 def _fields(found: DecisionList) -> dict[str, Any]:
-    fields = dataclasses.asdict(found)
+    fields = dataclasses.asdict(dataclasses.replace(found, load_record=None))
+    del fields["load_record"]
     for decision in fields["decisions"]:
         for demand in decision["demands"]:
             demand["request_class"] = demand["request_class"].name.lower()

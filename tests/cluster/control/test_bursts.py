@@ -12,8 +12,8 @@ from cluster.control.bursts.hold import Hold, HoldRules, HoldTimes, best_level, 
 from cluster.control.bursts.plans import Work, followed, held, scatter, works_of
 from cluster.control.load_forecast import LoadRules, Need
 from cluster.control.replica_rules import GroupBounds, SlowRules
-from cluster.hindsight.fluid import Fixed, FluidRules, FluidRun, LoadTick, replay
-from cluster.hindsight.policy import PolicyScaler
+from cluster.hindsight.fluid import Fixed, FluidRules, FluidRun, LoadTick, Wanted, replay
+from cluster.hindsight.policy import PolicyScaler, ReplayedPool
 from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.hindsight.loads import TICK_S, bursty, changing
 
@@ -27,8 +27,8 @@ TIMES = HoldTimes(COLD_START_S, 300.0, 20.0, 60.0)
 
 
 def served(ticks: Sequence[LoadTick], rules: SlowRules = RULES) -> tuple[FluidRun, PolicyScaler]:
-    scaler = PolicyScaler(POINT, GroupBounds(1, 100), rules, COLD_START_S, LIVES_S)
-    return replay(ticks, scaler, 10, FLUID), scaler
+    scaler = PolicyScaler(POINT, ReplayedPool(GroupBounds(1, 100), rules), COLD_START_S, LIVES_S)
+    return replay(ticks, scaler, Wanted(10), FLUID), scaler
 
 
 def fixed_attainment(ticks: Sequence[LoadTick], run: FluidRun) -> float:
@@ -36,7 +36,7 @@ def fixed_attainment(ticks: Sequence[LoadTick], run: FluidRun) -> float:
     count = run.hours * 3600 / run.seconds
     skipped = len(ticks) - len(run.ticks)
     few, more = (
-        replay(ticks, Fixed(replicas), replicas, FLUID).since(skipped).attainment
+        replay(ticks, Fixed(replicas), Wanted(replicas), FLUID).since(skipped).attainment
         for replicas in (math.floor(count), math.floor(count) + 1)
     )
     return few + (count - math.floor(count)) * (more - few)

@@ -12,8 +12,9 @@ from cluster.autoscaler.own_settings import slow_rules
 from cluster.control.bursts.hold import HoldRules
 from cluster.control.load_forecast import LoadRules
 from cluster.control.replica_rules import GroupBounds, SlowRules
-from cluster.hindsight.fluid import Fixed, FluidRules, LoadTick, replay
+from cluster.hindsight.fluid import Fixed, FluidRules, LoadTick, Wanted, replay
 from cluster.hindsight.history import History, history_of
+from cluster.hindsight.policy import ReplayedPool
 from cluster.hindsight.review import compare, expected
 from cluster.settings import AutoscaleSettings
 from penstock.client import ClassDemand, Decision
@@ -25,6 +26,7 @@ from tests.cluster.hindsight.loads import TICK_S, WORK_S, changing
 POINT = OperatingPoint(interactive=ClassSlo(4.0))
 BOUNDS = GroupBounds(1, 60)
 RULES = SlowRules(load=LoadRules(check_s=0.0), hold=HoldRules(check_s=0.0))
+POOL = ReplayedPool(BOUNDS, RULES)
 WINDOW_S = 60.0
 LIVES_S = 12.0
 
@@ -87,7 +89,7 @@ def test_time_without_figures_is_left_out() -> None:
 def test_each_step_of_the_dial_costs_more_and_attains_more() -> None:
     found = history(swing())
     steps = [
-        expected(found, POINT, BOUNDS, slow_rules(AutoscaleSettings(headroom=name)))
+        expected(found, POINT, ReplayedPool(BOUNDS, slow_rules(AutoscaleSettings(headroom=name))))
         for name in ("less", "balanced", "more")
     ]
     hours, attained = [each.hours_a_day for each in steps], [each.attainment for each in steps]
@@ -102,12 +104,12 @@ def test_each_step_of_the_dial_costs_more_and_attains_more() -> None:
 
 
 def test_a_short_load_tells_no_range() -> None:
-    found = expected(history(swing(2.0)), POINT, BOUNDS, RULES)
+    found = expected(history(swing(2.0)), POINT, POOL)
     assert (None, None) == (found.low, found.high)
 
 
 def test_a_fixed_number_is_compared_with_the_policy() -> None:
-    found = compare(history(swing(), replicas=16), POINT, BOUNDS, RULES)
+    found = compare(history(swing(), replicas=16), POINT, POOL)
 
     assert pytest.approx(16 * 24.0) == found.ran.hours_a_day
     assert 0.0 == found.ran.reversals_a_day
@@ -116,7 +118,7 @@ def test_a_fixed_number_is_compared_with_the_policy() -> None:
     # A number for the peak of a swing is too many for most of the time.
     assert found.hours_saved_a_day > 24.0
     assert pytest.approx(2 * 3.0 * found.hours_saved_a_day) == found.money_saved_a_day(3.0)
-    few = compare(history(swing(), replicas=7), POINT, BOUNDS, RULES)
+    few = compare(history(swing(), replicas=7), POINT, POOL)
     assert few.hours_saved_a_day < 0.0
     assert few.ran.attainment < 0.9 < few.ours.attainment
 
@@ -124,13 +126,13 @@ def test_a_fixed_number_is_compared_with_the_policy() -> None:
 def test_a_fluid_pool_serves_what_it_can() -> None:
     rules = FluidRules(cold_start_s=30.0, lies_s=10.0, capacity=1.0)
     ticks = [LoadTick(15.0, 15.0, 60.0, 15.0), LoadTick(30.0, 15.0, 0.0, 0.0), LoadTick(45.0, 15.0, 0.0, 0.0)]
-    run = replay(ticks, Fixed(2), 2, rules)
+    run = replay(ticks, Fixed(2), Wanted(2), rules)
 
     # Of 60 replica-seconds 30 are done and 20 may lie there.
     assert [10.0, 0.0, 0.0] == [each.missed for each in run.ticks]
     assert pytest.approx(1.0 - 10.0 / 60.0) == run.attainment
     assert pytest.approx(2 * 45 / 3600) == run.hours
-    assert 1.0 == replay(ticks, Fixed(4), 4, rules).attainment
+    assert 1.0 == replay(ticks, Fixed(4), Wanted(4), rules).attainment
 
 
 class Orders:
@@ -140,15 +142,15 @@ class Orders:
         self.counts = list(counts)
         self.ready: list[int] = []
 
-    def wanted(self, view: object) -> int:
+    def wanted(self, view: object) -> Wanted:
         self.ready.append(view.ready)  # type: ignore[attr-defined]
-        return self.counts.pop(0)
+        return Wanted(self.counts.pop(0))
 
 
 def test_replicas_start_after_a_cold_start_and_turns_count() -> None:
     rules = FluidRules(cold_start_s=30.0, lies_s=10.0)
     orders = Orders(3, 3, 3, 1, 1, 2)
-    run = replay([LoadTick(15.0 * n, 15.0, WORK_S, 1.0) for n in range(1, 7)], orders, 1, rules)
+    run = replay([LoadTick(15.0 * n, 15.0, WORK_S, 1.0) for n in range(1, 7)], orders, Wanted(1), rules)
 
     assert [1, 1, 3, 3, 1, 1] == orders.ready
     assert [1, 3, 3, 3, 1, 1] == [each.replicas for each in run.ticks]

@@ -15,7 +15,8 @@ from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
 from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
 from cluster.control.settings import ControlMode
-from penstock.client import Client, Decision, DecisionList, OperatingPoint
+from cluster.forecast.pool_forecast import PoolForecast
+from penstock.client import AsyncClient, Client, Decision, DecisionList, OperatingPoint
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from router.commands.decisions.review import _read
@@ -30,6 +31,7 @@ POOL: dict[str, Any] = {
     "autoscale": {"mode": "advisory", "max_replicas": 40, "headroom": "less"},
 }
 RAN = 16
+BEGAN_MS = 1_700_000_100_000
 WINDOW_S = 60.0
 
 
@@ -43,7 +45,7 @@ async def record(stack: Stack, hours: float) -> None:
         work += part * (tick.work / TICK_S - work)
         requests += part * (tick.requests / TICK_S - requests)
         made = DecisionRecord(
-            at_ms=1_700_000_000_000 + round(tick.at * 1000), leader="a", fence=fence, mode=ControlMode.ADVISORY,
+            at_ms=BEGAN_MS + round(tick.at * 1000), leader="a", fence=fence, mode=ControlMode.ADVISORY,
             before=RAN, replicas=9, needed=9, relief=Relief.NONE, reason="", steps=(), counterfactuals=(), alarms=(),
             ready=RAN, starting=0, draining=0, running=12.0 * requests, waiting=0.0, kv_usage=0.5, age_s=0.1,
             cold_start_s=120.0, failed_starts=0, attainment=0.98,
@@ -60,8 +62,10 @@ class Pages:
         self.newest_first, self.pages, self.unread = decisions[::-1], pages, unread
         self.calls = 0
 
-    def decisions(self, _: str, limit: int, skip: int, timeout: float) -> DecisionList:
+    def decisions(self, _: str, limit: int, skip: int, load_record: bool, timeout: float) -> DecisionList:
         self.calls += 1
+        # The record is as long as several pages, and the same for all.
+        assert (self.calls == 1) == load_record
         assert self.calls <= 10, "it does not end"
         first = skip if self.pages else 0
         part = self.newest_first[first : first + limit]
@@ -115,10 +119,44 @@ async def test_the_steps_of_the_dial_and_what_ran(tmp_path: Path, capsys: pytest
         assert 0 == await run(stack, "--headroom")
         text = capsys.readouterr().out
         assert "less *" in text
-        assert "without single requests, schedules, forecasts and standbys" in " ".join(text.split())
+        words = " ".join(text.split())
+        assert "without single requests and roll-outs" in words
+        assert "not replayed: the forecast: no record of the load is stored" in words
+        assert steps["less"]["left_out"] == compared["ours"]["left_out"]
         assert f"{hours[0]:.1f}" in text
         assert 0 == await run(stack, "--compare")
         assert f"{saved:.1f} replica-hours a day less than what ran" in " ".join(capsys.readouterr().out.split())
+
+
+async def test_a_review_follows_what_the_pool_has_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    due = {"start": "00:00", "end": "00:00", "min_replicas": 30}
+    scale = POOL["autoscale"] | {"schedule": [due], "standby": 2, "standby_price": 0.5, "wake_s": 15.0}
+    async with running_stack(tmp_path, replicas=0, pools={"demo": POOL | {"autoscale": scale}}) as stack:
+        await record(stack, 1.5)
+        store = stack.control("demo")
+        forecast = PoolForecast()
+        first = BEGAN_MS // 300_000 - 288
+        for slot in [*range(first, first + 100), *range(first + 110, first + 300)]:
+            forecast.record.put(slot, 0.5)
+        await store.store_forecast("a", (await store.lead("a", 1000.0)).fence, forecast.to_bytes())
+
+        async with AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:
+            assert (await client.decisions("demo")).load_record is None
+            found = (await client.decisions("demo", load_record=True)).load_record
+        assert found is not None
+        assert (first * 300_000, 300.0) == (found.first_ms, found.slot)
+        assert (*[0.5] * 100, *[None] * 10, *[0.5] * 190) == found.loads
+
+        assert 0 == await run(stack, "--compare", "--json")
+        ours = json.loads(capsys.readouterr().out)["ours"]
+        assert [] == ours["left_out"]
+        # The schedule lasts all day.
+        assert 30 * 24.0 <= ours["hours_a_day"]
+        assert 0 == await run(stack, "--compare")
+        assert (
+            "with the schedule as it is set now; the forecast as it was then; up to 2 standbys, which wake within 15 s "
+            "and count as 0.5 of a replica; in a model"
+        ) in " ".join(capsys.readouterr().out.split())
 
 
 async def test_too_little_load_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

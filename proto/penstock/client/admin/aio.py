@@ -75,7 +75,13 @@ class AsyncAdminCaller(AsyncCaller):
         return await self._run(calls.costs(pool, first_day, last_day), timeout)
 
     async def decisions(
-        self, pool: str = "", *, limit: int = 20, skip: int = 0, timeout: float | None = None
+        self,
+        pool: str = "",
+        *,
+        limit: int = 20,
+        skip: int = 0,
+        load_record: bool = False,
+        timeout: float | None = None,
     ) -> DecisionList:
         """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
@@ -83,9 +89,10 @@ class AsyncAdminCaller(AsyncCaller):
             pool: default: the only one.
             limit: 1 to 1000.
             skip: newest decisions to leave out.
+            load_record: whether to return the record of the pool's load too.
             timeout: seconds; default: the client's.
         """
-        return await self._run(calls.list_decisions(pool, limit, skip), timeout)
+        return await self._run(calls.list_decisions(pool, limit, skip, load_record), timeout)
 
     async def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None

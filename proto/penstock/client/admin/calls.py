@@ -58,8 +58,8 @@ def _day(name: str, day: datetime.date | None) -> str | None:
     return day.isoformat()
 
 
-def list_decisions(pool: str, limit: int, skip: int) -> UnaryCall[DecisionList]:
-    request = build(admin_pb2.ListDecisionsRequest, pool=pool, limit=limit, skip=skip)
+def list_decisions(pool: str, limit: int, skip: int, load_record: bool) -> UnaryCall[DecisionList]:
+    request = build(admin_pb2.ListDecisionsRequest, pool=pool, limit=limit, skip=skip, load_record=load_record)
     return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
 
 

@@ -75,7 +75,13 @@ class AdminCaller(Caller):
         return self._run(calls.costs(pool, first_day, last_day), timeout)
 
     def decisions(
-        self, pool: str = "", *, limit: int = 20, skip: int = 0, timeout: float | None = None
+        self,
+        pool: str = "",
+        *,
+        limit: int = 20,
+        skip: int = 0,
+        load_record: bool = False,
+        timeout: float | None = None,
     ) -> DecisionList:
         """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
@@ -83,9 +89,10 @@ class AdminCaller(Caller):
             pool: default: the only one.
             limit: 1 to 1000.
             skip: newest decisions to leave out.
+            load_record: whether to return the record of the pool's load too.
             timeout: seconds; default: the client's.
         """
-        return self._run(calls.list_decisions(pool, limit, skip), timeout)
+        return self._run(calls.list_decisions(pool, limit, skip, load_record), timeout)
 
     def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
