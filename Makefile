@@ -186,6 +186,9 @@ bench-affinity: setup ## benefit of prefix and session affinity on a recorded lo
 bench-simulate: setup ## speed of the simulator, and its prediction of a recorded engine run (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
+compile-simulator: setup ## simulations in machine code, for PENSTOCK_COMPILED_SIMULATOR=out/simulator (OUT=folder)
+	$(BIN)/python -m loadtest.compiled $(or $(OUT),out/simulator)
+
 bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
@@ -209,4 +212,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate compile-simulator gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run

@@ -20,7 +20,8 @@ NOT_SETTINGS = frozenset(
     {
         FILE_VARIABLE,
         # Read by commands, benchmarks and engines.
-        *("PENSTOCK_API_KEY", "PENSTOCK_DATA", "PENSTOCK_ENGINE_NAP_US", "PENSTOCK_REPLICA_PID"),
+        *("PENSTOCK_API_KEY", "PENSTOCK_COMPILED_SIMULATOR", "PENSTOCK_DATA", "PENSTOCK_ENGINE_NAP_US"),
+        "PENSTOCK_REPLICA_PID",
         "PENSTOCK_SPARE_ADAPTER_SLOT",
         "PENSTOCK_START_REPORT",
         # Read by tests, whose processes pass them on.

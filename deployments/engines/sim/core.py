@@ -40,14 +40,14 @@ class _Entry:
 
 
 class BatchCore:
-    """Batch, waiting line and KV cache."""
+    """Batch, waiting line and KV cache, which is the usual one unless it is given."""
 
-    def __init__(self, limits: CoreLimits) -> None:
+    def __init__(self, limits: CoreLimits, blocks: KvBlocks | None = None) -> None:
         self._largest = limits
         self._size = limits.block_size
         self.sequence_limit = limits.sequences
         self._wanted_tokens = limits.tokens
-        self._kv = KvBlocks(limits.kv_tokens // limits.block_size, limits.block_size)
+        self._kv = blocks or KvBlocks(limits.kv_tokens // limits.block_size, limits.block_size)
         self._entries: dict[str, _Entry] = {}
         self.turns = 0
         """Number of steps done."""

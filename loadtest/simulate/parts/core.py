@@ -58,12 +58,12 @@ class PartsCore(BatchCore):
     """Batch whose sequences may find KV entries that this engine did not compute."""
 
     def __init__(self, limits: CoreLimits, tiers: TierStore | None = None) -> None:
-        super().__init__(limits)
+        self._blocks = LoadedBlocks(limits.kv_tokens // limits.block_size, limits.block_size, tiers)
+        super().__init__(limits, self._blocks)
         self.block_size = limits.block_size
         """Tokens per KV block."""
         self._expected: dict[str, int] = {}
         """Tokens of sequences whose KV entries came with them, until they join the batch."""
-        self._kv: LoadedBlocks = LoadedBlocks(limits.kv_tokens // limits.block_size, limits.block_size, tiers)
 
     def expect(self, sequence_id: str, tokens: int) -> None:
         """Let the next sequence of this name have the KV entries of its first tokens. They share no blocks."""
@@ -98,8 +98,8 @@ class PartsCore(BatchCore):
 
     def beginning(self, hashes: Sequence[int]) -> int:
         """Return how many of the first blocks the GPU has."""
-        return self._kv.beginning(hashes)
+        return self._blocks.beginning(hashes)
 
     def load(self, before: Sequence[int], hashes: Sequence[int]) -> None:
         """Take blocks that came from below, which follow those before."""
-        self._kv.load(before, hashes)
+        self._blocks.load(before, hashes)

@@ -7,16 +7,15 @@ from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from cluster.clock import ManualClock
-
 T = TypeVar("T")
 
 
-class EventLoop(ManualClock):
+class EventLoop:
     """Queue of events by time, and the clock that they move. Events of the same time run in the order of `at`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._wall_ms = 1_000_000.0
+        self._monotonic = 0.0
         self.now = 0.0
         """Seconds. May differ from the clock's by the time that passed before."""
         self.rung = False
@@ -24,6 +23,19 @@ class EventLoop(ManualClock):
         self.stopped = False
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
+
+    def wall_ms(self) -> int:
+        """Return the clock's milliseconds."""
+        return int(self._wall_ms)
+
+    def monotonic(self) -> float:
+        """Return the clock's seconds."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock, before the first event."""
+        self._wall_ms += seconds * 1000
+        self._monotonic += seconds
 
     def at(self, at: float, handle: Callable[[Any], None], argument: Any = None) -> None:
         """Call `handle(argument)` at a time."""

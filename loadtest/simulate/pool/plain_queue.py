@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from cluster.clock import ManualClock
+from cluster.clock import Clock
 from cluster.models import Windows
 from cluster.queue.entries import Grant, Mail, QueueLimits
 from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
@@ -45,7 +45,7 @@ class PlainQueue:
     name = "a twin of production's scripts, for one class and router"
 
     def __init__(
-        self, limits: QueueLimits, request_class: RequestClass, clock: ManualClock, ring: Callable[[bytes], None]
+        self, limits: QueueLimits, request_class: RequestClass, clock: Clock, ring: Callable[[bytes], None]
     ) -> None:
         self._limits = limits
         self._class = request_class

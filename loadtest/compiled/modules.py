@@ -1,0 +1,52 @@
+"""Modules that a simulation spends its time in, and the digest by which a compiled set is known to be theirs.
+
+A compiled class has no subclasses in Python. So modules that have subclasses of these classes are in the set too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder of the packages."""
+MODULES = (
+    "deployments.engines.sim.limits",
+    "deployments.engines.sim.turn",
+    "deployments.engines.sim.kv",
+    "deployments.engines.sim.core",
+    "loadtest.simulate.engine.steps",
+    "loadtest.simulate.engine.replica",
+    "loadtest.simulate.parts.core",
+    "loadtest.simulate.parts.replica",
+    "loadtest.simulate.parts.speculation",
+    "loadtest.simulate.parts.speculative_replica",
+    "loadtest.simulate.pool.loop",
+    "loadtest.simulate.pool.fleet",
+    "loadtest.simulate.pool.outcome",
+    "loadtest.simulate.pool.watch",
+    "loadtest.simulate.pool.plain_entries",
+    "loadtest.simulate.pool.plain_queue",
+    "loadtest.simulate.pool.traffic",
+    "loadtest.simulate.pool.simulation",
+    "loadtest.plan.trial",
+    "loadtest.traces.request",
+    "loadtest.simulate.autoscalers.penstock",
+    "cluster.control.replay",
+    "cluster.control.batch_policy",
+)
+
+
+def source_of(module: str) -> Path:
+    """Return the source file of a module."""
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def digest() -> str:
+    """Return a digest of the sources, and of what the interpreter asks of an extension."""
+    found = hashlib.sha256(str(sysconfig.get_config_var("SOABI")).encode())
+    for module in MODULES:
+        found.update(f"\0{module}\0".encode())
+        found.update(source_of(module).read_bytes())
+    return found.hexdigest()
