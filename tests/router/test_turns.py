@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from router.turns import LoopTurns
 
@@ -55,3 +56,23 @@ async def test_a_line_that_was_empty_works_again() -> None:
     for _ in range(3):
         async with asyncio.timeout(5):
             await line.wait()
+
+
+async def test_a_line_that_grows_lets_one_go_in_eight_turns() -> None:
+    line, turns, tasks = LoopTurns(1), Turns(), list[asyncio.Task[None]]()
+    went: list[int] = []
+
+    async def caller() -> None:
+        await line.wait()
+        went.append(turns.number)
+
+    for _ in range(40):
+        tasks += [asyncio.create_task(caller()) for _ in range(2)]
+        await asyncio.sleep(0)
+    assert 4 <= len(went) <= 5
+    assert {8} == {later - earlier for earlier, later in pairwise(went)}
+    # Nobody comes any more: one in each turn.
+    came = len(went)
+    await asyncio.gather(*tasks)
+    assert {1} == {later - earlier for earlier, later in pairwise(went[came + 1 :])}
+    assert 80 == len(went)
