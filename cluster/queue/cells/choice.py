@@ -12,6 +12,8 @@ from cluster.queue.entries import QueueEntry, Quota
 PATIENCE = 0.25
 """How much longer than elsewhere, in parts of a full batch, a request may wait for a replica that has its prompt's
 beginning."""
+LEAST_ELSEWHERE = 0.25
+"""Least part of its weight that a tenant has outside of its home: few requests there must not count as very many."""
 MOVES = 8
 """Most waiting requests that a router moves out of one cell at a heartbeat."""
 
@@ -93,11 +95,19 @@ def _certainty(best: CellView, rest: CellView) -> float:
     return even + (1.0 - even) * gap / doubt
 
 
-def weight_in_cell(weight: float, cells: int, *, pinned: bool) -> float:
-    """Return the weight that an entry has in its cell. A tenant whose requests all go to one cell competes there with
-    tenants that are served in all of them. So it counts as much there as they do in all cells together.
+def weight_in_cell(weight: float, cells: int, part: float, *, at_home: bool) -> float:
+    """Return the weight that an entry has in its cell, so that those of all cells together are as many times the
+    tenant's weight as there are cells. A tenant whose requests all go to one cell competes there with tenants that are
+    served in all of them, and counts as much there as they do in all cells together. One that sends a part of its
+    requests to its home counts more there, and less elsewhere.
+
+    Args:
+        weight: the tenant's weight.
+        cells: number of cells.
+        part: part of the tenant's requests that must go to its home, from 0 to 1.
+        at_home: whether the cell is its home.
     """
-    return weight * cells if pinned else weight
+    return weight * (1 + (cells - 1) * part) if at_home else weight * max(LEAST_ELSEWHERE, 1 - part)
 
 
 def _near(wanted: CellView, best: CellView) -> bool:

@@ -42,7 +42,8 @@ def load_of(view: PoolView, *, former: bool = False) -> CellLoad:
     ready.sort(key=lambda each: (each.sequences, each.replica_id))
     waiting = sum(view.waiting)
     return CellLoad(
-        waiting + view.running,
+        # What a replica still runs of another cell takes room, too.
+        waiting + max(view.running, sum(each.sequences for each in up)),
         waiting,
         sum(each.windows.sequences for each in ready),
         tuple(each.replica_id for each in ready),

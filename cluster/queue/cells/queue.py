@@ -18,13 +18,14 @@ from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
 from cluster.queue.cells.cancels import CellCancels
 from cluster.queue.cells.cell import Cell, ask, ask_each, read_layout
-from cluster.queue.cells.choice import pinned, weight_in_cell
+from cluster.queue.cells.choice import pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views
 from cluster.queue.cells.names import cell_name
 from cluster.queue.cells.pages import page, read_page
 from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.cells.weights import EntryWeights
 from cluster.queue.entries import (
     RETRY_FULL_S,
     Adopted,
@@ -87,6 +88,7 @@ class CellQueue:
         self._homes = KeyHomes(self.seen, keys_last_s)
         self._beats = CellBeats(self.seen, self.cell)
         self._cancels = CellCancels(self.seen, self.cell, self._homes)
+        self._weights = EntryWeights(self._layout)
         self._listed: list[tuple[str, int]] = []
         """Entries on record in the pages that were read so far."""
         # No secret depends on it.
@@ -146,7 +148,7 @@ class CellQueue:
         spent = await self._budgets.elsewhere(entry, cell)
         try:
             quota = spent.left(self._part(entry))
-            weight = weight_in_cell(entry.weight, self._layout.count, pinned=pinned(entry))
+            weight = self._weights.of(entry, cell)
             same = quota is entry.quota and weight == entry.weight
             own = entry if same else replace(entry, quota=quota, weight=weight)
             submitted = await self.submit_to(cell, router_id, own)

@@ -105,7 +105,7 @@ class SimulatedFleet:
             names.remove(first)
             names.insert(0, first)
         return CellLoad(
-            model.waiting + model.running,
+            model.waiting + sum(each.held for each in model.replicas.values()),
             model.waiting,
             sum(each.sequences for each in ready),
             tuple(names),

@@ -7,9 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from cluster.models import Windows
-from cluster.queue.cells.choice import moves, weight_in_cell
+from cluster.queue.cells.choice import home, moves, weight_in_cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.cells.weights import KeyedParts
 from cluster.queue.entries import Mail
 from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
 from loadtest.benchmarks.cells.model_cell import ModelCell
@@ -57,6 +58,7 @@ class SimulatedRouter:
         self._cells = cells
         self._seen = CellsSeen(Layout(len(cells)))
         self._random = random.Random(f"{seed} {number}")
+        self._parts = KeyedParts()
         self._versions = [-1] * len(cells)
         self._free: list[dict[int, CellEntry]] = [{} for _ in cells]
         """Waiting entries that may go to another cell, by cell, oldest first."""
@@ -66,7 +68,11 @@ class SimulatedRouter:
         preferred = [replica_name(number) for number in entry.preferred]
         cell = self._seen.place(tenant_name(entry.tenant), preferred, self._random, pinned=entry.pinned)
         self._seen.sent(cell)
-        entry.weight = weight_in_cell(entry.weight, len(self._cells), pinned=entry.pinned)
+        tenant, cells = tenant_name(entry.tenant), len(self._cells)
+        part = self._parts.note(tenant, keyed=entry.pinned)
+        if part and cells > 1:
+            at_home = entry.pinned or cell == home(tenant, cells)
+            entry.weight = weight_in_cell(entry.weight, cells, part, at_home=at_home)
         return cell
 
     def waits(self, cell: int, entry: CellEntry) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cluster.queue.cells.choice import MOVES, CellMove, CellView, choose, home, moves, pinned, weight_in_cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.cells.weights import KeyedParts
 from cluster.queue.entries import Quota
 from tests.cluster.queue.backends import entry
 from tests.cluster.queue.cells.test_merge import record, reply
@@ -132,7 +133,26 @@ def test_routers_with_old_news_spread_a_flow_more_evenly_with_doubt(routers: int
 
 
 def test_a_pinned_entry_counts_in_its_home_as_it_would_in_all_cells_together() -> None:
-    assert [6.0, 1.5] == [weight_in_cell(1.5, 4, pinned=pinned) for pinned in (True, False)]
+    assert 6.0 == weight_in_cell(1.5, 4, 1.0, at_home=True)
+    assert 1.5 == weight_in_cell(1.5, 4, 0.0, at_home=False)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.5, 0.75])
+def test_a_tenant_with_some_keys_has_its_weight_in_all_cells_together(part: float) -> None:
+    elsewhere = 3 * weight_in_cell(2.0, 4, part, at_home=False)
+    assert 4 * 2.0 == pytest.approx(elsewhere + weight_in_cell(2.0, 4, part, at_home=True))
+
+
+def test_the_part_with_keys_follows_what_a_tenant_sends() -> None:
+    parts = KeyedParts()
+    assert 0.0 == parts.note("free", keyed=False)
+    assert [1.0, 1.0] == [parts.note("keyed", keyed=True) for _ in range(2)]
+    mixed = [parts.note("mixed", keyed=number % 2 == 0) for number in range(500)][-1]
+    assert 0.5 == pytest.approx(mixed, abs=0.02)
+    assert {"keyed", "mixed"} == set(parts._parts)
+    for _ in range(500):
+        parts.note("mixed", keyed=False)
+    assert {"keyed"} == set(parts._parts)
 
 
 def test_the_replica_that_has_the_prompt_is_worth_a_bounded_wait() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,7 @@ from loadtest.benchmarks.cells import __main__ as command
 from loadtest.benchmarks.cells import routers
 from loadtest.benchmarks.cells.fairness import fair_shares, fairness, jain
 from loadtest.benchmarks.cells.figures import SizeFigures, figures_of
+from loadtest.benchmarks.cells.model_line import CellEntry
 from loadtest.benchmarks.cells.setup import PoolSize
 from loadtest.benchmarks.cells.simulation import PoolSimulation
 from loadtest.benchmarks.cells.traffic import PoolTraffic, tenant_name
@@ -125,8 +128,33 @@ def test_tenants_of_one_cell_have_their_share_of_a_full_pool(monkeypatch: pytest
     size = replace(SMALL, tenants=6, skew=0.0, pinned=0.5, rate=180.0, seconds=60, warm_up=60)
     assert figures(replace(size, cells=1)).jain > 0.99
     assert figures(size).jain > 0.93
-    monkeypatch.setattr(routers, "weight_in_cell", lambda weight, cells, *, pinned: weight)
+    monkeypatch.setattr(routers, "weight_in_cell", lambda weight, cells, part, *, at_home: weight)
     assert figures(size).jain < 0.9
+
+
+def test_a_tenant_that_sends_half_of_its_requests_with_keys_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six tenants that each ask for half of the pool."""
+
+    def share() -> float:
+        size = replace(SMALL, tenants=6, skew=0.0, pinned=0.0, rate=180.0, seconds=60, warm_up=60, weights=False)
+        run = PoolSimulation(size)
+        draw, second = random.Random(3), run.traffic.second
+
+        def with_keys(number: int) -> Iterator[tuple[int, CellEntry, bool]]:
+            for moment, entry, follows in second(number):
+                entry.pinned = entry.tenant == 0 and draw.random() < 0.5
+                yield moment, entry, follows
+
+        monkeypatch.setattr(run.traffic, "second", with_keys)
+        served = np.array(run.run().served).sum(0)
+        return 6 * float(served[0]) / float(served.sum())
+
+    assert 0.8 < share() < 1.1
+    # As it was: the whole weight elsewhere, too.
+    monkeypatch.setattr(
+        routers, "weight_in_cell", lambda weight, cells, part, *, at_home: weight * (cells if at_home else 1)
+    )
+    assert share() > 1.2
 
 
 def test_many_routers_with_old_news_do_not_all_send_to_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
