@@ -15,6 +15,7 @@ ONLY ?=
 TRACE ?=
 QUICK ?=
 POINTS ?=
+RIVALS ?=
 DATA ?=
 OUT ?=
 REAL ?=
@@ -200,8 +201,9 @@ bench-control: setup ## the batch policy against static batch limits on a real e
 
 bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.loadtest $(if $(JSON),--json $(JSON))
-bench-plan: setup ## error of the planner on measured points it has not seen (JSON=file, POINTS=file, DATA=folder)
-	$(BIN)/python -m loadtest.benchmarks.plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
+
+bench-plan: setup ## error of the planner on measured points it has not seen (RIVALS=1: AIConfigurator beside it, JSON=file, POINTS=file, DATA=folder)
+	$(BIN)/python -m loadtest.benchmarks.plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS)) $(if $(RIVALS),--rivals out/aiconfigurator)
 
 plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.plan_loop $(if $(JSON),--json $(JSON))

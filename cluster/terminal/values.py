@@ -54,6 +54,11 @@ def up_to(most: int) -> Callable[[str], float]:
     return lambda text: _not_above(from_zero(text), most, text)
 
 
+def above_zero_to(most: int) -> Callable[[str], float]:
+    """Return a type of numbers above 0 and at most `most`."""
+    return lambda text: _not_above(above_zero(text), most, text)
+
+
 def time_of(text: str) -> float:
     """Read a length of time above 0, in any unit, at most MOST_TIME."""
     return _not_above(above_zero(text), MOST_TIME, text)

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from cluster.plural import counted
-from cluster.terminal.console import screen
+from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
+from loadtest.benchmarks.rivals.asking import PACKAGE, ask, installed, questions
+from loadtest.benchmarks.rivals.compare import RIVAL, Asked, compare, tables_of
 from loadtest.plan.engine.points import Scores, read_points, score
 from loadtest.plan.measured.bars import SUBMISSIONS, PlannerBar, bars_of, beyond, ratio_of
 from loadtest.plan.measured.held_out import (
@@ -66,7 +69,10 @@ def table_of_bars(bars: Iterable[PlannerBar]) -> Table:
     table = Table(title="Bars", title_justify="left")
     add_columns(table, "figure", "value", "bar", "", words=("figure", "bar", ""))
     for each in bars:
-        table.add_row(Text(each.name), each.words(each.value), each.bounds, "held" if each.held else "[red]missed[/]")
+        verdict = "held" if each.held else "[red]missed[/]"
+        table.add_row(
+            Text(each.name), each.words(each.value), each.bounds, f"{verdict}: {each.note}" if each.note else verdict
+        )
     return table
 
 
@@ -92,6 +98,36 @@ def _tell_groups(scores: Scores, console: Console) -> None:
         )
 
 
+def _beside(
+    folder: Path, files: Sequence[Path], models: Sequence[HeldOut], first: Sequence[HeldOut], console: Console
+) -> dict[str, Any]:
+    """Ask the other planner about all points and print both beside each other. Return the data of the figures."""
+    with messages().status(f"installing {PACKAGE} in {folder}"):
+        python = installed(folder)
+    if isinstance(python, str):
+        return _not_asked(f"{PACKAGE} cannot be installed in {folder}: {python}", console)
+    named = [point for file in files for point in read_points(file)]
+    asked = [question for file in files for question in questions(file)]
+    with messages().status(RIVAL) as status:
+        told = ask(python, asked, lambda count: status.update(f"{RIVAL}: {count} of {len(asked)} points"))
+    if isinstance(told, str):
+        return _not_asked(told, console)
+    points = map(Asked, named, as_run(named), told.each)
+    found = compare(points, models, first)
+    for table in tables_of(found):
+        print_table(table, console)
+    for why, count in found.unanswered.items():
+        console.print(
+            f"{RIVAL} {told.version}: {counted(count, 'point')} without an answer: {escape(why)}", highlight=False
+        )
+    return {"version": told.version, **found.as_json()}
+
+
+def _not_asked(why: str, console: Console) -> dict[str, Any]:
+    console.print(f"[red]{RIVAL} was not asked:[/] {escape(why)}", highlight=False)
+    return {"why": why}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -101,6 +137,12 @@ def main() -> int:
         help=f"a CSV file as for `penstock plan --check-points`; may be given again (default {' and '.join(POINTS)})",
     )
     parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument(
+        "--rivals",
+        type=Path,
+        metavar="FOLDER",
+        help=f"ask {RIVAL} as well: a virtual environment with its package, which is made there if need be",
+    )
     options = parser.parse_args()
     files = options.points or [data_folder() / each for each in POINTS]
     for file in files:
@@ -139,6 +181,7 @@ def main() -> int:
     bars = [*bars_of(scores, clean, said), *(ratio_of(each) for each in SUBMISSIONS)]
     print_table(table_of_bars(bars), console)
     _tell_groups(scores, console)
+    rival = _beside(options.rivals, files, models, models_first, console) if options.rivals else None
     if options.json is not None:
         held = {name: as_json(results) for name, results in (*parts.items(), ("three_points", three))}
         options.json.write_text(
@@ -148,6 +191,7 @@ def main() -> int:
                     "clean": figures,
                     "verdicts": [each.as_json() for each in said],
                     "bars": [each.as_json() for each in bars],
+                    **({} if rival is None else {"rivals": {RIVAL: rival}}),
                     **held,
                 },
                 indent=1,

@@ -65,7 +65,8 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
         candidate.operation.batch,
         expected_output=float(setup.expected_output_tokens),
     )
-    fast, times = production(engine, load, promise, FAST_EVERY), times_of(engine, load)
+    fast = production(engine, load, promise, FAST_EVERY)
+    times = times_of(engine, candidate.operation, load, candidate.replicas)
     run = Simulation(trace, setup, fast=fast, slow=slow, times=times).run()
     met = sum(attains(each, engine, promise) for each in run.outcomes) / len(run.outcomes)
     hours = run.fleet.hours(run.seconds)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 
 from cluster.terminal.command import show_examples
-from cluster.terminal.values import above_zero, folder, from_zero, whole
+from cluster.terminal.values import above_zero, above_zero_to, folder, from_zero, time_from_zero, time_of, whole
+from loadtest.simulate.given_flags import note_given
+
+MOST_RATE, _MOST_TOKENS, _MOST_FACTOR, _MOST_GPUS = 1_000_000, 1_000_000_000, 1_000_000, 1024
+_MOST_REQUESTS, _MOST_MONEY, _MOST_CANDIDATES, _MOST_DRAWS = 10**12, 10**9, 100, 1000
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    note_given(parser)
     _add_model(parser)
     _add_load(parser)
     _add_slo(parser)
@@ -51,18 +56,18 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="accelerators to compare (default %(default)s)",
     )
     what.add_argument(
-        "--tp", type=whole(1), action="append", metavar="N", help="tensor parallel size; may be given again"
+        "--tp", type=whole(1, _MOST_GPUS), action="append", metavar="N", help="tensor parallel size; may be given again"
     )
     what.add_argument(
         "--pp",
-        type=whole(1),
+        type=whole(1, _MOST_GPUS),
         action="append",
         metavar="N",
         help="pipeline stages of --tp GPUs each",
     )
     what.add_argument(
         "--dp",
-        type=whole(1),
+        type=whole(1, _MOST_GPUS),
         action="append",
         metavar="N",
         help="groups of --tp GPUs that compute attention for their own requests and share the experts",
@@ -94,16 +99,16 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     """Add the load that is planned for."""
     load = parser.add_argument_group("load")
-    load.add_argument("--rate", type=above_zero, metavar="N", help="requests per second")
+    load.add_argument("--rate", type=above_zero_to(MOST_RATE), metavar="N", help="requests per second")
     load.add_argument(
         "--prompt-tokens",
-        type=above_zero,
+        type=above_zero_to(_MOST_TOKENS),
         metavar="N",
         help="mean length of prompts (default 1000, less where a profile's context is shorter)",
     )
     load.add_argument(
         "--output-tokens",
-        type=above_zero,
+        type=above_zero_to(_MOST_TOKENS),
         metavar="N",
         help="mean length of outputs (default 250, less with such a profile)",
     )
@@ -127,18 +132,22 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--limit", type=whole(1), metavar="N", help="only the trace's first N requests")
     load.add_argument(
-        "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"
+        "--scale-rate",
+        type=above_zero_to(_MOST_FACTOR),
+        metavar="FACTOR",
+        default=1.0,
+        help="speed the trace up by this factor",
     )
     load.add_argument(
         "--rate-factor",
-        type=above_zero,
+        type=above_zero_to(_MOST_FACTOR),
         metavar="FACTOR",
         default=1.0,
         help="so many times the trace's requests, at its own pace",
     )
     load.add_argument(
         "--cold-start",
-        type=from_zero,
+        type=time_from_zero,
         metavar="SECONDS",
         default=180.0,
         help="how long a replica's start takes, for the autoscaler on a trace (default %(default)g)",
@@ -150,20 +159,20 @@ def _add_slo(parser: argparse.ArgumentParser) -> None:
     slo = parser.add_argument_group("SLO")
     slo.add_argument(
         "--slo-ttft",
-        type=above_zero,
+        type=time_of,
         metavar="SECONDS",
         default=2.0,
         help="time to first token, 99th percentile (default %(default)g)",
     )
     slo.add_argument(
         "--slo-itl",
-        type=above_zero,
+        type=time_of,
         metavar="SECONDS",
         help="time between tokens, 95th percentile of a request's gaps (default 0.1 without --slo-tpot)",
     )
     slo.add_argument(
         "--slo-tpot",
-        type=above_zero,
+        type=time_of,
         metavar="SECONDS",
         help="mean time per output token of a request, as most load tests report it; instead of --slo-itl or beside it",
     )
@@ -186,9 +195,13 @@ def _add_slo(parser: argparse.ArgumentParser) -> None:
 def _add_goals(parser: argparse.ArgumentParser) -> None:
     """Add goals other than the fewest replicas."""
     goals = parser.add_argument_group("other goals")
-    goals.add_argument("--budget", type=above_zero, metavar="N", help="instead of --rate: what so much per hour serves")
-    goals.add_argument("--requests", type=whole(1), metavar="N", help="instead of --rate: offline requests")
-    goals.add_argument("--deadline", type=above_zero, metavar="HOURS", help="hours in which --requests must be done")
+    goals.add_argument(
+        "--budget", type=above_zero_to(_MOST_MONEY), metavar="N", help="instead of --rate: what so much per hour serves"
+    )
+    goals.add_argument(
+        "--requests", type=whole(1, _MOST_REQUESTS), metavar="N", help="instead of --rate: offline requests"
+    )
+    goals.add_argument("--deadline", type=time_of, metavar="HOURS", help="hours in which --requests must be done")
     goals.add_argument(
         "--also",
         action="append",
@@ -205,11 +218,15 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     """Add how the search goes, and what it shows."""
     search = parser.add_argument_group("search")
     search.add_argument(
-        "--simulate", type=whole(1), metavar="N", default=3, help="candidates to simulate (default %(default)s)"
+        "--simulate",
+        type=whole(1, _MOST_CANDIDATES),
+        metavar="N",
+        default=3,
+        help="candidates to simulate (default %(default)s)",
     )
     search.add_argument(
         "--draws",
-        type=whole(1),
+        type=whole(1, _MOST_DRAWS),
         metavar="N",
         default=5,
         help="random draws of the engine's speed, which give the ranges (default %(default)s)",

@@ -169,16 +169,18 @@ class Impossible:
 
 def itl_p95(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
     """Return the 95th percentile of the time between tokens of a steady batch, seconds. Where more than one step in
-    twenty has a prompt in it, that is the length of such a step.
+    twenty has a prompt in it, of this or of another group, that is the length of such a step.
     """
     own = max(1.0, shape.prompt_tokens - shape.cached_tokens)
     chunks = max(1, math.ceil(own / max(1.0, step_tokens - batch)))
     per_step = batch * chunks / max(1.0, shape.output_tokens)
     context = batch * shape.mix.kv_tokens
-    if per_step <= 1 - AIM.aim_part:
+    if engine.groups * per_step <= 1 - AIM.aim_part:
         return engine.step(batch, batch, context)
     prompt = min(max(1.0, step_tokens - batch), max(1.0, per_step) * own / chunks)
-    return engine.step(batch + 1, batch + prompt, context, prompt * (shape.cached_tokens + own / 2))
+    # Where prompts are rare, the other groups have none in the same step.
+    alone = prompt * max(0.0, 1.0 - per_step)
+    return engine.step(batch + 1, batch + prompt, context, prompt * (shape.cached_tokens + own / 2), alone=alone)
 
 
 def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossible:

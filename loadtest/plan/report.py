@@ -170,7 +170,7 @@ def notes(plan: Plan) -> list[str]:
     if any(each.engine.layout.data > 1 for each in plan.planned):
         made.append(
             "Groups of data parallelism step together, and a step ends with the slowest. Their waits for each other's "
-            "prompts are in the size on paper; in the simulation each group runs alone. Measure such an engine."
+            "prompts are in the sizes; in the simulation they are in every step as their mean. Measure such an engine."
         )
     made += [f"Measured: {text}." for text in plan.measured]
     if plan.next_points:

@@ -178,11 +178,8 @@ def _split(
     for layout in layouts:
         for ranks in parallel:
             name = f"{layout.words(ranks)} x {gpu.name}, {precision}"
-            if shape.heads % ranks:
-                lost.append(Rejected(name, f"{shape.heads} attention heads can't be split over {ranks} GPUs"))
-                continue
-            if layout.data > 1 and shape.experts is None:
-                lost.append(Rejected(name, "the model has no experts that groups could share"))
+            if (why := _unsplit(shape, ranks, layout)) is not None:
+                lost.append(Rejected(name, why))
                 continue
             part = size(
                 shape,
@@ -199,6 +196,19 @@ def _split(
             else:
                 lost.append(Rejected(name, _too_large(part)))
     return found, lost
+
+
+def _unsplit(shape: ModelShape, ranks: int, layout: Layout) -> str | None:
+    """Return why a model can't be split so; None if it can."""
+    if shape.heads % ranks:
+        return f"{shape.heads} attention heads can't be split over {ranks} GPUs"
+    if layout.pipeline > shape.layers:
+        return f"{shape.layers} layers can't be split into {layout.pipeline} stages"
+    if layout.data > 1 and shape.experts is None:
+        return "the model has no experts that groups could share"
+    if layout.data > 1 and shape.experts is not None and ranks * layout.data > shape.experts.total:
+        return f"{shape.experts.total} experts can't be spread over {ranks * layout.data} GPUs"
+    return None
 
 
 def _too_large(room: Sizing) -> str:

@@ -17,6 +17,7 @@ from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from deployments.engines.sim import Parts
 from loadtest.plan.engine.points import DEVIATION
+from loadtest.plan.engine.steady import GroupWaits, waits_of
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.option import Engine, Operation, Promise, alone_s
 from loadtest.plan.traffic import Load
@@ -58,20 +59,24 @@ class EngineTimes(StepTimes):
     """Step times of an engine whose steps are more than a line: reads that hide arithmetic, experts, attention."""
 
     engine: StepPrior = field(default_factory=lambda: StepPrior(StepModel(0.0, 0.0, 0.0), 0.0))
+    waits: GroupWaits | None = None
+    """Waits for prompts of other groups, in steps that have none of their own."""
 
     def times(self, factor: float) -> EngineTimes:
-        return replace(self, engine=self.engine.times(factor, factor, factor))
+        waits = self.waits and replace(self.waits, part_s=factor * self.waits.part_s)
+        return replace(self, engine=self.engine.times(factor, factor, factor), waits=waits)
 
     def one(self, tokens: int, kv_tokens: int) -> float:
-        return self.engine.step(tokens, tokens, kv_tokens)
+        seconds = self.engine.step(tokens, tokens, kv_tokens)
+        return seconds if self.waits is None else self.waits.longer(seconds)
 
     def with_prompts(self, decoded: int, filled: int, tokens: int, kv_tokens: int, decode_kv_tokens: int) -> float:
         prompt = tokens - decoded
         if not filled or prompt <= 0:
-            return self.engine.step(decoded, decoded, kv_tokens)
+            return self.one(decoded, kv_tokens)
         # Of several parts the mean counts: each attends to what is before it and to half of itself.
         before = max(0.0, (kv_tokens - decode_kv_tokens) / filled - prompt / filled / 2)
-        return self.engine.step(decoded + filled, tokens, decode_kv_tokens, prompt * before)
+        return self.engine.step(decoded + filled, tokens, decode_kv_tokens, prompt * before, alone=prompt)
 
     def fill(self, sequences: int, kv_tokens: int, parts: Parts) -> list[float]:
         # As `with_prompts` has it, to the last bit. All steps have the same tokens, so what they cost counts once.
@@ -83,13 +88,14 @@ class EngineTimes(StepTimes):
         if steps.experts is not None:
             seconds = seconds + steps.m * steps.experts.share_read(tokens)
         seconds = seconds + self.engine.request_s * (sequences + 1) + self.engine.attention_s * attended
-        found: list[float] = (seconds + (roofline.seconds(tokens) if roofline else 0.0)).tolist()
+        found: list[float] = (seconds + (roofline.seconds(tokens, share) if roofline else 0.0)).tolist()
         return found
 
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
         slope, fixed = self.engine.steps.g, self.engine.step(sequences, sequences, 0)
         last = kv_tokens + sequences * steps
-        return [fixed + slope * kv for kv in range(kv_tokens + sequences, last + 1, sequences)]
+        seconds = [fixed + slope * kv for kv in range(kv_tokens + sequences, last + 1, sequences)]
+        return seconds if self.waits is None else [self.waits.longer(each) for each in seconds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +151,14 @@ class Ranges:
         )
 
 
-def times_of(engine: Engine, load: Load) -> StepTimes:
-    """Return an engine's step times for a load."""
+def times_of(engine: Engine, operation: Operation, load: Load, replicas: int) -> StepTimes:
+    """Return an engine's step times for a load that so many replicas serve."""
     model = engine.steps.for_shape(load.shape)
     if engine.steps.roofline is None and model.experts is None:
         return StepTimes(model.a, model.b, model.g)
-    return EngineTimes(model.a, model.b, model.g, engine.steps)
+    rate = load.rate / (replicas * engine.lanes)
+    waits = waits_of(engine.steps, operation.batch, load.shape, operation.step_tokens, rate)
+    return EngineTimes(model.a, model.b, model.g, engine.steps, waits)
 
 
 def production(engine: Engine, load: Load, promise: Promise, every: int | None = None) -> FastFactory:
@@ -208,7 +216,7 @@ def try_out(
     setup = setup_of(engine, operation, load, promise, some, seed=seed)
     # A batch of one leaves a policy nothing to decide.
     moves = fast if operation.batch > 1 else None
-    run = Simulation(trace, setup, fast=moves, times=times_of(engine, load)).run()
+    run = Simulation(trace, setup, fast=moves, times=times_of(engine, operation, load, replicas)).run()
     return _seen(run, engine, promise, lanes / some, left_out_s)
 
 

@@ -56,6 +56,49 @@ def _chunks(shape: Shape, batch: float, step_tokens: int) -> tuple[int, float, f
     return chunks, prompt / chunks, attended / chunks
 
 
+@dataclass(frozen=True, slots=True)
+class GroupWaits:
+    """Waits of a group for prompts of the groups that it steps together with, in the mean. A step ends with the slowest
+    group.
+    """
+
+    parts_per_s: float
+    """Parts of prompts that the other groups compute per second."""
+    part_s: float
+    """Seconds by which such a part makes a step longer."""
+
+    def longer(self, seconds: float) -> float:
+        """Return how long a step of a group without prompts takes. The longer it is, the more likely another group has
+        a part of a prompt in it.
+        """
+        found = seconds + self.part_s
+        for _ in range(_ROUNDS):
+            found = seconds + self.part_s * -math.expm1(-self.parts_per_s * found)
+        return found
+
+
+_ROUNDS = 8
+"""Rounds from above. They converge on the longest step that agrees with itself."""
+
+
+def waits_of(engine: StepPrior, batch: float, shape: Shape, step_tokens: int, rate: float) -> GroupWaits | None:
+    """Return the waits of each of the groups that share experts; None for an engine without groups.
+
+    Args:
+        engine: its steps.
+        batch: of each group.
+        shape: a mean request.
+        step_tokens: token budget of a group's step.
+        rate: requests per second of each group.
+    """
+    if engine.groups == 1:
+        return None
+    chunks, each, attended = _chunks(shape, batch, step_tokens)
+    context = batch * shape.mix.kv_tokens
+    mixed = engine.step(batch, batch + each, context, attended, alone=each)
+    return GroupWaits((engine.groups - 1) * rate * chunks, max(0.0, mixed - engine.step(batch, batch, context)))
+
+
 def prefill_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
     """Return the seconds of the steps that compute one prompt beside a batch that decodes."""
     chunks, each, attended = _chunks(shape, batch, step_tokens)

@@ -53,7 +53,7 @@ def affordable(options: Iterable[Engine], load: Load, promise: Promise, budget: 
     found = []
     for engine in options:
         if not engine.price:
-            raise SettingsError(f"budget: {engine.gpu} has no price; give --price {engine.gpu}=NUMBER")
+            raise SettingsError(f"budget: {engine.gpu} has no price above 0; give --price {engine.gpu}=NUMBER")
         replicas = int(budget / (engine.price * engine.gpus) + 1e-9)
         operation = operate(engine.at(promise.confidence), load, promise)
         if replicas and isinstance(operation, Operation):

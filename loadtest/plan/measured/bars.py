@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
 from loadtest.plan.engine.points import Score, Scores
+from loadtest.plan.goals.budget import served
 from loadtest.plan.measured.held_out import Verdicts
 from loadtest.plan.option import Layout, Promise
-from loadtest.plan.search import engines, plan
-from loadtest.plan.traffic import steady_load
+from loadtest.plan.search import Candidate, engines, plan
+from loadtest.plan.traffic import Load, steady_load
 
 TPOT_BIAS, TTFT_BIAS = 0.2, 0.25
 """Largest biases of a group of points."""
@@ -32,6 +33,8 @@ class PlannerBar:
     most: float
     least: float = -math.inf
     percent: bool = True
+    note: str = ""
+    """What the figure is made of, where that is not plain."""
 
     @property
     def held(self) -> bool:
@@ -52,7 +55,14 @@ class PlannerBar:
         """Return the data that the benchmark writes."""
         least = self.least if math.isfinite(self.least) else None
         value = self.value if math.isfinite(self.value) else None
-        return {"name": self.name, "value": value, "least": least, "most": self.most, "held": self.held}
+        return {
+            "name": self.name,
+            "value": value,
+            "least": least,
+            "most": self.most,
+            "held": self.held,
+            "note": self.note,
+        }
 
 
 def bars_of(scores: Scores, clean: Scores, said: Sequence[Verdicts]) -> Iterator[PlannerBar]:
@@ -127,7 +137,19 @@ def ratio_of(each: MlperfLoad) -> PlannerBar:
         load_shape(each.model), [load_gpu(each.gpu)], [each.precision], prices={}, length=length, layouts=[Layout()]
     )
     load = steady_load(each.tokens_per_s / each.output_tokens, each.prompt_tokens, each.output_tokens)
-    best, _, _ = plan(options, load, Promise(each.ttft_s, math.inf, 0.99, each.tpot_s), simulated=1, draws=1)
+    promise = Promise(each.ttft_s, math.inf, 0.99, each.tpot_s)
+    best, _, _ = plan(options, load, promise, simulated=1, draws=1)
     planned = best[0].candidate.gpus if best and best[0].holds else math.inf
     name = f"accelerators for MLPerf, {each.model} on {each.gpus} {each.gpu}, over those submitted"
-    return PlannerBar(name, planned / each.gpus, MOST_RATIO, 1.0, percent=False)
+    bar = PlannerBar(name, planned / each.gpus, MOST_RATIO, 1.0, percent=False)
+    return bar if bar.held or not best else replace(bar, note=_in_parts(best[0].candidate, load, promise, each.gpus))
+
+
+def _in_parts(planned: Candidate, load: Load, promise: Promise, submitted: int) -> str:
+    """Say how many accelerators a load would take if there were parts of one: a plan has whole replicas."""
+    one = served(replace(planned, replicas=1), load, promise)
+    if not one.rate:
+        return ""
+    parts = load.rate / one.rate * planned.engine.gpus / submitted
+    over = "so whole replicas are all of what is beyond the bar" if parts <= MOST_RATIO else "beyond the bar without it"
+    return f"{parts:.2f} before it is rounded up to whole replicas, {over}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from statistics import NormalDist
 from typing import Any
 
@@ -81,6 +81,8 @@ class HeldOut:
     """Mean |error| on the points that were left out."""
     bias: float = 0.0
     """Median of the errors on the points that were left out."""
+    errors: Mapping[Point, float] = field(default_factory=dict)
+    """Those of single points, where they are told."""
 
 
 def usable(points: Sequence[Point]) -> list[Point]:
@@ -157,7 +159,7 @@ def hold_out(points: Sequence[Point], of: Callable[[Point], str]) -> tuple[list[
         for found, errors in zip(results, (engines.tpot_errors, engines.ttft_errors), strict=True):
             outside = errors(test)
             held = _mean(errors(train)), _mean(outside), statistics.median(outside)
-            found.append(HeldOut(name, dense, len(test), *held))
+            found.append(HeldOut(name, dense, len(test), *held, dict(zip(test, outside, strict=True))))
     return results
 
 

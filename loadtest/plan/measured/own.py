@@ -72,10 +72,9 @@ class Corrections:
                 self._moved[engine.name] = moved
         return made
 
-    @property
-    def moved(self) -> list[Moved]:
-        """How the errors of engines moved so far."""
-        return list(self._moved.values())
+    def words(self) -> list[str]:
+        """Return how the errors of engines moved so far, as sentences."""
+        return [each.words() for each in self._moved.values()]
 
     def check(self, engines: Sequence[Engine]) -> None:
         """Refuse points of engines that are not planned for: the plan would seem to know of them.

@@ -20,6 +20,7 @@ from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.goals.budget import BudgetPlan, affordable, served, why_not
 from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
 from loadtest.plan.goals.offline import OfflinePlan, offline
+from loadtest.plan.measured.own import Corrections
 from loadtest.plan.option import Engine
 from loadtest.plan.report import fallbacks, money
 from loadtest.plan.search import SimulatedCandidate, plan
@@ -39,6 +40,7 @@ def serve_budget(options: argparse.Namespace) -> int:
         raise SettingsError(f"rate: with a budget it is what the plan looks for, got {options.rate:g}")
     load, promise = _of_any_rate(options), promise_of(options)
     offer = offer_of(options, load)
+    offer.corrections.check(offer.engines)
     chosen = affordable(offer.engines, load, promise, options.budget)[: options.simulate]
     with messages().status("budget") as status:
         found = [
@@ -50,9 +52,10 @@ def serve_budget(options: argparse.Namespace) -> int:
     lost += why_not(offer.engines, load, promise, options.budget)
     if options.json:
         data = {"budget_per_hour": options.budget, "served": [each.as_json() for each in found], "rejected": lost}
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        sys.stdout.write(json.dumps({**data, "measured": offer.corrections.words()}, indent=2) + "\n")
     else:
         _show_served(found, options, lost)
+        _show_measured([offer.corrections])
     return 0 if found else INFEASIBLE
 
 
@@ -99,6 +102,7 @@ def finish_by(options: argparse.Namespace) -> int:
         raise SettingsError(f"rate: offline work has none, got {options.rate:g}")
     load = _of_any_rate(options)
     offer = offer_of(options, load)
+    offer.corrections.check(offer.engines)
     found, lost = offline(offer.engines, load, options.requests, _HOUR_S * options.deadline, options.confidence)
     if options.json:
         data = {
@@ -106,10 +110,12 @@ def finish_by(options: argparse.Namespace) -> int:
             "deadline_hours": options.deadline,
             "plans": [each.as_json() for each in found],
             "rejected": [f"{each.name}: {each.why}" for each in (*offer.rejected, *lost)],
+            "measured": offer.corrections.words(),
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
         _show_offline(found, options, [f"{each.name}: {each.why}" for each in (*offer.rejected, *lost)])
+        _show_measured([offer.corrections])
     return 0 if found else INFEASIBLE
 
 
@@ -146,10 +152,15 @@ def share_fleet(options: argparse.Namespace) -> int:
     if len({part.model for part in parts}) < len(parts):
         raise SettingsError("also: each model must be named once")
     promise, planned, lost = promise_of(options), dict[str, Sequence[SimulatedCandidate]](), list[str]()
+    loads = [part.load.within(load_shape(part.model).context) for part in parts]
+    offers = [
+        offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load)
+        for part, load in zip(parts, loads, strict=True)
+    ]
+    # The points are the same for all, and each is of one of the models.
+    offers[0].corrections.check([engine for offer in offers for engine in offer.engines])
     with messages().status("fleet") as status:
-        for part in parts:
-            load = part.load.within(load_shape(part.model).context)
-            offer = offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load)
+        for part, load, offer in zip(parts, loads, offers, strict=True):
             best: list[SimulatedCandidate] = []
             # The best of each kind, because the fleet has one.
             for gpu in dict.fromkeys(engine.gpu for engine in offer.engines):
@@ -169,9 +180,13 @@ def share_fleet(options: argparse.Namespace) -> int:
             planned[part.model] = best
     found = fleets(planned)
     if options.json:
-        sys.stdout.write(json.dumps({"fleets": [each.as_json() for each in found]}, indent=2) + "\n")
+        measured = [text for offer in offers for text in offer.corrections.words()]
+        sys.stdout.write(
+            json.dumps({"fleets": [each.as_json() for each in found], "measured": measured}, indent=2) + "\n"
+        )
     else:
         _show_fleets(found, options, lost)
+        _show_measured([offer.corrections for offer in offers])
     return 0 if found else INFEASIBLE
 
 
@@ -190,6 +205,11 @@ def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace, lost: 
         )
         for text in lost:
             console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
+
+
+def _show_measured(corrections: Iterable[Corrections]) -> None:
+    for text in (text for each in corrections for text in each.words()):
+        screen().print(escape(f"Measured: {text}."), highlight=False)
 
 
 def _show_fallbacks(engines: Iterable[Engine], console: Console) -> None:

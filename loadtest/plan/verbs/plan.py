@@ -32,6 +32,7 @@ from loadtest.plan.report import Plan, show
 from loadtest.plan.review import Book, EngineGroup
 from loadtest.plan.search import PARALLEL, Rejected, SimulatedCandidate, engines, plan
 from loadtest.plan.traffic import USUAL, Load, load_of_lengths, recorded_load, steady_load, usual_within
+from loadtest.plan.verbs.effects import check_load
 from loadtest.plan.what_if import Choices, Listed, WhatIf, autoscaled, ways_out, what_ifs
 from loadtest.profile.stored import Profile, read_profile
 from loadtest.report.origin import origin
@@ -84,12 +85,11 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
     if options.apply and options.profile:
         raise SettingsError("apply: a profile does not tell which model an engine loads; plan with model and gpu")
-    profile = _profile(options) if options.profile else None
+    profile = read_profile(Path(options.profile)) if options.profile else None
     load = load_of(options, profile)
     promise = promise_of(options)
     offer = _from_profile(options, profile, load) if profile is not None else offer_of(options, load)
-    if offer.corrections.points:
-        offer.corrections.check(offer.engines)
+    offer.corrections.check(offer.engines)
     console = messages()
     with console.status("sizing") as status:
         lines = ProgressLines(console)
@@ -122,7 +122,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         [*offer.rejected, *lost],
         changes,
         options.currency,
-        [each.words() for each in offer.corrections.moved],
+        offer.corrections.words(),
         _next(best, load, offer) if offer.model else "",
     )
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
@@ -142,13 +142,6 @@ def promise_of(options: argparse.Namespace) -> Promise:
         math.inf if options.slo_tpot is None else options.slo_tpot,
         options.confidence,
     )
-
-
-def _profile(options: argparse.Namespace) -> Profile:
-    for flag in ("model", "precision", "tp", "pp", "dp", "points"):
-        if getattr(options, flag):
-            raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
-    return read_profile(Path(options.profile))
 
 
 def _from_profile(options: argparse.Namespace, profile: Profile, load: Load) -> Offer:
@@ -244,7 +237,7 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
         SettingsError: a flag is missing, out of range, or without effect.
         TraceError: a trace cannot be read.
     """
-    _check_load(options)
+    check_load(options)
     _check_embeddings(options)
     if options.trace:
         file = Path(trace_file(options.trace))
@@ -261,19 +254,6 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
         output = 1.0
     load = steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
     return load.within(load_shape(options.model).context) if options.model else load
-
-
-def _check_load(options: argparse.Namespace) -> None:
-    """Refuse flags without an effect: the user would take the plan for one of another load."""
-    if options.trace:
-        for name, value in (("rate", options.rate), ("lengths", options.lengths), ("prefix-hit", options.prefix_hit)):
-            if value:
-                raise SettingsError(f"{name}: a trace has its own, got {value}; see scale-rate, rate-factor and limit")
-        return
-    flags = (("limit", options.limit, None), ("scale-rate", options.scale_rate, 1.0))
-    for name, value, usual in (*flags, ("rate-factor", options.rate_factor, 1.0)):
-        if value != usual:
-            raise SettingsError(f"{name} is for traces, got {value} without a trace; give a rate")
 
 
 def _check_embeddings(options: argparse.Namespace) -> None:

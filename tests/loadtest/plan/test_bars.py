@@ -10,7 +10,7 @@ import pytest
 from cluster.control.step_model import Shape
 from loadtest.benchmarks.plan import table_of_bars
 from loadtest.plan.engine.points import Config, Point, Scores, known, predict, score
-from loadtest.plan.measured.bars import SUBMISSIONS, PlannerBar, bars_of, beyond, ratio_of
+from loadtest.plan.measured.bars import MOST_RATIO, SUBMISSIONS, PlannerBar, bars_of, beyond, ratio_of
 from loadtest.plan.measured.held_out import Verdicts
 
 CONFIG = Config("llama-3.1-70b", "h100", "fp8", 4)
@@ -62,9 +62,25 @@ def test_the_table_says_which_bars_are_missed() -> None:
     assert ["held", "[red]missed[/]"] == list(verdicts.cells)
 
 
+def test_what_a_figure_is_made_of_stands_beside_its_verdict() -> None:
+    bar = PlannerBar("a", 2.0, 1.5, 1.0, percent=False, note="1.24 before it is rounded up to whole replicas")
+    (said,) = table_of_bars([bar]).columns[3].cells
+    assert "[red]missed[/]: 1.24 before it is rounded up to whole replicas" == said
+
+
+@pytest.mark.slow
+def test_beyond_the_bar_at_one_accelerator_are_whole_replicas_alone() -> None:
+    (one,) = (each for each in SUBMISSIONS if (each.gpu, each.gpus) == ("h100", 1))
+    bar = ratio_of(one)
+    assert not bar.held
+    assert 2.0 == bar.value
+    assert 1.0 < float(bar.note.split()[0]) <= MOST_RATIO
+    assert bar.note.endswith("so whole replicas are all of what is beyond the bar")
+
+
 def test_a_ratio_without_a_plan_is_no_number_in_json() -> None:
     data = PlannerBar("ratio", math.inf, 1.5, 1.0, percent=False).as_json()
-    assert {"name": "ratio", "value": None, "least": 1.0, "most": 1.5, "held": False} == data
+    assert {"name": "ratio", "value": None, "least": 1.0, "most": 1.5, "held": False, "note": ""} == data
 
 
 @pytest.mark.slow

@@ -113,6 +113,20 @@ def test_groups_that_share_experts_have_batches_of_their_own() -> None:
     assert "8 x h100, fp8" in {each.name for each in lost}
 
 
+@pytest.mark.parametrize(
+    ("model", "ranks", "layout", "why"),
+    [
+        ("llama-3.1-8b", 3, Layout(), "32 attention heads can't be split over 3 GPUs"),
+        ("llama-3.1-8b", 1, Layout(pipeline=40), "32 layers can't be split into 40 stages"),
+        ("llama-3.1-8b", 1, Layout(data=8), "the model has no experts that groups could share"),
+        ("deepseek-v3", 1, Layout(data=300), "256 experts can't be spread over 300 GPUs"),
+    ],
+)
+def test_a_split_that_no_model_has_is_told(model: str, ranks: int, layout: Layout, why: str) -> None:
+    found, lost = engines(load_shape(model), [load_gpu("h100")], ["fp8"], prices={}, parallel=[ranks], layouts=[layout])
+    assert ([], [why]) == (found, [each.why for each in lost])
+
+
 def test_a_pipeline_serves_as_many_batches_as_it_has_stages() -> None:
     one = listed("llama-3.1-405b", "h100", 8, "fp8")
     two = listed("llama-3.1-405b", "h100", 8, "fp8", Layout(pipeline=2))

@@ -344,7 +344,8 @@ def test_other_choices_keep_the_tensor_parallel_size_and_the_kv_cache(
         ["--limit", "0"], ["--scale-rate", "0"], ["--tp", "0"], ["--draws", "0"], ["--simulate", "0"],
         ["--cold-start", "-1"], ["--html", "/no/such/folder/plan.html"], ["--attainment", "99"], ["--attainment", "1"],
         ["--attainment", "0"], ["--slo-ttft", "nan"], ["--slo-itl", "0"], ["--rate", "nan"], ["--spread", "-1"],
-        ["--prompt-tokens", "0"], ["--output-tokens", "inf"],
+        ["--prompt-tokens", "0"], ["--output-tokens", "inf"], ["--rate", "1e300"], ["--prompt-tokens", "1e12"],
+        ["--tp", "5000"], ["--draws", "100000"], ["--slo-ttft", "1e15"], ["--budget", "1e10"], ["--requests", "1e3"],
     ],
 )  # fmt: skip
 def test_wrong_numbers_and_folders_are_refused_before_anything_is_sized(

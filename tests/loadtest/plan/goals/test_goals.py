@@ -54,7 +54,7 @@ def test_a_budget_buys_whole_replicas() -> None:
     assert (3, 6, 12.0) == (found.replicas, found.gpus, found.hourly)
     assert [] == affordable([ENGINE], LOAD, PROMISE, 3.9)
     assert ["2 x card, bf16: one replica costs 4 per hour"] == why_not([ENGINE], LOAD, PROMISE, 3.9)
-    with pytest.raises(SettingsError, match="budget: card has no price; give --price card=NUMBER"):
+    with pytest.raises(SettingsError, match="budget: card has no price above 0; give --price card=NUMBER"):
         affordable([replace(ENGINE, price=None)], LOAD, PROMISE, 13.0)
 
 
@@ -100,6 +100,11 @@ def test_a_fleet_is_of_one_kind_and_serves_every_model() -> None:
     assert ("dear", 8, 24.0) == (only.gpu, only.gpus, only.hourly)
     both = fleets({name: planned[name] for name in ("first", "second")})
     assert [("cheap", 12.0), ("dear", 18.0)] == [(each.gpu, each.hourly) for each in both]
+
+
+def test_a_rate_of_another_model_has_a_bound() -> None:
+    with pytest.raises(SettingsError, match=r"also: the rate of qwen3-8b must be at most 1000000, got 1e\+300"):
+        also("qwen3-8b,1e300,500,200", 0.5)
 
 
 @pytest.mark.parametrize("text", ["qwen3-8b", "qwen3-8b,1,2", "qwen3-8b,a,b,c"])

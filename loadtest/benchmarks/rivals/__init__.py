@@ -1,0 +1,1 @@
+"""Another planner beside Penstock's on the same measured points."""
