@@ -114,7 +114,10 @@ def ask(python: Path, asked: Sequence[Question], tell: Callable[[int], None] = l
             [str(python), "-P", str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
         with process:
-            lines = _lines(process, asked, tell)
+            lines = []
+            for line in _exchange(process, asked):
+                lines.append(json.loads(line))
+                tell(len(lines) - 1)
         if len(lines) != 1 + len(asked):
             log.seek(0)
             said = log.read().strip().splitlines()
@@ -122,20 +125,10 @@ def ask(python: Path, asked: Sequence[Question], tell: Callable[[int], None] = l
     return Answers(str(lines[0]["version"]), [_answer(line) for line in lines[1:]])
 
 
-def _lines(
-    process: subprocess.Popen[str], asked: Sequence[Question], tell: Callable[[int], None]
-) -> list[Mapping[str, Any]]:
-    found = []
-    for line in _exchange(process, asked):
-        found.append(json.loads(line))
-        tell(len(found) - 1)
-    return found
-
-
 def _exchange(process: subprocess.Popen[str], asked: Sequence[Question]) -> Iterator[str]:
     """Send one question after the other. Yield what comes back, the first line without a question."""
-    assert process.stdin is not None
-    assert process.stdout is not None
+    if process.stdin is None or process.stdout is None:
+        return
     for question in (None, *asked):
         if question is not None:
             try:

@@ -32,7 +32,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class PlannerErrors:
     """Relative errors of one planner on some points. Negative is predicted too fast."""
 
     who: str
@@ -60,14 +60,14 @@ def p90(errors: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Beside:
     """Both planners on the points that both answer."""
 
-    whole: Sequence[Errors]
+    whole: Sequence[PlannerErrors]
     """On all of them."""
-    fit: Sequence[Errors]
+    fit: Sequence[PlannerErrors]
     """On those without queues and odd engines, where Penstock also answers without having seen the model."""
-    groups: Mapping[str, Sequence[Errors]]
+    groups: Mapping[str, Sequence[PlannerErrors]]
     """The latter by model, accelerator and precision."""
     unanswered: Mapping[str, int]
     """Points that the other planner does not answer, by the reason."""
@@ -94,7 +94,7 @@ class _Told:
     by: Mapping[str, _Pair]
 
 
-def compare(asked: Iterable[Asked], models: Iterable[HeldOut], first: Iterable[HeldOut]) -> Comparison:
+def compare(asked: Iterable[Asked], models: Iterable[HeldOut], first: Iterable[HeldOut]) -> Beside:
     """Compare on the points that both answer.
 
     Args:
@@ -118,7 +118,7 @@ def compare(asked: Iterable[Asked], models: Iterable[HeldOut], first: Iterable[H
     for told in inside:
         config = told.point.config
         groups.setdefault(f"{config.model} {config.system} {config.precision}", []).append(told)
-    return Comparison(
+    return Beside(
         _side_by_side(both, OURS, AS_NAMED, RIVAL),
         _side_by_side(inside, OURS, LEFT_OUT, RIVAL),
         {name: _side_by_side(found, LEFT_OUT, RIVAL) for name, found in sorted(groups.items())},
@@ -133,12 +133,12 @@ def _said(point: Point) -> _Pair | None:
     return None if said is None else (said.itl_s / point.tpot_s - 1, said.ttft_s / point.ttft_s - 1)
 
 
-def _side_by_side(told: Sequence[_Told], *who: str) -> list[Errors]:
+def _side_by_side(told: Sequence[_Told], *who: str) -> list[PlannerErrors]:
     pairs = {name: [each.by[name] for each in told] for name in who} if told else {}
-    return [Errors(name, [t for t, _ in errors], [f for _, f in errors]) for name, errors in pairs.items()]
+    return [PlannerErrors(name, [t for t, _ in errors], [f for _, f in errors]) for name, errors in pairs.items()]
 
 
-def tables_of(found: Comparison) -> list[Table]:
+def tables_of(found: Beside) -> list[Table]:
     """Return tables of the errors, of those on all points first."""
     made = []
     for title, errors in (
