@@ -152,8 +152,8 @@ def tables_of(found: Beside) -> list[Table]:
             table.add_row(Text(each.who), str(len(each.tpot)), *_cells(each.tpot), *_cells(each.ttft))
         made.append(table)
     table = Table(title=f"The same by engine: model left out of Penstock's prior, {RIVAL}", title_justify="left")
-    heads = ("model, accelerator, precision", "points", "TPOT error", RIVAL, "TTFT error", RIVAL)
-    add_columns(table, *heads, words=(heads[0],))
+    engine = "model, accelerator, precision"
+    add_columns(table, engine, "points", "TPOT error", RIVAL, "TTFT error", RIVAL, words=(engine,))
     for name, (ours, theirs) in found.groups.items():
         pairs = ((ours.tpot, theirs.tpot), (ours.ttft, theirs.ttft))
         cells = [f"{median(errors):.1%}" for pair in pairs for errors in pair]
