@@ -11,6 +11,9 @@ from pathlib import Path
 MOST_TIME = 315_576_000_000
 """Longest time that a message can hold, 10,000 years, in seconds. It also bounds numbers of other units."""
 
+MOST_RATE = 1_000_000
+"""Highest rate of a load, requests per second."""
+
 
 def word(text: str) -> str:
     """Read a text that must not be empty; an unset shell variable gives an empty one."""

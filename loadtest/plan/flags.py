@@ -5,10 +5,19 @@ from __future__ import annotations
 import argparse
 
 from cluster.terminal.command import show_examples
-from cluster.terminal.values import above_zero, above_zero_to, folder, from_zero, time_from_zero, time_of, whole
+from cluster.terminal.values import (
+    MOST_RATE,
+    above_zero,
+    above_zero_to,
+    folder,
+    from_zero,
+    time_from_zero,
+    time_of,
+    whole,
+)
 from loadtest.simulate.given_flags import note_given
 
-MOST_RATE, _MOST_TOKENS, _MOST_FACTOR, _MOST_GPUS = 1_000_000, 1_000_000_000, 1_000_000, 1024
+_MOST_TOKENS, _MOST_FACTOR, _MOST_GPUS = 1_000_000_000, 1_000_000, 1024
 _MOST_REQUESTS, _MOST_MONEY, _MOST_CANDIDATES, _MOST_DRAWS = 10**12, 10**9, 100, 1000
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import SettingsError
-from loadtest.plan.flags import MOST_RATE
+from cluster.terminal.values import MOST_RATE
 from loadtest.plan.search import SimulatedCandidate
 from loadtest.plan.traffic import Load, steady_load
 
