@@ -21,10 +21,12 @@ from loadtest.benchmarks.autoscaler.contest import (
     ORACLE,
     ORACLES,
     POLICIES,
+    SAME_HOURS,
     TUNED,
     ContestResult,
     Policy,
     contend,
+    same_hours,
 )
 from loadtest.benchmarks.autoscaler.report import OURS, rows, table_of
 from loadtest.benchmarks.autoscaler.scenarios import SCENARIOS, Case, Span, case
@@ -61,6 +63,8 @@ def compete(job: Job) -> list[ContestResult]:
     if policy.name == ORACLE:
         # It knows each load, so the cheapest plan for each load counts.
         found = [cheapest([_tuned(family, [load], ENOUGH)[0] for family in ORACLES]) for load in loads]
+    elif policy.name == SAME_HOURS:
+        found = [same_hours(load) for load in loads]
     elif policy.name == NOWCAST:
         found = cheapest_of_all([_tuned(family, loads, ENOUGH) for family in NOWCASTS])
     else:
@@ -160,7 +164,8 @@ def main() -> int:
     console.print(
         "Dials are the cheapest that attain 99 % over these loads, or as much as ours where nothing does. "
         "Attainment of classes with a promise, over all their requests. Hours include replicas that start or drain. "
-        "Differences: ours less theirs, in points, over the same loads, with 95 % intervals."
+        "Differences: ours less theirs, in points, over the same loads, with 95 % intervals; worst: on the draw "
+        "where ours does worst beside theirs."
     )
     if options.json:
         options.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ from loadtest.simulate.results.figures import figures_of
 from penstock.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
+SAME_HOURS = "static, same hours"
+"""Number of replicas that costs what Penstock did on the same draw. Between two numbers it is that mixture of both runs
+which has the same hours."""
 PRESENT = "penstock present"
 """Penstock without the record of what came before."""
 TUNED = "penstock tuned"
@@ -134,6 +138,7 @@ POLICIES: Mapping[str, Policy] = {
         ORACLES[0],
         NOWCASTS[0],
         Policy(STATIC, _COUNTS, waits=False),
+        Policy(SAME_HOURS, waits=True, fast=True, model=True, on_request=True),
         Policy("hpa queue", (32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25), _hpa(HpaMetric.QUEUE)),
         Policy("hpa kv", (0.6, 0.52, 0.46, 0.4, 0.35, 0.3, 0.25, 0.2), _hpa(HpaMetric.KV)),
         Policy("hpa slots", (1.0, 0.92, 0.86, 0.8, 0.74, 0.68, 0.6, 0.5, 0.4, 0.3, 0.2), _hpa(HpaMetric.SLOTS)),
@@ -208,6 +213,32 @@ def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], F
     if isinstance(slow, PenstockSlow) and fit is not None:
         return lambda: PenstockLearner(fit)
     return None
+
+
+def same_hours(case: Case) -> ContestResult:
+    """Let fixed numbers serve a load at the cost of Penstock's own run on it."""
+    ours = contend(case, POLICIES["penstock"], 0.0)
+    count = ours.gpu_hours / (case.span.seconds / 3600)
+    few = math.floor(count + 1e-6)
+    less = contend(case, POLICIES[STATIC], few)
+    if count - few < 1e-6:
+        return replace(less, policy=SAME_HOURS, dial=count)
+    more = contend(case, POLICIES[STATIC], few + 1)
+    part = count - few
+
+    def mixed(one: float, other: float) -> float:
+        return one + part * (other - one)
+
+    return replace(
+        less,
+        policy=SAME_HOURS,
+        dial=count,
+        attainment=mixed(less.attainment, more.attainment),
+        gpu_hours=mixed(less.gpu_hours, more.gpu_hours),
+        worst_5min_attainment=min(less.worst_5min_attainment, more.worst_5min_attainment),
+        batch_tokens=round(mixed(less.batch_tokens, more.batch_tokens)),
+        cpu_s=ours.cpu_s + less.cpu_s + more.cpu_s,
+    )
 
 
 def contend(case: Case, policy: Policy, dial: float) -> ContestResult:

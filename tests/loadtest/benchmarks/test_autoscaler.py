@@ -16,7 +16,17 @@ from rich.console import Console
 import loadtest.benchmarks.autoscaler.__main__ as bench
 from cluster.terminal.tables import print_table
 from loadtest.benchmarks.autoscaler.__main__ import jobs_of, tuned_as_ours
-from loadtest.benchmarks.autoscaler.contest import NOWCAST, ORACLE, POLICIES, TUNED, ContestResult, Policy, contend
+from loadtest.benchmarks.autoscaler.contest import (
+    NOWCAST,
+    ORACLE,
+    POLICIES,
+    SAME_HOURS,
+    TUNED,
+    ContestResult,
+    Policy,
+    contend,
+    same_hours,
+)
 from loadtest.benchmarks.autoscaler.oracle import _kept, plan
 from loadtest.benchmarks.autoscaler.report import paired, rows, table_of
 from loadtest.benchmarks.autoscaler.scenarios import (
@@ -195,6 +205,36 @@ def test_what_goes_before_the_time_that_counts_is_not_counted(data: Path) -> Non
     # Those of the lead alone would be half of the tokens.
     counted = sum(each.output_tokens for each in batch if span.counts(each.arrival_s))
     assert contend(mixed, POLICIES["static"], 30.0).batch_tokens == counted < 0.8 * sum(b.output_tokens for b in batch)
+
+
+def test_a_fixed_number_has_the_hours_of_ours_on_the_same_draw(data: Path) -> None:
+    """Between two numbers it is their mixture, as if each ran for a part of the time."""
+    drawn = case(scenario("step x3"), 1, SPAN, data)
+    ours, fixed = contend(drawn, POLICIES["penstock"], 0.0), same_hours(drawn)
+    few = int(ours.gpu_hours * 3600 / SPAN.seconds + 1e-6)
+    less, more = (contend(drawn, POLICIES["static"], number).attainment for number in (few, few + 1))
+
+    assert SAME_HOURS == fixed.policy
+    assert pytest.approx(ours.gpu_hours) == fixed.gpu_hours
+    part = fixed.dial - few
+    assert 0.0 <= part < 1.0
+    assert pytest.approx(less + part * (more - less)) == fixed.attainment
+
+
+def test_the_table_tells_the_worst_draw() -> None:
+    """A mean hides it."""
+
+    def one(policy: str, seed: int, attainment: float) -> ContestResult:
+        return ContestResult("on and off", policy, seed, 0.0, attainment, 10.0, 0, 1.0, 0, 0.0)
+
+    found = [one(name, seed, 0.99) for name in (ORACLE, "penstock") for seed in (1, 2, 3)]
+    found += [one(SAME_HOURS, seed, value) for seed, value in ((1, 0.97), (2, 0.98), (3, 1.0))]
+    out = io.StringIO()
+    print_table(table_of("on and off", rows(found)), Console(file=out, width=200))
+    row = next(line for line in out.getvalue().splitlines() if SAME_HOURS in line)
+
+    assert "+0.7" in row
+    assert "-1.0" in row
 
 
 def test_pairs_show_what_loads_of_different_size_hide() -> None:
