@@ -18,6 +18,8 @@ from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 
 POOL_FILE, VALUES_FILE = "pool.toml", "values.yaml"
+CPUS, MEMORY_GIB = 4, 64
+"""CPU cores and memory that a pod asks for per accelerator. The chart has no default for them; servers differ."""
 ROOM = 2
 """Bound of the autoscaler, as a multiple of the planned replicas."""
 
@@ -92,7 +94,13 @@ def values_of(name: str, pool: Mapping[str, Any]) -> dict[str, Any]:
     """Return values of the chart with this one pool on GPUs."""
     pods = int(pool["replicas"]) * int(pool["pipeline_parallel_size"])
     most = int(pool.get("autoscale", {}).get("max_replicas", pool["replicas"])) * int(pool["pipeline_parallel_size"])
-    return {"pools": {name: {"settings": dict(pool), "device": "gpu", "workers": {"min": pods, "max": most}}}}
+    gpus = int(pool["tensor_parallel_size"])
+    resources = {
+        "requests": {"cpu": str(CPUS * gpus), "memory": f"{MEMORY_GIB * gpus}Gi"},
+        "limits": {"cpu": str(2 * CPUS * gpus), "memory": f"{MEMORY_GIB * gpus}Gi"},
+    }
+    workers = {"min": pods, "max": most, "resources": resources}
+    return {"pools": {name: {"settings": dict(pool), "device": "gpu", "workers": workers}}}
 
 
 def write(folder: Path, model: str, pool: Mapping[str, Any]) -> list[Path]:

@@ -125,7 +125,13 @@ def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
     assert (1, 6) == (settings.autoscale.min_replicas, settings.autoscale.max_replicas)
     values = yaml.safe_load(second.read_text())
     assert values_of("qwen3-32b", pool) == values
-    assert {"min": 6, "max": 12} == values["pools"]["qwen3-32b"]["workers"]
+    workers = values["pools"]["qwen3-32b"]["workers"]
+    assert (6, 12) == (workers["min"], workers["max"])
+    # The chart refuses a pool without. A pod has one stage of two accelerators.
+    assert {"cpu": "8", "memory": "128Gi"} == workers["resources"]["requests"]
+    schema = json.loads(Path("k8s/chart/values.schema.json").read_text(encoding="utf-8"))
+    pools = schema["properties"]["pools"]["additionalProperties"]["properties"]["workers"]
+    assert set(pools["required"]) <= set(workers)
 
 
 def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
