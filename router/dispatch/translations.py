@@ -1,7 +1,8 @@
 """Choices that meet a replica with another tokenizer: their prompt is encoded anew for it.
 
 In a roll-out to a model with another tokenizer, replicas of both run. Ids of one mean another text to the other, so a
-choice never runs on ids of another tokenizer than its replica's. Output never goes on in another model.
+choice never runs on ids of another tokenizer than its replica's. Output never goes on in another model, and groups of
+inputs never run in two.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Translations:
         """Encode a choice's prompt for a granted place, as `Dispatch.translate` says."""
         request_id = choice.entry.request_id
         grant = Grant(request_id, choice.attempt, place.link.replica_id)
-        readers = any(each.tokenizer_digest == choice.start.tokenizer_digest for each in elsewhere)
+        readers = any(each.tokenizer_digest and choice.reads(each) for each in elsewhere)
         # The queue would take the place back while the tokenizer comes.
         self._started(request_id, grant.attempt)
         if (older := self._tasks.pop(request_id, None)) is not None:

@@ -86,6 +86,10 @@ class Choice:
         """False while a `started` or `resumed` event is owed to the client."""
         self.start = start
         self.again: Again | None = None
+        self.together: Sequence[Choice] = ()
+        """Choices of its request whose results are compared, itself among them. All run in one model."""
+        self.model_digest = ""
+        """Model of its last place; empty where it had none, or the model is unknown."""
         self._pool = pool
         self.on_start = on_start
         self._wake = self._tell_end = nothing
@@ -141,10 +145,17 @@ class Choice:
                 return False
             case _:
                 pass
-        if "" != self.start.tokenizer_digest != place.tokenizer_digest != "":
+        if not self.reads(place.group):
             self._pool.translate(self, place, others)
             return False
         return True
+
+    def reads(self, group: Group) -> bool:
+        """Return whether it can run there as it is: its ids mean the same, and its request has begun in no other model."""
+        if "" != self.start.tokenizer_digest != group.tokenizer_digest != "":
+            return False
+        begun = next((each.model_digest for each in self.together if not each.state.waits), "")
+        return not begun or group.model_digest in ("", begun)
 
     def misread(self, error: PenstockError | None = None) -> None:
         """Fail: the engine that it got would read its ids as another text, and can't be given that engine's ids."""
@@ -204,7 +215,7 @@ class Choice:
 
     def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Attempt:
         self._goes(ChoiceEvent.PLACE)
-        self.attempt, self.link = attempt, place.link
+        self.attempt, self.link, self.model_digest = attempt, place.link, place.model_digest
         self._attempt = Attempt(attempt, place, self.queued_at, self.tokens, granted=granted)
         self.announced = False
         self._wake()

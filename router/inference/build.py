@@ -86,6 +86,9 @@ class Builder:
         if admitted.read_anew is not None if admitted.groups else not admitted.checked.names_ids:
             for choice in choices:
                 choice.again = partial(self._again, admitted, generation, choice)
+        if admitted.groups:
+            for choice in choices:
+                choice.together = choices
         return generation
 
     async def _again(self, admitted: Admitted, generation: Generation, choice: Choice, replica_id: str) -> pb.Start:
@@ -157,8 +160,9 @@ def _read_all(generation: Generation, choice: Choice, found: Admitted) -> None:
     Raises:
         ModelChangedError: another model has begun with some of them. Vectors of two models can't be compared.
     """
-    digest = found.info.tokenizer_digest
-    if any(not each.state.waits and each.start.tokenizer_digest != digest for each in generation.choices):
+    ids, model = found.info.tokenizer_digest, found.info.digest
+    begun = [each for each in generation.choices if not each.state.waits]
+    if any(each.start.tokenizer_digest != ids or each.model_digest not in ("", model) for each in begun):
         raise ModelChangedError(choice.entry.request_id)
     generation.labels = tuple(found.info.pooling.labels)
     for each in generation.choices:

@@ -51,6 +51,13 @@ def other_engine(stack: Stack, folder: Path) -> Spy:
     return Spy(stack.settings.pools["vectors"], folder)
 
 
+def other_weights(stack: Stack) -> Spy:
+    """Return an engine whose model is another one with the same tokenizer."""
+    settings = stack.settings.pools["vectors"]
+    shorter = settings.sim.model_copy(update={"max_model_len": settings.sim.max_model_len // 2})
+    return Spy(settings.model_copy(update={"sim": shorter}), MODEL_DIR)
+
+
 async def waiting(stack: Stack, call: Awaitable[Any]) -> asyncio.Future[Any]:
     """Start a call that waits."""
     task = asyncio.ensure_future(call)
@@ -163,6 +170,43 @@ async def test_a_request_that_the_old_model_has_begun_does_not_go_on_with_the_ne
         await until(lambda: any(choice.end is not None for choice in choices))
         await stack.kill_replica(0)
         engine = other_engine(stack, tmp_path / "b")
+        await stack.add_replica("vectors", engine)
+        with pytest.raises(grpc.aio.AioRpcError, match="model changed"):
+            await call
+        assert () == engine.inputs
+
+
+async def test_groups_go_on_in_the_model_of_the_others_though_another_reads_them(tmp_path: Path) -> None:
+    """Two idle replicas with one tokenizer are there when the replica of a request is lost."""
+    pools = {"vectors": pool("embed", base_ms=1000.0, max_num_seqs=128)}
+    async with (
+        running_stack(tmp_path, pools=pools) as stack,
+        AsyncClient(target(stack), timeout=60) as client,
+    ):
+        call = await waiting(stack, client.embed("vectors", MANY))
+        choices = list(stack.routers[0].pools["vectors"].choices.values())
+        await until(lambda: not any(choice.state.waits for choice in choices))
+        other, same = other_weights(stack), Spy(stack.settings.pools["vectors"], MODEL_DIR)
+        await stack.add_replica("vectors", other)
+        await stack.add_replica("vectors", same)
+        await until(lambda: any(choice.end is not None for choice in choices))
+        await stack.kill_replica(0)
+        found = await call
+        assert 300 == len(found.vectors)
+        assert () == other.inputs
+
+
+async def test_a_request_begun_in_one_model_does_not_end_in_another_of_its_tokenizer(tmp_path: Path) -> None:
+    pools = {"vectors": pool("embed", base_ms=300.0, max_num_seqs=128)}
+    async with running_stack(tmp_path, pools=pools) as stack:
+        stub = embeddings_pb2_grpc.EmbeddingServiceStub(stack.channels[0])
+        inputs = [embeddings_pb2.PoolingInput(text=text) for text in MANY]
+        call = await waiting(stack, stub.Embed(embeddings_pb2.EmbedRequest(model="vectors", inputs=inputs)))
+        await until(lambda: stack.replicas[0].table.sequences > 0)
+        choices = list(stack.routers[0].pools["vectors"].choices.values())
+        await until(lambda: any(choice.end is not None for choice in choices))
+        await stack.kill_replica(0)
+        engine = other_weights(stack)
         await stack.add_replica("vectors", engine)
         with pytest.raises(grpc.aio.AioRpcError, match="model changed"):
             await call
