@@ -151,7 +151,7 @@ class Choice:
         return True
 
     def reads(self, group: Group) -> bool:
-        """Return whether it can run there as it is: its ids mean the same, and its request has begun in no other model."""
+        """Return whether it can run there as it is: its ids mean the same, and no other model has begun its request."""
         if "" != self.start.tokenizer_digest != group.tokenizer_digest != "":
             return False
         begun = next((each.model_digest for each in self.together if not each.state.waits), "")

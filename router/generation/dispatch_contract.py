@@ -51,8 +51,8 @@ class Dispatch(Protocol[AnyChoice]):
         """Give back a grant that could not be started, and wait again."""
 
     def translate(self, choice: AnyChoice, place: Placement, elsewhere: Iterable[Group]) -> None:
-        """Start a choice on a granted place that can't read it as it is (`Choice.reads`), once it has that engine's ids.
-        Where it can't have these, it waits for one of the other groups, or fails.
+        """Start a choice on a granted place that can't read it as it is, once it has that engine's ids. Where it
+        can't have these, it waits for one of the other groups, or fails.
         """
 
     def withdraw(self, choice: AnyChoice) -> None:

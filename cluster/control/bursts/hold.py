@@ -43,9 +43,9 @@ class HoldRules:
     capacity: float = 0.95
     """Part of a replica's time that works."""
     change: float = 0.15
-    """The number changes when the average of what looks asked for is off by this part."""
+    """The number rises when one look asks for more by this part, and falls when the average of looks does so."""
     change_now: float = 0.5
-    """The number changes at once if one look is off by this part."""
+    """The number falls at once if one look is off by this part."""
     memory_s: float = 14_400.0
     """Longest time that looks are averaged over, seconds."""
     turn_s: float = 1800.0
@@ -129,6 +129,10 @@ def next_hold(hold: Hold, needs: Sequence[Need], aim: float, least: int, times: 
     level = max(level, least)
     if not hold.replicas:
         return Hold(level, level, 1, at, at, 0, served.longest_s)
+    if level - hold.replicas >= max(1.0, rules.change * hold.replicas):
+        # Bursts that were not seen before are no chance, and an average would wait for more of them to be missed.
+        longest_s = held(works, level * rules.capacity, times.wait_s).longest_s
+        return Hold(level, level, 1, at, at, 1, longest_s, hold.late_since)
     looks = min(hold.looks + 1, round(rules.memory_s / rules.check_s))
     asked = hold.asked + (level - hold.asked) / looks
     number = level if abs(level - hold.replicas) > rules.change_now * hold.replicas else round(asked)

@@ -12,6 +12,7 @@ from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterReport
 from cluster.queue.line import Line, QuotaUse, SlotHolder, TenantLine
 
 Three = tuple[int, int, int]
+_PAGE = b"cell "
 
 
 def sum3(parts: Iterable[Three]) -> Three:
@@ -182,3 +183,17 @@ def _quota_use(uses: Sequence[QuotaUse]) -> QuotaUse:
         requests_per_minute=max(use.requests_per_minute for use in uses),
         open=sum(use.open for use in uses),
     )
+
+
+def page(cell: int, inner: bytes) -> bytes:
+    """Return where the next page of holdings begins."""
+    return b"%b%d:%b" % (_PAGE, cell, inner)
+
+
+def read_page(after: bytes) -> tuple[int, bytes]:
+    """Return the cell of a page, and where it begins there."""
+    if not after.startswith(_PAGE):
+        # The pool had one cell when the first page was read.
+        return 0, after
+    number, _, inner = after.removeprefix(_PAGE).partition(b":")
+    return int(number), inner

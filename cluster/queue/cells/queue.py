@@ -21,9 +21,8 @@ from cluster.queue.cells.cell import Cell, ask, ask_each, read_layout
 from cluster.queue.cells.choice import pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
-from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views
+from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_usage, merge_views, page, read_page
 from cluster.queue.cells.names import cell_name
-from cluster.queue.cells.pages import page, read_page
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.cells.weights import EntryWeights
 from cluster.queue.entries import (

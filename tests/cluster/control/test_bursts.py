@@ -31,6 +31,15 @@ def served(ticks: Sequence[LoadTick], rules: SlowRules = RULES) -> tuple[FluidRu
     return replay(ticks, scaler, Wanted(10), FLUID), scaler
 
 
+def needs(ticks: Sequence[LoadTick], at: float) -> list[Need]:
+    work, found = 0.0, []
+    for each in ticks:
+        work += (1 - math.exp(-0.25)) * (each.work / TICK_S - work)
+        # What a following policy wants.
+        found.append(Need(at + each.at, work, math.ceil(1.5 * work), each.requests / TICK_S))
+    return found
+
+
 def fixed_attainment(ticks: Sequence[LoadTick], run: FluidRun) -> float:
     """Return the attainment of a fixed number with the hours of a run's end; between two numbers that of a mixture."""
     count = run.hours * 3600 / run.seconds
@@ -142,14 +151,6 @@ def test_another_replica_must_be_worth_its_cost() -> None:
 def test_the_number_stays_until_looks_ask_for_another_for_long() -> None:
     rules = HoldRules()
 
-    def needs(ticks: Sequence[LoadTick], at: float) -> list[Need]:
-        work, found = 0.0, []
-        for each in ticks:
-            work += (1 - math.exp(-0.25)) * (each.work / TICK_S - work)
-            # What a following policy wants.
-            found.append(Need(at + each.at, work, math.ceil(1.5 * work), each.requests / TICK_S))
-        return found
-
     first = next_hold(Hold(), needs(bursty(10.0, 7200.0, seed=1), 0.0), 0.99, 1, TIMES, rules)
     soon = next_hold(first, needs(bursty(10.0, 7200.0, seed=1), 60.0), 0.99, 1, TIMES, rules)
     other = next_hold(first, needs(bursty(10.0, 7200.0, seed=2), 600.0), 0.99, 1, TIMES, rules)
@@ -163,3 +164,21 @@ def test_the_number_stays_until_looks_ask_for_another_for_long() -> None:
     assert Hold(checked_at=7800.0) == next_hold(
         first, needs(changing(lambda _: 2.0, 7200.0, 1), 600.0), 0.99, 1, TIMES, rules
     )
+
+
+def test_one_look_raises_the_number_and_the_average_of_looks_lowers_it() -> None:
+    """An average would miss the larger bursts for as long as it had seen smaller ones."""
+    rules = HoldRules()
+
+    def asks(rate: float) -> float:
+        return next_hold(Hold(), load(rate), 0.99, 1, TIMES, rules).replicas
+
+    def load(rate: float) -> list[Need]:
+        return needs(bursty(10.0, 7200.0, seed=3, rate=rate), 600.0)
+
+    usual, more, less = asks(2.0), asks(2.8), asks(1.4)
+    assert usual * (1 + rules.change) <= more < usual * (1 + rules.change_now)
+    assert usual * (1 - rules.change_now) < less <= usual * (1 - rules.change)
+    known = Hold(round(usual), usual, 6, 0.0, 0.0)
+    assert more == next_hold(known, load(2.8), 0.99, 1, TIMES, rules).replicas
+    assert usual == next_hold(known, load(1.4), 0.99, 1, TIMES, rules).replicas

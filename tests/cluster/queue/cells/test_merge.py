@@ -9,8 +9,16 @@ import pytest
 from cluster.models import Windows
 from cluster.queue.cells.ids import EntryCells
 from cluster.queue.cells.layout import Layout
-from cluster.queue.cells.merge import merge_costs, merge_lines, merge_marks, merge_replicas, merge_usage, merge_views
-from cluster.queue.cells.pages import page, read_page
+from cluster.queue.cells.merge import (
+    merge_costs,
+    merge_lines,
+    merge_marks,
+    merge_replicas,
+    merge_usage,
+    merge_views,
+    page,
+    read_page,
+)
 from cluster.queue.cells.seen import CellsSeen
 from cluster.queue.entries import CostLine, GpuTime, Grant, HourUse, Mail, Mark, Marks, Order, UsageLine
 from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterBeatReply, RouterReport
