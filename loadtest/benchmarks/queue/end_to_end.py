@@ -10,6 +10,7 @@ from asyncio.subprocess import Process
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from cluster.errors import PenstockError
 from cluster.lifecycle import TaskOwner
 from cluster.models import Windows
 from cluster.queue.cells.names import cell_name
@@ -105,6 +106,8 @@ async def run_parts(url: str, meters: Sequence[Meter], sequences: int, seconds: 
     for queue in queues:
         await queue.close()
     total = Counts(*(sum(getattr(each, field.name) for each in counts) for field in fields(Counts)))
+    if not total.releases:
+        raise PenstockError(f"no request ended within {seconds:.1f} s: the machine is too busy, or the time too short")
     return EndToEnd(
         slots=replicas * sequences,
         submits_per_s=total.submits / seconds,

@@ -77,9 +77,11 @@ async def test_the_map_shows_each_replica_with_its_batch(console: Console, tab: 
     for name, pool in pools.items():
         boxes = tab.page.locator(f'section[aria-label="{name}"] .replica')
         assert sorted(each.replica_id for each in pool.replicas) == sorted(await boxes.locator("h3").all_inner_texts())
-        for text in await boxes.all_inner_texts():
+        limits = {each.replica_id: each.batch_limit for each in pool.replicas}
+        for box in await boxes.all():
+            text = await box.inner_text()
             assert "ready" in text
-            assert f"of {pool.replicas[0].batch_limit}" in text
+            assert f"of {limits[await box.locator('h3').inner_text()]}" in text
 
 
 async def test_decisions_have_steps_reasons_and_counterfactuals(console: Console, tab: Tab) -> None:

@@ -12,7 +12,8 @@ from penstock.v1 import inference_pb2 as api
 from tests.support.stack import Stack, collect, stream_request
 
 LONG = {"max_tokens": 300, "ignore_eos": True}
-SIM = {"base_ms": 4.0}
+SIM = {"base_ms": 8.0}
+"""Slow enough that a busy machine acts within an output."""
 Events = list[api.StreamGenerateResponse]
 
 

@@ -12,7 +12,7 @@ from loadtest.benchmarks.queue import end_to_end
 
 async def test_every_number_of_cells_has_its_cost_by_server_and_router(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end_to_end, "_LEAD_S", 1.0)
-    bench, said = CellBench(servers=2, processes=1, seconds=0.5, rounds=1, cells=(1, 2)), list[str]()
+    bench, said = CellBench(servers=2, processes=1, seconds=1.0, rounds=1, cells=(1, 2)), list[str]()
 
     measured = await over_cells.measure(bench, said.append)
 
