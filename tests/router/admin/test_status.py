@@ -74,7 +74,8 @@ async def test_a_replica_tells_its_times_its_hardware_and_its_price(tmp_path: Pa
         for each in pool.replicas:
             # A simulated step takes 4 ms and more.
             assert each.step_time > 0.003
-            assert 0.003 < each.itl_mean <= each.itl_p95
+            # A first token that is late makes the gaps behind it shorter than a step.
+            assert 0.001 < each.itl_mean <= each.itl_p95
             assert each.up_time > 0 < each.start_time
             assert ("demo", "sim", 2, 2) == (each.model, each.hardware, each.gpus, each.tensor_parallel_size)
             assert 2 * PRICE == each.cost_per_hour
