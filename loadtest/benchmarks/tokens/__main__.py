@@ -116,10 +116,11 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         if options.only:
             paths = {options.only: paths[options.only]}
         phases = await _measure(paths, options, console)
-    fields = fields_of(phases)
-    _print(phases, fields, console)
-    if options.json:
-        options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        # Servers take their time to stop, and an interrupt meanwhile would lose the run.
+        fields = fields_of(phases)
+        _print(phases, fields, console)
+        if options.json:
+            options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
