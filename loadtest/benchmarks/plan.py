@@ -129,7 +129,7 @@ def _not_asked(why: str, console: Console) -> dict[str, Any]:
     return {"why": why}
 
 
-def main() -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--points",
@@ -144,7 +144,11 @@ def main() -> int:
         metavar="FOLDER",
         help=f"ask {RIVAL} as well: a virtual environment with its package, which is made there if need be",
     )
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
     files = options.points or [data_folder() / each for each in POINTS]
     for file in files:
         check_there(file, "--points")
