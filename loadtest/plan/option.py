@@ -73,10 +73,15 @@ class Layout:
         return self.pipeline * self.data
 
     def words(self, tensor_parallel: int) -> str:
-        """Return the split in words."""
+        """Return the accelerators of a replica and the split in words."""
+        return f"{tensor_parallel * self.lanes} ({self.split})" if self.split else str(tensor_parallel)
+
+    @property
+    def split(self) -> str:
+        """The split in words; empty for tensor parallelism alone."""
         if self.data > 1:
-            return f"{tensor_parallel * self.data} (DP {self.data}, EP)"
-        return f"{tensor_parallel * self.pipeline} (PP {self.pipeline})" if self.pipeline > 1 else str(tensor_parallel)
+            return f"DP {self.data}, EP"
+        return f"PP {self.pipeline}" if self.pipeline > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,13 @@ class Engine:
 
     def at(self, quantile: float) -> Engine:
         """Return the engine that is as slow as a part `quantile` of what is known of it would have it at most."""
-        z = NormalDist().inv_cdf(quantile) * DEVIATION
-        factor, first = math.exp(z * self.error), math.exp(z * (self.ttft_error or self.error))
+        factor, first = self.margin(quantile)
         return self.scaled(factor, factor, factor, first / factor)
+
+    def margin(self, quantile: float) -> tuple[float, float]:
+        """Return how many times as long as predicted steps and the first token of `at` take."""
+        z = NormalDist().inv_cdf(quantile) * DEVIATION
+        return math.exp(z * self.error), math.exp(z * (self.ttft_error or self.error))
 
     @property
     def careful(self) -> Engine:

@@ -19,7 +19,7 @@ from loadtest.plan.option import Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
-from loadtest.plan.what_if import WhatIf
+from loadtest.plan.what_if import WhatIf, measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Plan:
             "slo": {name: _finite(value) for name, value in asdict(self.promise).items()},
             "feasible": self.feasible,
             "currency": self.currency,
-            "candidates": [_planned(each, self.load) for each in self.planned],
+            "candidates": [_planned(each, self.load, self.promise) for each in self.planned],
             "on_paper": [_paper(each) for each in self.on_paper],
             "rejected": [asdict(each) for each in self.rejected],
             "what_ifs": [asdict(each) for each in self.what_ifs],
@@ -94,9 +94,11 @@ def _paper(each: Candidate) -> dict[str, Any]:
     }
 
 
-def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
+def _planned(each: SimulatedCandidate, load: Load, promise: Promise) -> dict[str, Any]:
+    steps, first = each.engine.margin(promise.confidence)
     return {
         **_paper(each.candidate),
+        "margin": {"steps": steps, "first_token": first},
         "binding": each.binding,
         "holds": each.holds,
         "attainment_when_sure": each.sure,
@@ -150,8 +152,23 @@ def _less_words(planned: SimulatedCandidate, promise: Promise) -> str:
     less = f"{counted(planned.candidate.replicas - 1, 'replica')} of {planned.engine.name}"
     return (
         f"{less} would be enough with a confidence {'of' if planned.with_one_less else 'below'} {known}, where {sure} "
-        "were asked for; measured points (--points) tell more."
+        f"were asked for; {measurements(planned.engine)} tell more."
     )
+
+
+def _margins(engines: Sequence[Engine], promise: Promise) -> list[str]:
+    """Return how much slower than predicted engines are taken to be, as sentences."""
+    sure = f"{promise.confidence:.0%}".replace("%", " %")
+    made = []
+    for words in dict.fromkeys(source_words(each) for each in engines):
+        alike = [each for each in engines if source_words(each) == words]
+        steps, first = alike[0].margin(promise.confidence)
+        of = ", ".join(each.name for each in alike)
+        made.append(
+            f"Margin of {of}: for a confidence of {sure} steps count as {steps:.2f} times and first tokens as "
+            f"{first:.2f} times as long as predicted."
+        )
+    return made
 
 
 def notes(plan: Plan) -> list[str]:
@@ -165,6 +182,7 @@ def notes(plan: Plan) -> list[str]:
             f"{'; '.join(sources)}. Replicas are enough with a confidence of {sure}; "
             "the part of requests that met the SLO is that of an engine as slow as this allows."
         )
+    made += _margins([each.engine for each in plan.planned], plan.promise)
     made += [_less_words(each, plan.promise) for each in plan.planned if each.with_one_less is not None]
     made += fallbacks(each.engine for each in plan.planned)
     if any(each.engine.layout.data > 1 for each in plan.planned):

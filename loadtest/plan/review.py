@@ -46,9 +46,12 @@ class EngineGroup:
     tensor_parallel: int
     precision: str = ""
     """Of the weights. Empty in predictions of before it was noted."""
+    split: str = ""
+    """Split of a replica beside tensor parallelism, in words. Empty without one."""
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.tensor_parallel} x {self.gpu}{f', {self.precision}' if self.precision else ''}"
+        gpus = f"{self.tensor_parallel} ({self.split})" if self.split else str(self.tensor_parallel)
+        return f"{self.model} on {gpus} x {self.gpu}{f', {self.precision}' if self.precision else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,10 @@ class Shift:
     ttft: float
     """The same for the mean time to the first token; that of step times where it was not observed."""
     error: float
-    """Mean error that remains with these factors."""
+    """Mean error of step times that remains with these factors."""
     count: int
+    ttft_error: float | None = None
+    """The same of the time to the first token; None where that was not observed often enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,7 @@ class Book:
                 "gpu": group.gpu,
                 "tp": group.tensor_parallel,
                 "precision": group.precision,
+                "split": group.split,
                 "shifted": list(shifted),
                 "load": dict(load),
                 "predicted": dict(predicted),
@@ -183,9 +189,9 @@ class Book:
         itl, ttft = (found[-LAST:] for found in ratios.values())
         if len(itl) < ENOUGH:
             return None
-        middle = statistics.median(itl)
-        error = statistics.fmean(abs(each / middle - 1) for each in itl)
-        return Shift(middle, statistics.median(ttft) if len(ttft) >= ENOUGH else middle, error, len(itl))
+        middle, error = _spread(itl)
+        first, first_error = _spread(ttft) if len(ttft) >= ENOUGH else (middle, None)
+        return Shift(middle, first, error, len(itl), first_error)
 
     def _lines(self) -> list[dict[str, Any]]:
         try:
@@ -207,8 +213,14 @@ class Book:
             file.write(json.dumps(line) + "\n")
 
 
+def _spread(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the median of ratios, and their mean error about it."""
+    middle = statistics.median(ratios)
+    return middle, statistics.fmean(abs(each / middle - 1) for each in ratios)
+
+
 def _group(made: Mapping[str, Any]) -> EngineGroup:
-    return EngineGroup(made["model"], made["gpu"], int(made["tp"]), made.get("precision", ""))
+    return EngineGroup(made["model"], made["gpu"], int(made["tp"]), made.get("precision", ""), made.get("split", ""))
 
 
 def _reviewed(pairs: Sequence[tuple[Mapping[str, float], float]]) -> FigureReview:

@@ -257,11 +257,23 @@ def on_paper(options: Iterable[Engine], load: Load, promise: Promise) -> tuple[l
     for engine in options:
         operation = operate(engine.at(promise.confidence), load, promise)
         if isinstance(operation, Impossible):
-            lost.append(Rejected(engine.name, operation.why))
+            lost.append(Rejected(engine.name, operation.why + _margin_words(engine, load, promise)))
         else:
             found.append(Candidate(engine, operation, replicas_for(operation, load.rate, engine.lanes)))
     by_cost = priced(found)
     return sorted(found, key=lambda each: each.rank(by_cost=by_cost)), lost
+
+
+def _margin_words(engine: Engine, load: Load, promise: Promise) -> str:
+    """Return how much of an engine's impossibility is its margin; empty where it is impossible without too."""
+    if isinstance(operate(engine.at(0.5), load, promise), Impossible):
+        return ""
+    steps, first = engine.margin(promise.confidence)
+    sure = f"{promise.confidence:.0%}".replace("%", " %")
+    return (
+        f". Only the margin makes it so: for a confidence of {sure} steps count as {steps:.2f} times and first tokens "
+        f"as {first:.2f} times as long as predicted; measurements that agree would make it possible"
+    )
 
 
 def simulate(

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from cluster.plural import counted
 from loadtest.plan.elastic import MOST_REQUESTS, elastic, followed
 from loadtest.plan.engine.gpus import Gpu
+from loadtest.plan.measured.own import LEAST_ERROR, LEAST_TTFT_ERROR
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, on_paper, priced
 from loadtest.plan.traffic import Load
@@ -84,9 +85,24 @@ def what_ifs(
     if math.isfinite(looser.policy_itl_s):
         again, _ = on_paper([own], load, looser)
         results.append(paper.told(_bound_words(looser), again, most=base.replicas))
+    again, _ = on_paper([_measured(own)], load, promise)
+    said = paper.told(f"three {measurements(own)} that agree with what is predicted", again, most=base.replicas)
+    if said.gpus is not None and said.gpus < base.gpus:
+        results.append(said)
     if base.hourly is not None:
         results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
     return results
+
+
+def _measured(engine: Engine) -> Engine:
+    """Return an engine as it is after measurements that agree with what is predicted."""
+    first = engine.error if engine.ttft_error is None else engine.ttft_error
+    return replace(engine, error=min(engine.error, LEAST_ERROR), ttft_error=min(first, LEAST_TTFT_ERROR))
+
+
+def measurements(engine: Engine) -> str:
+    """Return what one can measure of an engine, and the flag that takes it. Points are of replicas with one batch."""
+    return "measured points (--points)" if engine.lanes == 1 else "load tests (--observe)"
 
 
 class _Paper:

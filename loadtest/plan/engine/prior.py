@@ -136,7 +136,7 @@ def prior(
         # A token's activations go to its experts' accelerators, one byte each, and come back in two.
         targets = min(shape.experts.active, groups)
         sent = 3 * shape.hidden * targets * shape.experts.layers / tensor_parallel
-        reduce_s += c.all_reduce * sent / gpu.reduce_bandwidth(tensor_parallel * groups)
+        reduce_s += c.all_reduce * sent / gpu.reduce_bandwidth(min(gpu.domain, tensor_parallel * groups))
     if shape.experts is not None:
         row = 2 * (shape.hidden + shape.experts.width / tensor_parallel)
         reduce_s += c.routing * shape.experts.active * shape.experts.layers * row / gpu.bandwidth
@@ -148,6 +148,20 @@ def prior(
         _attention_s(shape, gpu, tensor_parallel, c),
         (first_tokens or FirstTokens()).of(shape, gpu),
     )
+
+
+def _exchange_s(shape: ModelShape, gpu: Gpu, tensor_parallel: int, groups: int, c: Coefficients) -> float:
+    """Return the seconds per token of each group that groups on several servers take to share their experts.
+
+    vLLM's default gathers the rows of all groups on every rank, and scatters the sums back, two bytes each. A ring
+    crosses between servers over the links of all accelerators at once, so a row crosses once per server and not once
+    per expert. Nothing here is fitted: no point has such an engine.
+    """
+    ranks = tensor_parallel * groups
+    if shape.experts is None or ranks <= gpu.domain:
+        return 0.0
+    crossing = 4 * shape.hidden * shape.experts.layers * (ranks - 1) / (tensor_parallel * gpu.domain)
+    return c.all_reduce * crossing / gpu.reduce_bandwidth(ranks)
 
 
 def _floor_s(shape: ModelShape, gpu: Gpu, tensor_parallel: int, c: Coefficients) -> float:
@@ -189,6 +203,7 @@ def _roofline(
         c.gathering,
         c.sharpness,
         groups,
+        _exchange_s(shape, gpu, tensor_parallel, groups, c) if groups > 1 else 0.0,
     )
 
 

@@ -44,15 +44,19 @@ class Roofline:
     """Exponent of the smooth maximum: with 1 the times add up, with infinity only the longer counts."""
     groups: int = 1
     """Groups of requests whose tokens meet the same experts in a step."""
+    exchange_s: float = 0.0
+    """Seconds per token of each group to bring the rows of all groups to every server, and the results back."""
 
     def seconds(self, tokens: float, alone: float = 0.0) -> float:
         """Return the seconds that a step with so many tokens takes for them.
 
         Args:
             tokens: of a group.
-            alone: of these, tokens of a prompt that the other groups have none of. All share the work of its experts.
+            alone: of these, tokens of a prompt that the other groups have none of. All share the work of its experts,
+                and the links to them.
         """
-        return self.dense_s(tokens) + self.experts_s(tokens - alone * (1 - 1 / self.groups))
+        met = tokens - alone * (1 - 1 / self.groups)
+        return self.dense_s(tokens) + self.experts_s(met) + self.exchange_s * met
 
     def dense_s(self, tokens: float) -> float:
         """Return the part of all weights but the experts'."""
@@ -75,6 +79,7 @@ class Roofline:
             dense_token_s=self.dense_token_s * arithmetic,
             expert_token_s=self.expert_token_s * arithmetic,
             expert_fixed_s=self.expert_fixed_s * arithmetic,
+            exchange_s=self.exchange_s * arithmetic,
         )
 
 
@@ -122,7 +127,9 @@ class StepPrior:
         """Return the seconds of arithmetic on a prompt alone: what grows with it, without the reads of weights."""
         work = self.steps.b * tokens + self.attention_s * tokens * tokens / 2
         roofline = self.roofline
-        return work + (roofline.dense_token_s + roofline.expert_token_s) * tokens if roofline else work
+        if roofline is None:
+            return work
+        return work + (roofline.dense_token_s + roofline.expert_token_s + roofline.exchange_s) * tokens
 
     def for_shape(self, shape: Shape) -> StepModel:
         """Return a step model for such requests, as production's policies take it.
@@ -144,7 +151,7 @@ class StepPrior:
         # Past the batch that reads all experts only their arithmetic grows.
         read = roofline.experts_s(low) / max(1e-9, roofline.experts.share_read(low)) if roofline.experts else 0.0
         grown = max(0.0, roofline.experts_s(high) - (read if roofline.experts else 0.0)) / high
-        return StepModel(steps.a + start, b + line + grown, steps.g, read, roofline.experts)
+        return StepModel(steps.a + start, b + line + grown + roofline.exchange_s, steps.g, read, roofline.experts)
 
     def times(self, a: float, b: float, g: float, first: float = 1.0) -> StepPrior:
         """Return the engine that takes `a` times as long per step and read, `b` per token, `g` per KV token, and

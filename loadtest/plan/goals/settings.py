@@ -14,14 +14,25 @@ from cluster.errors import SettingsError
 from cluster.settings.pools import PoolSettings
 from loadtest.plan.engine.architectures import KNOWN, load_shape
 from loadtest.plan.engine.gpus import GPUS
+from loadtest.plan.goals.chart import yaml_of
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 
 POOL_FILE, VALUES_FILE = "pool.toml", "values.yaml"
-CPUS, MEMORY_GIB = 4, 64
-"""CPU cores and memory that a pod asks for per accelerator. The chart has no default for them; servers differ."""
 ROOM = 2
 """Bound of the autoscaler, as a multiple of the planned replicas."""
+
+
+def check_name(model: str) -> None:
+    """Refuse the names of models that only the planner knows.
+
+    Raises:
+        SettingsError: it is such a name.
+    """
+    if model in KNOWN:
+        raise SettingsError(
+            f"apply: {model!r} is a short name; give the hub id or folder that the engine shall load as model"
+        )
 
 
 def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: float | None = None) -> dict[str, Any]:
@@ -37,10 +48,7 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
         SettingsError: a pool cannot be so, or the engine could not load the model by this name.
     """
     engine, operation = candidate.engine, candidate.operation
-    if model in KNOWN:
-        raise SettingsError(
-            f"apply: {model!r} is a short name; give the hub id or folder that the engine shall load as model"
-        )
+    check_name(model)
     if engine.layout.data > 1:
         raise SettingsError("apply: pools have no setting for attention data parallelism; plan with tp or pp")
     vllm: dict[str, Any] = {
@@ -90,20 +98,7 @@ def _quantization(precision: str, model: str) -> dict[str, Any]:
     )
 
 
-def values_of(name: str, pool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the chart with this one pool on GPUs."""
-    pods = int(pool["replicas"]) * int(pool["pipeline_parallel_size"])
-    most = int(pool.get("autoscale", {}).get("max_replicas", pool["replicas"])) * int(pool["pipeline_parallel_size"])
-    gpus = int(pool["tensor_parallel_size"])
-    resources = {
-        "requests": {"cpu": str(CPUS * gpus), "memory": f"{MEMORY_GIB * gpus}Gi"},
-        "limits": {"cpu": str(2 * CPUS * gpus), "memory": f"{MEMORY_GIB * gpus}Gi"},
-    }
-    workers = {"min": pods, "max": most, "resources": resources}
-    return {"pools": {name: {"settings": dict(pool), "device": "gpu", "workers": workers}}}
-
-
-def write(folder: Path, model: str, pool: Mapping[str, Any]) -> list[Path]:
+def write(folder: Path, model: str, pool: Mapping[str, Any], gpu: str) -> list[Path]:
     """Write both files. Return them.
 
     Raises:
@@ -114,18 +109,7 @@ def write(folder: Path, model: str, pool: Mapping[str, Any]) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files[0].write_text(tomli_w.dumps({"pools": {name: dict(pool)}}), encoding="utf-8")
-        files[1].write_text("\n".join(_yaml(values_of(name, pool))) + "\n", encoding="utf-8")
+        files[1].write_text(yaml_of(name, pool, gpu), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"apply: {folder} cannot be written: {error.strerror or error}") from error
     return files
-
-
-def _yaml(value: Mapping[str, Any], depth: int = 0) -> list[str]:
-    lines = []
-    for key, each in value.items():
-        if isinstance(each, Mapping):
-            lines += [f"{'  ' * depth}{key}:", *_yaml(each, depth + 1)]
-        else:
-            text = f'"{each}"' if isinstance(each, str) else str(each).lower() if isinstance(each, bool) else f"{each}"
-            lines.append(f"{'  ' * depth}{key}: {text}")
-    return lines

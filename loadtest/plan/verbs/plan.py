@@ -22,9 +22,10 @@ from loadtest.plan.engine.abilities import check_abilities
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import GPUS, Gpu, load_gpu
 from loadtest.plan.engine.precision import canonical
-from loadtest.plan.goals.settings import pool_of, write
+from loadtest.plan.goals.chart import GUESS
+from loadtest.plan.goals.settings import VALUES_FILE, check_name, pool_of, write
 from loadtest.plan.measured.files import OwnEngine, read_own
-from loadtest.plan.measured.own import Corrections, engine_said, points_for, what_next
+from loadtest.plan.measured.own import LEAST_TTFT_ERROR, Corrections, engine_said, points_for, what_next
 from loadtest.plan.option import Engine, Layout, Promise
 from loadtest.plan.prices import check_prices, prices_of
 from loadtest.plan.profiled import LEAST_PROFILE_ERROR, engine_of, for_load
@@ -83,8 +84,10 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     """
     if options.html and not Path(options.html).absolute().parent.is_dir():
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
-    if options.apply and options.profile:
-        raise SettingsError("apply: a profile does not tell which model an engine loads; plan with model and gpu")
+    if options.apply:
+        if options.profile:
+            raise SettingsError("apply: a profile does not tell which model an engine loads; plan with model and gpu")
+        check_name(str(options.model))
     profile = read_profile(Path(options.profile)) if options.profile else None
     load = load_of(options, profile)
     promise = promise_of(options)
@@ -126,9 +129,9 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         _next(best, load, offer) if offer.model else "",
     )
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
+    _print(found, ids, options)
     if options.apply:
         _apply(found, options)
-    _print(found, ids, options)
     return 0 if found.feasible else INFEASIBLE
 
 
@@ -280,13 +283,14 @@ def _with_history(engine: Engine, book: Book) -> Engine:
     return replace(
         engine.scaled(seen.itl, seen.itl, seen.itl, seen.ttft / seen.itl),
         error=max(LEAST_PROFILE_ERROR, seen.error),
+        ttft_error=engine.ttft_error if seen.ttft_error is None else max(LEAST_TTFT_ERROR, seen.ttft_error),
         source=words,
         shifted=(seen.itl, seen.ttft),
     )
 
 
 def _group(engine: Engine) -> EngineGroup:
-    return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision)
+    return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision, engine.layout.split)
 
 
 def _apply(found: Plan, options: argparse.Namespace) -> None:
@@ -297,11 +301,11 @@ def _apply(found: Plan, options: argparse.Namespace) -> None:
     """
     if not found.feasible:
         raise SettingsError("apply: nothing keeps this SLO, so there is nothing to write")
-    pool = pool_of(
-        found.planned[0].candidate, found.promise, options.model, options.cold_start if found.load.trace else None
-    )
-    for file in write(Path(options.apply).expanduser(), options.model, pool):
+    best = found.planned[0].candidate
+    pool = pool_of(best, found.promise, options.model, options.cold_start if found.load.trace else None)
+    for file in write(Path(options.apply).expanduser(), options.model, pool, best.engine.gpu):
         messages().print(f"wrote {escape(str(file))}", highlight=False, soft_wrap=True)
+    messages().print(f"{VALUES_FILE}: {GUESS}; its comments say what else to look at", highlight=False, soft_wrap=True)
 
 
 def _note(book: Book, best: SimulatedCandidate, load: Load) -> str:

@@ -17,9 +17,10 @@ from cluster.errors import SettingsError
 from cluster.settings.pools import PoolSettings
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.goals.budget import affordable, served, why_not
+from loadtest.plan.goals.chart import values_of
 from loadtest.plan.goals.fleet import also, fleets
 from loadtest.plan.goals.offline import PATIENT, offline
-from loadtest.plan.goals.settings import pool_of, values_of, write
+from loadtest.plan.goals.settings import pool_of, write
 from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
 from loadtest.plan.report import engine_flags
 from loadtest.plan.search import Candidate, SimulatedCandidate
@@ -116,7 +117,7 @@ def test_another_model_of_another_form_is_refused(text: str) -> None:
 def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
     planned = Candidate(replace(ENGINE, precision="fp8", layout=Layout(pipeline=2)), run(), 3)
     pool = pool_of(planned, PROMISE, "Qwen/Qwen3-32B", cold_start_s=120.0)
-    first, second = write(tmp_path / "out", "Qwen/Qwen3-32B", pool)
+    first, second = write(tmp_path / "out", "Qwen/Qwen3-32B", pool, "h100")
     read = tomllib.loads(first.read_text())["pools"]["qwen3-32b"]
     settings = PoolSettings.model_validate(read)
     assert (3, 2, 2) == (settings.replicas, settings.tensor_parallel_size, settings.pipeline_parallel_size)
@@ -124,9 +125,9 @@ def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
     assert (0.1, 2.0) == (settings.slo.standard.itl_p95_s, settings.slo.interactive.ttft_p99_s)
     assert (1, 6) == (settings.autoscale.min_replicas, settings.autoscale.max_replicas)
     values = yaml.safe_load(second.read_text())
-    assert values_of("qwen3-32b", pool) == values
+    assert values_of("qwen3-32b", pool, "h100") == values
     workers = values["pools"]["qwen3-32b"]["workers"]
-    assert (6, 12) == (workers["min"], workers["max"])
+    assert (2, 12) == (workers["min"], workers["max"])
     # The chart refuses a pool without. A pod has one stage of two accelerators.
     assert {"cpu": "8", "memory": "128Gi"} == workers["resources"]["requests"]
     schema = json.loads(Path("k8s/chart/values.schema.json").read_text(encoding="utf-8"))
