@@ -85,8 +85,8 @@ def test_a_plan_tells_its_margin() -> None:
     assert 1.568 == pytest.approx(first, abs=0.001)
     told = notes(Plan("toy", LOAD, SURE, [candidate(unsure, 2)], [], [], []))
     assert (
-        "Margin of 2 x card, bf16: for a confidence of 90 % steps count as 1.29 times and first tokens as 1.57 times as "
-        "long as predicted." in told
+        "Margin of 2 x card, bf16: for a confidence of 90 % steps count as 1.29 times and first tokens as 1.57 times "
+        "as long as predicted." in told
     )
 
 
