@@ -166,6 +166,7 @@ class Queue(Ledger, ReplicaQueue, Protocol):
           withdraws it.
         * An entry that is granted or runs keeps its slot. Its owner gets an Order "cancel", stops the work and
           releases the slot.
+        * The owner ends all choices of the request that it has, also those of cells that are away.
         """
         ...
 

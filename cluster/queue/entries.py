@@ -21,6 +21,12 @@ def choice_ids(request_id: str) -> tuple[str, ...]:
     return tuple(f"{request_id}/{index}" for index in range(MAX_CHOICES))
 
 
+def sibling_ids(entry_id: str) -> tuple[str, ...]:
+    """Return the entry ids that the request of this entry may have; its own if it has one choice."""
+    request_id, of_several, _ = entry_id.rpartition("/")
+    return choice_ids(request_id) if of_several else (entry_id,)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
     """Limits of a pool's queue, the same at every router."""
@@ -151,7 +157,7 @@ class Order:
 
     request_id: str
     kind: str
-    """"cancel"; "expired"; "preempt": give way and `requeue`; "moved": another router adopted it."""
+    """"cancel", with all choices of the request; "expired"; "preempt": give way and `requeue`; "moved": another router adopted it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.entries import Grant, Mail, Settlement
+from cluster.queue.entries import Grant, Mail, Settlement, sibling_ids
 from router.dispatch.adoption import Adoption
 from router.dispatch.membership import Membership
 from router.dispatch.pool_context import PoolContext
@@ -59,6 +59,8 @@ class Mailbox:
     def deliver(self, mail: Mail) -> None:
         """Obey orders, then use grants: what is cancelled before it is started never starts."""
         for order in mail.orders:
+            if order.kind == "cancel":
+                self._cancel_others(order.request_id)
             if (choice := self._context.choices.get(order.request_id)) is not None:
                 if order.kind == "expired" and choice.state.waits and choice.wait.has_time:
                     if order.request_id not in self._adoption.under_way:
@@ -69,6 +71,12 @@ class Mailbox:
                 self._give_back(order.request_id, "")
         for grant in mail.grants:
             self.granted(grant)
+
+    def _cancel_others(self, entry_id: str) -> None:
+        """Cancel the other choices of an entry's request: a cell that was away has no order for those that it has."""
+        for sibling in sibling_ids(entry_id):
+            if sibling != entry_id and (choice := self._context.choices.get(sibling)) is not None:
+                choice.cancel()
 
     async def _submit_early(self, request_id: str) -> None:
         _LOG.warning("choice.expired_early", extra={"request": request_id})

@@ -384,8 +384,6 @@ class Pool:
             self._context.owner.spawn(self._follow(), "follow_marks")
         self.mailbox.deliver(newest(reply.mail, self.cells.seen.entries))
         self.releases.tell_again()
-        if self.cells.queue.owes:
-            self._context.owner.spawn(self.cells.queue.cancel_again(self._context.router_id), "cancel_again")
         self.moves.look()
 
     async def _follow(self) -> None:

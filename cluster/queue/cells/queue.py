@@ -86,7 +86,7 @@ class CellQueue:
         self._budgets = CellBudgets(pool, self.seen, self.cell)
         self._homes = KeyHomes(self.seen, keys_last_s)
         self._beats = CellBeats(self.seen, self.cell)
-        self._cancels = CellCancels(self.seen, self.cell, self._homes)
+        self._cancels = CellCancels(self._layout, self.cell, self._homes)
         self._weights = EntryWeights(self._layout)
         self._listed: list[tuple[str, int]] = []
         """Entries on record in the pages that were read so far."""
@@ -299,15 +299,6 @@ class CellQueue:
         if (one := self._one) is not None:
             return await one.cancel(router_id, tenant, target, by_key=by_key)
         return await self._cancels.cancel(router_id, tenant, target, by_key=by_key)
-
-    @property
-    def owes(self) -> bool:
-        """Whether a cell that is back has not heard of a cancel."""
-        return self._cancels.due
-
-    async def cancel_again(self, router_id: str) -> None:
-        """Tell cells that are back what was cancelled while they were away."""
-        await self._cancels.again(router_id)
 
     async def collect(self, router_id: str) -> Mail:
         if (one := self._one) is not None:

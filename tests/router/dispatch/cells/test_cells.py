@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.names import cell_name
 from penstock.models import ReplicaState
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.support.stack import Stack, collect, request, running_stack, sim_pool, stream_request
+from tests.support.stack import Stack, collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
@@ -64,6 +65,29 @@ async def test_a_request_is_cancelled_at_another_router(stack: Stack) -> None:
     name = first.queued.request_id or first.started.request_id
     assert name == (await stack.inference(1).Cancel(api.CancelRequest(request_id=name))).request_id
     assert types.FINISH_REASON_CANCELLED == (await collect(call))[-1].finished.choices[0].finish_reason
+
+
+async def test_a_cancel_ends_choices_in_a_cell_that_is_away(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the request ends all of it, without a word of that cell."""
+    monkeypatch.setattr(stack.routers[0].pools["demo"].cells.queue, "_place", lambda entry: int(entry.request_id[-1]))
+    call = stack.inference(0).StreamGenerate(stream_request(n=2, max_tokens=2000, ignore_eos=True))
+    events = [await call.read()]
+    while not all(ids_of(events, index) for index in (0, 1)):
+        events.append(await call.read())
+    name = next(event.started.request_id for event in events if event.HasField("started"))
+    called = stack.routers[1].pools["demo"].cells.queue
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(called.cell(1), "cancel", no_answer)
+        assert name == (await stack.inference(1).Cancel(api.CancelRequest(request_id=name))).request_id
+        ends = (await collect(call))[-1].finished.choices
+    assert [types.FINISH_REASON_CANCELLED] * 2 == [choice.finish_reason for choice in ends]
+
+
+async def no_answer(*_arguments: object, **_named: object) -> None:
+    """Fail as a call of a cell that is away."""
+    raise QueueUnavailableError("cut off")
 
 
 async def test_the_ledger_adds_the_cells_up(stack: Stack) -> None:
