@@ -157,7 +157,9 @@ class Order:
 
     request_id: str
     kind: str
-    """"cancel", with all choices of the request; "expired"; "preempt": give way and `requeue`; "moved": another router adopted it."""
+    """"cancel", with all choices of the request; "expired"; "preempt": give way and `requeue`; "moved": another router
+    adopted it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from deployments.engines.sim.engine import SimEngine
+from deployments.replica.replica import Replica
 from penstock.v1 import inference_pb2 as api
+from tests.router.links.parts import read_until
 from tests.support.stack import Stack, collect, stream_request
+from tests.support.waiting import until
 
 LONG = {"max_tokens": 300, "ignore_eos": True}
 SIM = {"base_ms": 8.0}
@@ -30,6 +37,33 @@ def replica_of(stack: Stack, events: Events) -> int:
         if event.HasField("resumed") or event.HasField("started")
     )
     return [replica.plan.replica_id for replica in stack.replicas].index(newest)
+
+
+async def read_until_held(stack: Stack, call: Any, tokens: int) -> Events:
+    """Read a stream until so many tokens came; then its engine makes no more steps. What a test does until it kills the
+    replica may take long on a busy machine, and the stream would end before.
+    """
+    events = await read_until(call, tokens)
+    engine = stack.engines[replica_of(stack, events)]
+    assert isinstance(engine, SimEngine)
+    # Nor does the replica give the engine up meanwhile.
+    engine._stall_s = math.inf
+    engine.wedge()
+    return events
+
+
+async def idle(stack: Stack, replica: Replica) -> Callable[[], None]:
+    """Keep work away from a replica, before a stream that must not wait for its start; return what ends that."""
+    windows = replica.table.windows
+
+    def tell(sequences: int) -> None:
+        replica.table.windows = replace(windows, sequences=sequences)
+        replica._report_now()
+
+    replicas = stack.routers[0].pools[replica.plan.pool].replicas
+    tell(0)
+    await until(lambda: replicas.records[replica.plan.replica_id].windows.sequences == 0)
+    return lambda: tell(windows.sequences)
 
 
 def resumed_of(events: Events) -> list[api.Resumed]:

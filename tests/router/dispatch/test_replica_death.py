@@ -18,6 +18,7 @@ from tests.router.dispatch.streams import (
     SIM,
     Events,
     error_of,
+    idle,
     plain,
     read_into,
     read_until_resumed,
@@ -201,10 +202,12 @@ async def test_a_living_lease_means_reattach_and_no_second_run(tmp_path: Path) -
         relay = await RelayedReplica().install(stack)
         await stack.add_router()
         expected = await plain(stack, **LONG)
+        other = await stack.add_replica()
+        take_work = await idle(stack, other)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
         events = await read_until(call, 30)
-        other = await stack.add_replica()
         relay.cut()
+        take_work()
         await until(lambda: stack.replicas[0].table.parked == 1)
         # Longer than a lease: its heartbeats go on, only this link is away.
         await asyncio.sleep(lease_s * 1.2)
@@ -224,10 +227,12 @@ async def test_a_link_that_stays_away_moves_the_work_after_the_grace(tmp_path: P
         relay = await RelayedReplica().install(stack)
         await stack.add_router()
         expected = await plain(stack, **LONG)
+        other = await stack.add_replica()
+        take_work = await idle(stack, other)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
         events = await read_until(call, 30)
-        other = await stack.add_replica()
         relay.cut()
+        take_work()
         events += await collect(call)
 
         assert ids_of(expected) == ids_of(events)

@@ -11,7 +11,7 @@ from deployments.replica.life import RayHome
 from penstock.client import AsyncClient
 from penstock.models import DrainReason, ReplicaState
 from router.server import Router
-from tests.router.dispatch.streams import LONG, plain, replica_of
+from tests.router.dispatch.streams import LONG, plain, read_until_held, replica_of
 from tests.router.generation.test_resume_state import of_group
 from tests.router.links.test_breaker import Flaky, sim_engine
 from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, sim_pool, stream_request
@@ -161,7 +161,7 @@ async def test_output_goes_on_at_a_replaced_replica_where_no_other_has_its_weigh
         router = await stack.add_router()
         undisturbed = await plain(stack, **LONG)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await first_tokens(call, 5)
+        events = await read_until_held(stack, call, 5)
         for _ in range(2):
             await stack.add_replica(engine=of_group(1, context=4_096), home=NEW)
         await until(lambda: takers(router) == {"demo-r2", "demo-r3"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -15,8 +14,7 @@ from deployments.engines.base import Engine, TokenSink
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
 from router.generation.recovery import REFUSED_RESUMES
-from tests.router.dispatch.streams import LONG, SIM, error_of, plain, read_into, resumed_of
-from tests.router.links.parts import read_until
+from tests.router.dispatch.streams import LONG, SIM, error_of, idle, plain, read_into, read_until_held, resumed_of
 from tests.support.stack import MODEL, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -28,23 +26,19 @@ def of_group(ranks: int, context: int = 32_768) -> Engine:
 
 
 async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
-    # Longer than two replicas take to start.
-    longer = {**LONG, "max_tokens": 1_500}
     async with running_stack(tmp_path, sim={**SIM, "max_num_seqs": 1}) as stack:
-        expected = await plain(stack, **longer)
-        call = stack.inference().StreamGenerate(stream_request(**longer))
-        events = await read_until(call, 30)
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until_held(stack, call, 30)
         foreign = await stack.add_replica(engine=of_group(2))
         same = await stack.add_replica()
         # At first the only free slots are in the other group.
-        same.table.windows = replace(same.table.windows, sequences=0)
-        same._report_now()
+        take_work = await idle(stack, same)
         pool = stack.routers[0].pools["demo"]
         await until(lambda: pool.replicas.capacity() == 1 + foreign.table.windows.sequences)
         await stack.kill_replica(0)
         await until(lambda: next(iter(pool.choices.values())).resume_state.given_back > 0)
-        same.table.windows = foreign.table.windows
-        same._report_now()
+        take_work()
         events += await collect(call)
 
         assert ids_of(expected) == ids_of(events)
@@ -55,7 +49,7 @@ async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
 async def test_in_another_group_of_the_same_weights_it_goes_on_and_says_so(tmp_path: Path) -> None:
     async with running_stack(tmp_path, sim=SIM) as stack:
         call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
+        events = await read_until_held(stack, call, 30)
         await stack.add_replica(engine=of_group(2))
         await stack.kill_replica(0)
         events += await collect(call)
@@ -90,19 +84,17 @@ async def test_who_can_resume_it_goes_on_with_what_others_refuse(tmp_path: Path)
     async with running_stack(tmp_path, sim=SIM) as stack:
         expected = await plain(stack, **LONG)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
+        events = await read_until_held(stack, call, 30)
         unable = that_resumes_nothing()
         await stack.add_replica(engine=unable)
         able = await stack.add_replica()
         # The only free slots are where it can't go on.
-        able.table.windows = replace(able.table.windows, sequences=0)
-        able._report_now()
+        take_work = await idle(stack, able)
         pool = stack.routers[0].pools["demo"]
         await until(lambda: pool.replicas.capacity() == 2 * stack.replicas[0].table.windows.sequences)
         await stack.kill_replica(0)
         await until(lambda: unable.refused > 0)
-        able.table.windows = stack.replicas[1].table.windows
-        able._report_now()
+        take_work()
         events += await collect(call)
 
         assert ids_of(expected) == ids_of(events)
@@ -112,7 +104,7 @@ async def test_who_can_resume_it_goes_on_with_what_others_refuse(tmp_path: Path)
 async def test_what_everybody_refuses_to_resume_ends(tmp_path: Path) -> None:
     async with running_stack(tmp_path, sim=SIM) as stack:
         call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
+        events = await read_until_held(stack, call, 30)
         engines = [that_resumes_nothing(), that_resumes_nothing()]
         for engine in engines:
             await stack.add_replica(engine=engine)
@@ -128,7 +120,7 @@ async def test_what_everybody_refuses_to_resume_ends(tmp_path: Path) -> None:
 async def test_outputs_of_two_models_are_never_joined(tmp_path: Path) -> None:
     async with running_stack(tmp_path, sim=SIM) as stack:
         call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
+        events = await read_until_held(stack, call, 30)
         other = await stack.add_replica(engine=of_group(1, context=4096))
         await stack.kill_replica(0)
         with pytest.raises(grpc.aio.AioRpcError) as caught:

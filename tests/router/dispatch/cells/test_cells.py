@@ -67,9 +67,7 @@ async def test_a_request_is_cancelled_at_another_router(stack: Stack) -> None:
     assert types.FINISH_REASON_CANCELLED == (await collect(call))[-1].finished.choices[0].finish_reason
 
 
-async def test_a_cancel_ends_choices_in_a_cell_that_is_away(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_ends_choices_in_a_cell_that_is_away(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of the request ends all of it, without a word of that cell."""
     monkeypatch.setattr(stack.routers[0].pools["demo"].cells.queue, "_place", lambda entry: int(entry.request_id[-1]))
     call = stack.inference(0).StreamGenerate(stream_request(n=2, max_tokens=2000, ignore_eos=True))
