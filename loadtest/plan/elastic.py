@@ -75,8 +75,8 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
 
 def followed(candidate: Candidate, load: Load, cold_start_s: float) -> Elastic:
     """Return the replicas that follow a recorded load minute by minute, without a simulation. They are there a cold
-    start before a minute needs them, and stay for a while. In each minute they are as many of those that the mean rate
-    needs as its work is of the mean.
+    start before a minute needs them, and stay for a while. The fixed number is enough for the busiest minutes, because
+    trials meet them; in each minute they are as many of those as its work is of the busiest one's.
     """
     steps, operation = candidate.engine.steps.for_shape(load.shape), candidate.operation
     each_output_s = operation.itl_s / operation.batch
@@ -84,8 +84,8 @@ def followed(candidate: Candidate, load: Load, cold_start_s: float) -> Elastic:
     for request in load.trace:
         work = steps.b * request.prompt_tokens + each_output_s * request.output_tokens
         minutes[int(request.arrival_s / MINUTE_S)] += work
-    mean = sum(minutes) / len(minutes)
-    need = [max(1, math.ceil(candidate.replicas * each / mean - SLACK)) for each in minutes]
+    most = max(minutes)
+    need = [max(1, math.ceil(candidate.replicas * each / most - SLACK)) for each in minutes]
     before, after = math.ceil(HOLD_S / MINUTE_S), math.ceil(cold_start_s / MINUTE_S) + 1
     held = [max(need[max(0, at - before) : at + after]) for at in range(len(need))]
     requests = round(load.factor * len(load.trace))

@@ -19,6 +19,8 @@ _HEAD = (
     "replicas", "GPUs", "batch", "TTFT p99, ms", "ITL p95, ms", "tokens/s", "SLO met, when sure", "cost per hour",
     "per M tokens", "bound by",
 )  # fmt: skip
+_OF_VECTORS = tuple("vectors/s" if name == "tokens/s" else name for name in _HEAD if name != "ITL p95, ms")
+"""Columns for embeddings: a vector comes with its first token, and nothing is between it and the next."""
 
 
 def write_html(path: Path, plan: Plan, origin: Mapping[str, str]) -> None:
@@ -34,7 +36,7 @@ def write_html(path: Path, plan: Plan, origin: Mapping[str, str]) -> None:
         Part("Cannot be", items=[f"{lost.name}: {lost.why}" for lost in plan.rejected]),
     ]
     document = Document(
-        plan.model,
+        plan.title,
         "Capacity plan",
         _verdict(plan),
         [f"Load: {plan.load.name}.", f"SLO: {slo_words(plan.promise)} of requests."],
@@ -71,12 +73,20 @@ def _tiles(plan: Plan) -> list[Tile]:
         ),
         Tile("TTFT p99", f"{span(ranges.ttft_p99_s, 1e3)} ms", f"SLO {shown_bound(plan.promise.ttft_p99_s)}"),
         *_between_tokens(plan, ranges),
-        Tile("Throughput", f"{span(ranges.tokens_per_s, 1)} tokens/s"),
+        Tile("Throughput", f"{span(ranges.tokens_per_s, 1)} {_unit(plan)}"),
     ]
     if candidate.hourly is not None:
         per_million = money(best.per_million_tokens(load), plan.currency)
         made.insert(1, Tile("Cost per hour", money(candidate.hourly, plan.currency), f"{per_million} per M tokens"))
     return made
+
+
+def _unit(plan: Plan) -> str:
+    return "tokens/s" if _texts(plan) else "vectors/s"
+
+
+def _texts(plan: Plan) -> bool:
+    return plan.load.shape.output_tokens > 1
 
 
 def _between_tokens(plan: Plan, ranges: Ranges) -> list[Tile]:
@@ -94,6 +104,7 @@ def _between_tokens(plan: Plan, ranges: Ranges) -> list[Tile]:
 
 def _grid(plan: Plan) -> Grid:
     rows, bad = [], set()
+    head = _HEAD if _texts(plan) else _OF_VECTORS
     for at, each in enumerate(plan.planned):
         ranges, candidate = each.ranges, each.candidate
         rows.append(
@@ -102,7 +113,7 @@ def _grid(plan: Plan) -> Grid:
                 str(candidate.gpus),
                 f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
                 span(ranges.ttft_p99_s, 1e3),
-                span(ranges.itl_p95_s, 1e3),
+                *([span(ranges.itl_p95_s, 1e3)] if _texts(plan) else []),
                 span(ranges.tokens_per_s, 1),
                 f"{each.sure:.1%}".replace("%", " %"),
                 money(candidate.hourly, plan.currency),
@@ -111,10 +122,10 @@ def _grid(plan: Plan) -> Grid:
             )
         )
         if each.sure < plan.promise.attainment:
-            bad.add((at, 6))
+            bad.add((at, head.index("SLO met, when sure")))
         if not each.holds:
-            bad.add((at, 9))
-    return Grid(_HEAD, rows, (9,), frozenset(bad))
+            bad.add((at, len(head) - 1))
+    return Grid(head, rows, (len(head) - 1,), frozenset(bad))
 
 
 def _charts(plan: Plan) -> list[RangeChart]:
@@ -134,11 +145,13 @@ def _charts(plan: Plan) -> list[RangeChart]:
     if not costs:
         return []
     sizes = [RangeRow(_name(each), cost, cost, cost) for each, cost in costs]
-    return [
+    made = [
         RangeChart("Cost" if by_cost else "Size", unit, sizes),
         ranges("TTFT p99", "ms", lambda each: each.ranges.ttft_p99_s, plan.promise.ttft_p99_s),
-        ranges("ITL p95", "ms", lambda each: each.ranges.itl_p95_s, plan.promise.itl_p95_s),
     ]
+    if _texts(plan):
+        made.append(ranges("ITL p95", "ms", lambda each: each.ranges.itl_p95_s, plan.promise.itl_p95_s))
+    return made
 
 
 def _name(each: SimulatedCandidate) -> str:

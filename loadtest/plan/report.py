@@ -41,6 +41,15 @@ class Plan:
     """How measured points moved the errors of engines."""
     next_points: str = ""
     """Points of the best engine that say most about it, as words."""
+    asked: str = ""
+    """The model as the user named it."""
+
+    @property
+    def title(self) -> str:
+        """The model in words: as it was asked for, and the architecture that is planned for where that has another
+        name.
+        """
+        return model_words(self.asked, self.model)
 
     @property
     def feasible(self) -> bool:
@@ -62,6 +71,12 @@ class Plan:
             "measured": list(self.measured),
             "measure_next": self.next_points,
         }
+
+
+def model_words(asked: str, known: str) -> str:
+    """Return a model as a user named it, and the known architecture where that has another name."""
+    own = asked.rstrip("/").rsplit("/", 1)[-1]
+    return known if not own or own.lower() == known.lower() else f"{own} (planned as {known})"
 
 
 def _finite(value: float) -> float | None:
@@ -205,7 +220,7 @@ def notes(plan: Plan) -> list[str]:
 
 def show(plan: Plan, console: Console) -> None:
     console.print(
-        f"[bold]{as_it_is(plan.model)}[/], {as_it_is(plan.load.name)}; {slo_words(plan.promise)}", highlight=False
+        f"[bold]{as_it_is(plan.title)}[/], {as_it_is(plan.load.name)}; {slo_words(plan.promise)}", highlight=False
     )
     if not plan.feasible:
         console.print("[red]Infeasible:[/] nothing that was looked at keeps this SLO.", highlight=False)
@@ -221,6 +236,8 @@ def show(plan: Plan, console: Console) -> None:
 
 def said(what: WhatIf, currency: str = "") -> str:
     """Return a what-if as a sentence."""
+    if not what.known:
+        return f"{what.change}: unknown: {what.outcome}"
     source = "simulated" if what.simulated else "on paper"
     cost = "" if what.hourly is None else f", {money(what.hourly, currency)}/h"
     text = "infeasible" if what.gpus is None else f"{counted(what.gpus, 'GPU')}{cost}"
@@ -229,8 +246,10 @@ def said(what: WhatIf, currency: str = "") -> str:
 
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
-    names = ("replicas", "batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met,\nwhen sure", "cost", "bound by")
-    add_columns(table, *names, words=("replicas", "cost", "bound by"))
+    texts = plan.load.shape.output_tokens > 1
+    # A vector comes with its first token; nothing is between it and the next.
+    names = ["replicas", "batch", "TTFT p99 ms", *(["ITL p95 ms", "tokens/s"] if texts else ["vectors/s"])]
+    add_columns(table, *names, "SLO met,\nwhen sure", "cost", "bound by", words=("replicas", "cost", "bound by"))
     for each in plan.planned:
         r, candidate = each.ranges, each.candidate
         met = f"{each.sure:.1%}"
@@ -241,7 +260,7 @@ def _table(plan: Plan) -> Table:
             Text(f"{candidate.replicas} of {each.engine.name}{starved}: {counted(candidate.gpus, 'GPU')}"),
             f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
             span(r.ttft_p99_s, 1e3),
-            span(r.itl_p95_s, 1e3),
+            *([span(r.itl_p95_s, 1e3)] if texts else []),
             span(r.tokens_per_s, 1),
             met if each.sure >= plan.promise.attainment else f"[red]{met}[/]",
             cost,

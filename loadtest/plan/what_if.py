@@ -42,11 +42,13 @@ class WhatIf:
 
     change: str
     gpus: int | None
-    """None where the choice is impossible."""
+    """None where the choice is impossible, or nothing is known of it."""
     hourly: float | None
     outcome: str
     simulated: bool = False
     """False for a rough one."""
+    known: bool = True
+    """False where `outcome` says why nothing is known."""
 
 
 def what_ifs(
@@ -178,7 +180,7 @@ def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: floa
         why = (
             f"the trace lasts {lasts:.0f} s, less than {LEAST_STARTS} cold starts, so nothing can be said of its hours"
         )
-        return WhatIf(change, None, None, why)
+        return WhatIf(change, None, None, why, known=False)
     whole = load.factor * len(load.trace) <= MOST_REQUESTS
     seen = elastic(base, load, promise, cold_start_s=cold_start_s) if whole else followed(base, load, cold_start_s)
     each = base.engine.gpus

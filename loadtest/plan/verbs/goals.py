@@ -21,8 +21,8 @@ from loadtest.plan.goals.budget import BudgetPlan, affordable, served, why_not
 from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
 from loadtest.plan.goals.offline import OfflinePlan, offline
 from loadtest.plan.measured.own import Corrections
-from loadtest.plan.option import Engine
-from loadtest.plan.report import fallbacks, money
+from loadtest.plan.option import Engine, Promise
+from loadtest.plan.report import fallbacks, model_words, money, slo_words
 from loadtest.plan.search import SimulatedCandidate, plan
 from loadtest.plan.traffic import Load
 from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
@@ -54,9 +54,27 @@ def serve_budget(options: argparse.Namespace) -> int:
         data = {"budget_per_hour": options.budget, "served": [each.as_json() for each in found], "rejected": lost}
         sys.stdout.write(json.dumps({**data, "measured": offer.corrections.words()}, indent=2) + "\n")
     else:
+        _show_asked(_title(options.model, offer.engines), [f"requests {_tokens(load)}"], promise.confidence, promise)
         _show_served(found, options, lost)
         _show_measured([offer.corrections])
     return 0 if found else INFEASIBLE
+
+
+def _title(asked: str, engines: Sequence[Engine]) -> str:
+    return model_words(asked, engines[0].model) if engines else asked
+
+
+def _tokens(load: Load) -> str:
+    """Return the mean request in words."""
+    return f"of {load.shape.prompt_tokens:g} + {load.shape.output_tokens:g} tokens"
+
+
+def _show_asked(title: str, loads: Iterable[str], confidence: float, promise: Promise | None = None) -> None:
+    """Print what the answer is to: model, load, SLO and confidence."""
+    model = f"[bold]{escape(title)}[/], " if title else ""
+    slo = f"; {slo_words(promise)}" if promise else ""
+    sure = f"{confidence:.0%}".replace("%", " %")
+    screen().print(f"{model}{escape(', '.join(loads))}{slo}; sure to {sure}", highlight=False)
 
 
 def _of_any_rate(options: argparse.Namespace) -> Load:
@@ -114,6 +132,7 @@ def finish_by(options: argparse.Namespace) -> int:
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
+        _show_asked(_title(options.model, offer.engines), [f"requests {_tokens(load)}"], options.confidence)
         _show_offline(found, options, [f"{each.name}: {each.why}" for each in (*offer.rejected, *lost)])
         _show_measured([offer.corrections])
     return 0 if found else INFEASIBLE
@@ -185,6 +204,10 @@ def share_fleet(options: argparse.Namespace) -> int:
             json.dumps({"fleets": [each.as_json() for each in found], "measured": measured}, indent=2) + "\n"
         )
     else:
+        told = [
+            f"{part.model} {load.rate:g} requests/s {_tokens(load)}" for part, load in zip(parts, loads, strict=True)
+        ]
+        _show_asked("", told, promise.confidence, promise)
         _show_fleets(found, options, lost)
         _show_measured([offer.corrections for offer in offers])
     return 0 if found else INFEASIBLE

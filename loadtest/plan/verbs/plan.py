@@ -127,6 +127,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         options.currency,
         offer.corrections.words(),
         _next(best, load, offer) if offer.model else "",
+        str(options.model or ""),
     )
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
     _print(found, ids, options)

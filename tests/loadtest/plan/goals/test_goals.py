@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel
@@ -22,7 +24,7 @@ from loadtest.plan.goals.fleet import also, fleets
 from loadtest.plan.goals.offline import PATIENT, offline
 from loadtest.plan.goals.settings import pool_of, write
 from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
-from loadtest.plan.report import engine_flags
+from loadtest.plan.report import Plan, engine_flags, model_words, show
 from loadtest.plan.search import Candidate, SimulatedCandidate
 from loadtest.plan.traffic import steady_load
 from loadtest.plan.trial import Range, Ranges
@@ -192,3 +194,30 @@ def test_embeddings_are_planned_by_their_first_token(capsys: pytest.CaptureFixtu
     assert (1.0, None, None) == (found["load"]["output_tokens"], found["slo"]["itl_p95_s"], found["slo"]["tpot_s"])
     assert found["candidates"][0]["attainment_when_sure"] >= 0.99
     assert not any("SLO" in each["change"] for each in found["what_ifs"])
+
+
+@pytest.mark.slow
+def test_other_goals_say_what_they_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """The model, the requests, the SLO and the confidence, as a plan has them."""
+    words = ["plan", "--gpu", "h100", "--tp", "2", "--price", "h100=2.5", "--no-store"]
+    assert 0 == main([*words, "--model", "Qwen/Qwen3-32B-AWQ", "--requests", "1000", "--deadline", "1"])
+    assert capsys.readouterr().out.startswith(
+        "Qwen3-32B-AWQ (planned as qwen3-32b), requests of 1000 + 250 tokens; sure"
+    )
+
+
+def test_a_model_is_told_as_asked_and_as_known() -> None:
+    assert "qwen3-32b" == model_words("Qwen/Qwen3-32B", "qwen3-32b")
+    assert "bge-m3 (planned as xlm-roberta-large)" == model_words("BAAI/bge-m3", "xlm-roberta-large")
+    assert "toy" == model_words("", "toy")
+
+
+def test_vectors_have_no_gaps_between_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    load = steady_load(1.0, 100, 1, 0.2)
+    silent = Promise(2.0, math.inf, 0.97)
+    show(Plan("toy", load, silent, [candidate(ENGINE, 1)], [], [], []), Console(width=200))
+    head = capsys.readouterr().out
+    assert "vectors/s" in head
+    assert "ITL" not in head
+    show(Plan("toy", LOAD, PROMISE, [candidate(ENGINE, 1)], [], [], []), Console(width=200))
+    assert "ITL p95 ms" in capsys.readouterr().out
