@@ -106,7 +106,7 @@ def _beside(
     with messages().status(f"installing {PACKAGE} in {folder}"):
         python = installed(folder)
     if isinstance(python, str):
-        return _not_asked(f"{PACKAGE} cannot be installed in {folder}: {python}", console)
+        return _not_asked(f"{PACKAGE} cannot be installed: {python}", console)
     named = [point for file in files for point in read_points(file)]
     asked = [question for file in files for question in questions(file)]
     with messages().status(RIVAL) as status:

@@ -87,7 +87,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     # The pictures come last, so that one that can't be drawn or written costs no figures.
     load = [*load_of(options, setup), *lines(run.parts), *notes_of(setup), *([] if tuned is None else [tuned.words])]
     _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
-    return MISSED if tuned is not None and tuned.found.best is None else 0
+    return MISSED if tuned is not None and not tuned.holds else 0
 
 
 def read_load(options: argparse.Namespace) -> Sequence[TraceRequest]:
@@ -115,7 +115,7 @@ def _simulated(
 
         def tell(ended: int) -> None:
             progress.update(task, completed=ended)
-            lines(f"{ended:,} of {len(trace):,} requests simulated")
+            lines(f"{what}: {ended:,} of {len(trace):,} requests")
 
         return simulation_of(trace, options, setup, target, tell).run()
 
@@ -129,6 +129,11 @@ class Tuning:
     setup: Setup
     target: float | None
     words: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether a value of the dial holds, or a floor with its usual value."""
+        return self.found.best is not None or (self.floor is not None and self.floor.best is not None)
 
     def as_json(self) -> dict[str, Any]:
         """Return the data of `--json`."""
@@ -154,6 +159,9 @@ def _tune(trace: Sequence[TraceRequest], options: argparse.Namespace, setup: Set
     floors = Dial.counts("min-replicas", setup.min_replicas + 1, setup.max_replicas)
     floor = tune(floors, lambda value: tried(value, with_floor(setup, int(value)), None, "min-replicas"), aim)
     words = verdict(options.policy, found, floor)
+    if found.best is None and floor.best is not None:
+        # Only a floor holds, so that is the run to show.
+        return Tuning(found, floor, with_floor(setup, int(floor.best.value)), None, words)
     return Tuning(found, floor, setup, _chosen(found).value, words)
 
 

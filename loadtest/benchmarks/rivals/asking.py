@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from loadtest.benchmarks.rivals.reasons import short
+
 PACKAGE = "aiconfigurator==0.12.0"
 _SCRIPT = Path(__file__).with_name("estimate.py")
 _PARALLEL = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
-_WORDS = 300
-"""Letters of a failed installation's last line that are told."""
 
 Question: TypeAlias = Mapping[str, Any]
 Run: TypeAlias = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -61,10 +61,10 @@ def installed(folder: Path, run: Run = _run) -> Path | str:
         try:
             done = run(command)
         except OSError as error:
-            return f"{command[0]}: {error.strerror or error}"
+            return short(f"{command[0]}: {error.strerror or error}")
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            return (lines[-1] if lines else f"{command[0]} ended with status {done.returncode}")[:_WORDS]
+            return short(lines[-1] if lines else f"{command[0]} ended with status {done.returncode}")
     return python
 
 
@@ -121,7 +121,7 @@ def ask(python: Path, asked: Sequence[Question], tell: Callable[[int], None] = l
         if len(lines) != 1 + len(asked):
             log.seek(0)
             said = log.read().strip().splitlines()
-            return (said[-1] if said else f"it ended with status {process.returncode}")[:_WORDS]
+            return short(said[-1] if said else f"it ended with status {process.returncode}")
     return Answers(str(lines[0]["version"]), [_answer(line) for line in lines[1:]])
 
 
@@ -145,7 +145,7 @@ def _exchange(process: subprocess.Popen[str], asked: Sequence[Question]) -> Iter
 
 def _answer(line: Mapping[str, Any]) -> Answer:
     if "why" in line:
-        return Answer(why=str(line["why"]))
+        return Answer(why=short(str(line["why"])))
     ttft, tpot = float(line["ttft_ms"]) / 1e3, float(line["tpot_ms"]) / 1e3
     if not (0 < ttft < math.inf and 0 < tpot < math.inf):
         return Answer(why=f"no times above 0: TTFT {1e3 * ttft:g} ms, TPOT {1e3 * tpot:g} ms")

@@ -13,6 +13,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from loadtest.benchmarks.rivals.reasons import short
+
 RUST_FRONTEND = "vllm/vllm-rs"
 """Program in vLLM's wheel."""
 SMG = ("smg==1.13.0", "smg-grpc-servicer==0.14.0", "smg-grpc-proto==0.4.28")
@@ -118,4 +120,4 @@ def _pip(command: str, *arguments: str) -> None:
     )
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise NotAvailableError(f"pip {command} failed: {lines[-1] if lines else f'status {done.returncode}'}")
+        raise NotAvailableError(f"pip {command} failed: {short(lines[-1] if lines else f'status {done.returncode}')}")

@@ -45,7 +45,7 @@ def run_shared(options: argparse.Namespace) -> int:
 
         def tell(ended: int) -> None:
             progress.update(task, completed=ended)
-            lines(f"{ended:,} of {total:,} requests simulated")
+            lines(f"{ended:,} of {total:,} requests")
 
         found = run_models(loads, file.gpus, tell)
     made_by = origin()

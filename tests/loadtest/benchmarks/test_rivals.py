@@ -14,6 +14,7 @@ import pytest
 from cluster.control.step_model import Shape
 from loadtest.benchmarks.rivals.asking import PACKAGE, Answer, Answers, ask, installed, questions
 from loadtest.benchmarks.rivals.compare import AS_NAMED, LEFT_OUT, OURS, RIVAL, Asked, compare, tables_of
+from loadtest.benchmarks.rivals.reasons import MOST, short
 from loadtest.plan.engine.points import Config, Point, known, predict
 from loadtest.plan.measured.held_out import HeldOut
 
@@ -107,8 +108,39 @@ class Commands:
 
 def test_a_package_that_cannot_be_had_is_told_by_the_installer(tmp_path: Path) -> None:
     shell = Commands("pip install", "WARNING: x\nERROR: No matching distribution found\n\n")
-    assert "ERROR: No matching distribution found" == installed(tmp_path / "none", shell)
+    assert "No matching distribution found" == installed(tmp_path / "none", shell)
     assert shell.commands[-1].endswith(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ERROR: No matching distribution found for x==1\n", "No matching distribution found for x==1"),
+        (
+            "Failed to load /srv/out/rival/lib/python3.12/site-packages/x/systems/h100_sxm.yaml: no 'vllm'",
+            "Failed to load h100_sxm.yaml: no 'vllm'",
+        ),
+        ("[Errno 2] No such file: '~/.cache/hub/config.json'.", "[Errno 2] No such file: 'config.json'"),
+        ("see https://example.org/a/b for 3/4 of it", "see https://example.org/a/b for 3/4 of it"),
+        ("batch of " + "many words " * 40, "batch of " + ("many words " * 10).strip() + "…"),
+    ],
+)
+def test_a_reason_is_one_short_line_without_folders_of_this_machine(said: str, told: str) -> None:
+    assert told == short(said)
+    assert len(told) <= MOST
+
+
+@pytest.mark.slow
+def test_points_without_an_answer_are_counted_by_the_short_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same failure in two folders is one reason."""
+    body = "def cli_estimate(n):\n    raise OSError(f'/tmp/{n}/model/config.json is not there')\n"
+    package_in(tmp_path, body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = ask(Path(sys.executable), [{"n": 1}, {"n": 2}])
+    assert isinstance(told, Answers)
+    assert ["config.json is not there"] * 2 == [each.why for each in told.each]
 
 
 def test_an_installer_without_words_is_told_by_its_status(tmp_path: Path) -> None:

@@ -352,6 +352,24 @@ def test_a_target_is_found_and_compared_with_a_floor(
     assert "hpa holds 90.00% with target" in page.read_text()
 
 
+def test_where_only_a_floor_holds_it_is_the_run_that_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A burst that ends before a replica is ready: no target helps, and a floor does."""
+    rows = [*((float(n), 40) for n in range(60)), *((20 + n / 40, 40) for n in range(160))]
+    file = tmp_path / "burst.csv"
+    text = [f"{at},300,{output}" for at, output in sorted(rows)]
+    file.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *text]))
+    flags = [each if each != "10" else "60" for each in _SMALL]
+    status, out, err = run(capsys, "--trace", file, *flags, "--policy", "hpa", "--tune", "0.99", "--json")
+    found = json.loads(out)
+    assert found["tuned"]["best"] is None
+    assert found["floor"]["best"]["value"] > 1
+    assert "With this burstiness it takes a floor of" in found["verdict"]
+    assert (0, found["floor"]["best"]["hours"]) == (status, found["replica_hours"]), err
+    assert found["attainment"] >= 0.99
+
+
 def test_a_search_that_finds_nothing_says_so(rising: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [each if each != "12" else "1" for each in _SMALL]
     status, out, _ = run(capsys, "--trace", rising, *flags, "--policy", "static", "--tune", "0.99")
