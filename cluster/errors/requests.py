@@ -96,14 +96,15 @@ class ModelNotFoundError(RequestError):
 
 
 class RequestNotFoundError(RequestError):
-    """An id or key that no live request of this tenant has."""
+    """An id or key that no live request of this tenant has, or an id without a record of an ended one."""
 
     reason = "REQUEST_NOT_FOUND"
-    remedy = "Check the id or key. If the request has ended, send it anew."
+    remedy = "Check the id or key. If the request has ended, send it anew. A pool keeps records of its newest requests."
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, ended: bool = False) -> None:
+        """`ended`: whether the record of an ended request was asked for."""
         self.target = target
-        super().__init__(f"no live request {target!r}")
+        super().__init__(f"no record of an ended request {target!r}" if ended else f"no live request {target!r}")
 
 
 class JobNotFoundError(RequestError):

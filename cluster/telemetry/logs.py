@@ -52,7 +52,7 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def configure_logging(level: str, style: str, stream: TextIO | None = None, **fixed: str) -> None:
-    """Send all logs of our packages to one stream.
+    """Send all logs of our packages to one stream, and what libraries warn of where nothing else takes it.
 
     Args:
         level: debug, info, warning or error.
@@ -67,3 +67,7 @@ def configure_logging(level: str, style: str, stream: TextIO | None = None, **fi
         logger.handlers = [handler]
         logger.setLevel(level.upper())
         logger.propagate = False
+    libraries = logging.StreamHandler(handler.stream)
+    libraries.setFormatter(handler.formatter)
+    libraries.setLevel(logging.WARNING)
+    logging.lastResort = libraries

@@ -27,7 +27,7 @@ from penstock.v1 import admin_pb2 as api
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 from penstock.wire import duration_from_wire, duration_to_wire, request_class_to_wire
-from router.identity import Caller, may_use, require_model
+from router.identity import Caller, may_use, require_model, wrong_pool
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,8 +174,7 @@ class ControlApi:
         allowed = [name for name in self._pools if may_use(caller, name)]
         names = [wanted] if wanted else allowed
         if len(names) != 1 or names[0] not in self._pools:
-            text = f"{wanted!r} is none of" if wanted else "must be one of"
-            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
+            raise wrong_pool(wanted, allowed)
         return names[0]
 
     def _store(self, pool: str) -> ControlStore:

@@ -13,7 +13,7 @@ from penstock.v1 import records_pb2
 from penstock.wire import duration_to_wire
 from router.admin.control import ControlApi
 from router.dispatch.pool import Pool
-from router.identity import Caller, Role, may_use, require_model, require_role
+from router.identity import Caller, Role, may_use, require_model, require_role, wrong_pool
 from router.records.keeper import RecordKeeper
 from router.records.verdict import explain
 from router.routing import Aliases
@@ -58,7 +58,7 @@ class RecordsApi:
             raise failure
         calls = _calls(blob)
         if not calls or not _may_see(caller, calls[0].tenant):
-            raise RequestNotFoundError(request.request_id)
+            raise RequestNotFoundError(request.request_id, ended=True)
         names = caller.role >= Role.OPERATOR
         explained = explain(calls, names=names)
         if not names:
@@ -116,7 +116,7 @@ class RecordsApi:
         require_model(caller, wanted)
         allowed = [name for name in self._pools if may_use(caller, name)]
         if wanted not in self._pools:
-            raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(allowed)) or 'no pools'}")
+            raise wrong_pool(wanted, allowed)
         return [wanted]
 
 

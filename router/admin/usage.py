@@ -12,7 +12,7 @@ from cluster.queue.entries import CostLine, GpuTime, UsageLine
 from penstock.v1 import admin_pb2 as api
 from router.admin.budgets import read_budgets
 from router.dispatch.pool import Pool
-from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
+from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role, wrong_pool
 from router.routing import Aliases
 
 MAX_LINES = 10_000
@@ -90,7 +90,7 @@ def _names(pools: Mapping[str, Pool], wanted: str, caller: Caller) -> list[str]:
         return allowed
     require_model(caller, wanted)
     if wanted not in pools:
-        raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(allowed)) or 'no pools'}")
+        raise wrong_pool(wanted, allowed)
     return [wanted]
 
 

@@ -20,7 +20,7 @@ from penstock.v1 import announced_pb2 as api
 from router.announced.keeper import AnnouncedKeeper
 from router.announced.wire import load_to_wire
 from router.dispatch.pool import Pool
-from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role
+from router.identity import Caller, Role, TenantPolicies, may_use, require_model, require_role, wrong_pool
 from router.routing import Aliases
 
 _LOG = logging.getLogger(__name__)
@@ -134,8 +134,7 @@ class AnnouncedApi:
         open_now = sorted(name for name in known if any(map(self._open, self._parts(name, caller.tenant))))
         names = [wanted] if wanted else [name for name in allowed if name in open_now]
         if len(names) != 1 or names[0] not in open_now:
-            text = f"{wanted!r} is none of" if wanted else "must be one of"
-            raise InvalidRequestError.of("pool", f"{text} {', '.join(open_now) or 'no pools'}")
+            raise wrong_pool(wanted, open_now)
         return names[0]
 
     def _open(self, pool: str) -> bool:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import json
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -17,15 +14,17 @@ from rich.text import Text
 from cluster.errors import SettingsError
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import above_zero, whole, word
 from router.commands.keys import moment
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import AnnouncedLoad, Client
 
 _PLACES = {
+    "pool": "POOL",
     "requests_per_second": "--requests-per-second",
     "tokens_per_second": "--tokens-per-second",
     "prompt_tokens": "--prompt-tokens",
@@ -83,7 +82,7 @@ def run_announce(options: argparse.Namespace) -> int:
     """Announce load, withdraw it, or show what is announced."""
     rate = options.requests_per_second or options.tokens_per_second
     _check(options, announces=bool(rate))
-    with report_call_errors(options, "10 s", lambda field: _PLACES.get(field, field)) as outcome:
+    with report_call_errors(options, "10 s", placed_by(_PLACES)) as outcome:
         with open_client(options) as client:
             if rate:
                 found: Sequence[AnnouncedLoad] = (_announce(client, options),)
@@ -95,7 +94,7 @@ def run_announce(options: argparse.Namespace) -> int:
                     options.pool, tenant=options.tenant, all_tenants=options.all_tenants, timeout=10.0
                 )
         if options.json:
-            sys.stdout.write(json.dumps([_fields(each) for each in found], indent=2) + "\n")
+            print_json(found)
         elif options.withdraw:
             screen().print(f"withdrawn: {options.withdraw}", highlight=False, markup=False)
         elif found:
@@ -147,7 +146,3 @@ def show(loads: Sequence[AnnouncedLoad], console: Console) -> None:
 
 def _time(at: datetime.datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
-
-
-def _fields(load: AnnouncedLoad) -> dict[str, Any]:
-    return dataclasses.asdict(load) | {"start": load.start.isoformat(), "end": load.end.isoformat()}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.markup import escape
@@ -16,9 +13,10 @@ from rich.text import Text
 
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import whole
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import AttemptRecord, ChoiceRecord, Explanation, RequestRecord
@@ -72,11 +70,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Explain a request, or list the newest ones."""
-    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
         if options.request:
             explanation = client.explain(options.request, timeout=10.0)
             if options.json:
-                _write_json(dataclasses.asdict(explanation))
+                print_json(explanation)
             else:
                 show_explanation(explanation, screen())
         else:
@@ -89,18 +87,10 @@ def run_explain(options: argparse.Namespace) -> int:
                 timeout=10.0,
             )
             if options.json:
-                _write_json([dataclasses.asdict(record) for record in found])
+                print_json(found)
             else:
                 print_table(_list(found), screen(), keys=1)
     return outcome.status
-
-
-def _write_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, default=_name) + "\n")
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "name", value)).lower()
 
 
 # --- one request ------------------------------------------------------------------------------------------------------

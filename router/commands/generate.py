@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.errors import SettingsError, plain_reason
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, standard_input
+from cluster.terminal.json_values import print_json
 from cluster.terminal.values import time_of
 from router.commands.answer import Shown
 from router.commands.target import add_target_flags, open_client, report_call_errors
@@ -138,7 +138,7 @@ def run_generate(options: argparse.Namespace) -> int:
             raise SettingsError(tools.placed(str(error))) from error
         for event in stream:
             if options.json:
-                sys.stdout.write(json.dumps(event_fields(event)) + "\n")
+                print_json(event_fields(event), indent=None)
                 sys.stdout.flush()
             else:
                 shown.add(event)
@@ -240,13 +240,5 @@ def _schema(text: str) -> str:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """Return an event as fields for JSON; bytes become hexadecimal."""
-    return {"event": type(event).__name__.lower(), **_plain(dataclasses.asdict(event))}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.hex() if isinstance(value, bytes) else value
+    """Return an event as fields, with its name first."""
+    return {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from cluster.errors import SettingsError, plain_reason
 from cluster.plural import counted
 from cluster.terminal.command import Subcommands, add_action, show_examples
 from cluster.terminal.console import messages, print_problem, screen, standard_input
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_of, whole
 from router.commands.target import add_target_flags, open_client, report_call_errors
@@ -175,7 +175,7 @@ def run_list(options: argparse.Namespace) -> int:
                 break
         if options.json:
             for job in jobs:
-                sys.stdout.write(json.dumps(_fields(job)) + "\n")
+                print_json(_fields(job), indent=None)
         else:
             print_table(_table(jobs), screen())
     return outcome.status
@@ -183,7 +183,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_get(options: argparse.Namespace) -> int:
     with report_call_errors(options) as outcome, open_client(options) as client:
-        sys.stdout.write(json.dumps(_fields(client.get_job(options.job)), indent=2) + "\n")
+        print_json(_fields(client.get_job(options.job)))
     return outcome.status
 
 
@@ -346,7 +346,7 @@ def _table(jobs: list[Job]) -> Table:
 
 
 def _fields(job: Job) -> dict[str, object]:
-    fields = {**dataclasses.asdict(job), "request_class": job.request_class.name.lower()}
+    fields = dataclasses.asdict(job)
     del fields["existed"]  # Of a submission alone.
     return fields
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -13,9 +11,10 @@ from rich.markup import escape
 from cluster.errors import SettingsError
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.values import from_zero, time_from_zero, up_to
 from router.commands.decisions.command import point_text
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import OperatingPoint
@@ -69,14 +68,14 @@ def run_operating_point(options: argparse.Namespace) -> int:
     changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
     if options.from_settings and changes:
         raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
-    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
         point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
         if options.from_settings:
             point = client.set_operating_point(options.pool, None, timeout=10.0)
         elif point is not None and (changed := with_flags(point, options)) != point:
             point = client.set_operating_point(options.pool, changed, timeout=10.0)
         if options.json:
-            sys.stdout.write(json.dumps(dataclasses.asdict(point) if point is not None else None, indent=2) + "\n")
+            print_json(point)
         elif point is not None:
             name = f"{options.pool}: " if options.pool else ""
             screen().print(escape(f"{name}{point_text(point)}"), highlight=False)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,10 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import Client, Rollout, RolloutReplica
@@ -31,6 +30,7 @@ POLL_S = 0.5
 AWAY_S = 60.0
 """Longest time for which routers may not answer while a roll-out is followed: it goes on without this command."""
 _ORDERS = ("stop", "go_on", "back")
+_PLACES = {"changes": "--set", "judge": "--judge-s", "surge": "--surge", "pool": "POOL"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def run_rollout(options: argparse.Namespace) -> int:
         raise SettingsError(f"--{orders[0].replace('_', '-')} gives an order; --set and --unset begin a roll-out")
     if not changes and (options.surge is not None or options.judge_s is not None):
         raise SettingsError("--surge and --judge-s need --set or --unset: they are of the roll-out that begins")
-    with report_call_errors(options, "10 s", _placed) as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", placed_by(_PLACES)) as outcome, open_client(options) as client:
         found: Rollout | None
         if changes:
             found = client.start_rollout(
@@ -96,7 +96,7 @@ def run_rollout(options: argparse.Namespace) -> int:
         else:
             found = client.rollout(options.pool, timeout=10.0)
         if options.json:
-            sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")
+            print_json(found)
         elif found is None:
             screen().print("no roll-out: all replicas have the pool's own settings")
         elif options.detach or options.stop or not (changes or orders):
@@ -139,20 +139,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _placed(field: str) -> str:
-    return {"changes": "--set", "judge": "--judge-s"}.get(field, f"--{field}" if field == "surge" else field)
-
-
-def _fields(found: Rollout | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    fields = dataclasses.asdict(found)
-    return fields | {
-        "began_at": found.began_at.isoformat(),
-        "steps": [{"at": step.at.isoformat(), "text": step.text} for step in found.steps],
-    }
 
 
 def follow(client: Client, begun: Rollout, console: Console) -> Rollout:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,6 +12,7 @@ from rich.text import Text
 
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
@@ -37,7 +35,7 @@ def run_status(options: argparse.Namespace) -> int:
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         status = client.cluster_status(timeout=10.0)
         if options.json:
-            sys.stdout.write(json.dumps(dataclasses.asdict(status), indent=2) + "\n")
+            print_json(status)
         else:
             show_status(status, screen())
     return outcome.status

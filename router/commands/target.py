@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,11 @@ def report_call_errors(
         # Python turns bytes of the command line that are not UTF-8 into halves of surrogate pairs.
         outcome.status = 2
         print_problem(f"arguments must be UTF-8, got {error.text!r}")
+
+
+def placed_by(places: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a function that names a request's fields as the command's flags have them."""
+    return lambda field: places.get(field, field)
 
 
 def _said(error: PenstockClientError) -> str:

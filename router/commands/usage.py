@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,12 +12,13 @@ from rich.text import Text
 
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from penstock.values.admin.costs import CostReport
 from penstock.values.results import UsageReport
 from router.commands.costs import print_costs
 from router.commands.export import FOCUS_VERSION, rows_of, write_csv, write_focus
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import Budget, UsageLine
@@ -72,7 +71,7 @@ def run_usage(options: argparse.Namespace) -> int:
     days = {"first_day": options.first_day, "last_day": options.last_day}
     by_hour = options.by == "hour"
     usage, costs = UsageReport((), truncated=False), CostReport(())
-    with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "30 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
         if not options.costs:
             whose = {"tenant": options.tenant, "all_tenants": options.all_tenants}
             usage = client.usage(**whose, pool=options.pool, **days, by_hour=by_hour, timeout=30.0)
@@ -88,7 +87,7 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
     match options.format:
         case "json":
             report = costs if options.costs else usage
-            sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
+            print_json(report)
         case "csv":
             write_csv(rows_of(usage.lines, costs.lines, by_hour=options.by == "hour"), sys.stdout)
         case "focus":

@@ -7,9 +7,9 @@ from typing import Any
 from aiohttp import web
 
 from penstock.client import ClassSlo, OperatingPoint
+from router.console.answers import answer
 from router.console.bodies import field, optional_number, read_body
 from router.console.caller import CLIENT
-from router.console.plain import answer
 from router.console.reads import TIMEOUT_S
 
 

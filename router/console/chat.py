@@ -7,11 +7,12 @@ from typing import Any
 
 from aiohttp import web
 
+from cluster.terminal.json_values import plain
 from penstock.client import Delta, Event, Finished, GenerateOptions, PenstockClientError, Queued, RequestClass, Resumed
+from router.console.answers import dumps
 from router.console.bodies import field, read_body
 from router.console.caller import CLIENT
 from router.console.errors import fields_of
-from router.console.plain import dumps, plain
 
 TIMEOUT_S = 600.0
 _CLASSES = {each.name.lower(): each for each in RequestClass}

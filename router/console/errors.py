@@ -8,8 +8,8 @@ import grpc
 from aiohttp import web
 
 from penstock.client import InvalidArgumentError, PenstockClientError
+from router.console.answers import answer
 from router.console.guard import API, Handler
-from router.console.plain import answer
 
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: 401,

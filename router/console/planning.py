@@ -14,9 +14,9 @@ from typing import Any
 
 from aiohttp import web
 
+from router.console.answers import answer
 from router.console.bodies import field, optional_number, read_body
 from router.console.caller import CLIENT
-from router.console.plain import answer
 from router.console.reads import TIMEOUT_S
 
 _NEEDED = ("loadtest", "numpy", "lupa")

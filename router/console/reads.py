@@ -8,8 +8,8 @@ import time
 from aiohttp import web
 
 import cluster
+from router.console.answers import answer
 from router.console.caller import ABOUT, CLIENT
-from router.console.plain import answer
 
 TIMEOUT_S = 5.0
 MOST_DECISIONS = 240

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
@@ -42,6 +44,25 @@ _REST_S = 1.0
 """Seconds for which the rest of a body that nobody reads is awaited before the connection is closed."""
 _IDLE_S = 75.0
 """Seconds for which a connection without a request stays open, also one that never has one."""
+_LOG = logging.getLogger(__name__)
+
+
+class _Malformed(logging.Filter):
+    """Filter that makes one line of what is no HTTP request: that is its sender's mistake. Its bytes may be a key."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record of such a request."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        [record.client] = record.args if isinstance(record.args, tuple) else ("",)
+        record.why = type(error).__name__
+        record.msg, record.args, record.exc_info = "http.malformed", (), None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+        return _LOG.isEnabledFor(logging.INFO)
+
+
+_LOG.addFilter(_Malformed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,7 @@ class HttpServer:
             app,
             handler_cancellation=True,
             access_log=None,
+            logger=_LOG,
             shutdown_timeout=_END_S,
             keepalive_timeout=_IDLE_S,
             lingering_time=_REST_S,

@@ -2,7 +2,7 @@
 
 from router.identity.authenticator import Authenticator
 from router.identity.caller import ANONYMOUS, Caller, Role
-from router.identity.rights import may_use, minimum_role, require_class, require_model, require_role
+from router.identity.rights import may_use, minimum_role, require_class, require_model, require_role, wrong_pool
 from router.identity.tenant_policies import TenantPolicies, TenantPolicy
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "require_class",
     "require_model",
     "require_role",
+    "wrong_pool",
 ]

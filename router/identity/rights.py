@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from cluster.errors import PermissionDeniedError
+from cluster.errors import InvalidRequestError, PermissionDeniedError
 from penstock.models import RequestClass
 from router.identity.caller import Caller, Role
 
@@ -27,6 +27,8 @@ _ADMIN_METHODS: Mapping[str, Role] = {
     "ListAnnouncedLoad": Role.USER,
     "WithdrawAnnouncedLoad": Role.USER,
 }
+_CHANGES_OF_OWN = frozenset({f"{ADMIN_SERVICE}/EditRegistry", f"{ADMIN_SERVICE}/CreateKey"})
+"""Methods with which tenants' own operators change what is theirs. Operators look at everything and change nothing."""
 
 
 def minimum_role(service: str, method: str) -> Role:
@@ -43,7 +45,8 @@ def require_role(caller: Caller, role: Role, method: str) -> None:
         PermissionDeniedError: its role is lower.
     """
     if caller.role < role:
-        allowed = [f"role {enough.name.lower()}" for enough in Role if enough >= role]
+        enough = [one for one in Role if one >= role and (one is not Role.OPERATOR or method not in _CHANGES_OF_OWN)]
+        allowed = [f"role {one.name.lower()}" for one in enough]
         raise PermissionDeniedError(caller.tenant, "method", method, allowed)
 
 
@@ -61,6 +64,19 @@ def require_model(caller: Caller, model: str) -> None:
     """
     if not may_use(caller, model):
         raise PermissionDeniedError(caller.tenant, "model", model, sorted(caller.models or ()))
+
+
+def wrong_pool(wanted: str, known: Iterable[str]) -> InvalidRequestError:
+    """Return the error of a call for a pool that is not there, or for none where there is not just one.
+
+    Args:
+        wanted: name in the call; may be empty.
+        known: pools and aliases that the caller may name.
+    """
+    names = ", ".join(sorted(known))
+    if wanted:
+        return InvalidRequestError.of("pool", f"{wanted!r} is none of {names or 'no pools'}")
+    return InvalidRequestError.of("pool", f"is required, one of {names}" if names else "there is none to use")
 
 
 def require_class(caller: Caller, request_class: RequestClass) -> None:

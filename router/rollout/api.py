@@ -19,7 +19,7 @@ from cluster.settings import EngineKind, PoolSettings
 from penstock.v1 import rollout_pb2 as api
 from penstock.values.fields import content_of
 from penstock.wire import duration_from_wire, duration_to_wire
-from router.identity import Caller, may_use, require_model
+from router.identity import Caller, may_use, require_model, wrong_pool
 from router.rollout.keeper import PoolRollout, RolloutKeeper
 
 _LOG = logging.getLogger(__name__)
@@ -149,8 +149,7 @@ class RolloutApi:
         allowed = [name for name in self._pools if may_use(caller, name)]
         names = [wanted] if wanted else allowed
         if len(names) != 1 or names[0] not in self._pools:
-            text = f"{wanted!r} is none of" if wanted else "must be one of"
-            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
+            raise wrong_pool(wanted, allowed)
         return self._pools[names[0]]
 
     async def _told(self, pool: PoolRollout, found: Rollout | None) -> api.Rollout | None:

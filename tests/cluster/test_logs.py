@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from cluster.telemetry.logs import JsonFormatter, TextFormatter
+from cluster.telemetry.logs import PACKAGES, JsonFormatter, TextFormatter, configure_logging
 
 
 def record(**fields: object) -> logging.LogRecord:
@@ -47,3 +48,28 @@ def test_an_error_comes_with_its_traceback(formatter: logging.Formatter) -> None
     except ValueError:
         made.exc_info = sys.exc_info()
     assert "ValueError: a bug" in formatter.format(made)
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Return the stream to which a process logs."""
+    for logger in map(logging.getLogger, PACKAGES):
+        for name in ("handlers", "level", "propagate"):
+            monkeypatch.setattr(logger, name, getattr(logger, name))
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    return stream
+
+
+def test_what_libraries_warn_of_is_a_line_as_any_other(logged: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests have handlers of their own here; a process has none.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    logging.getLogger("some.library").info("not of interest")
+    try:
+        raise ValueError("a bug of theirs")
+    except ValueError:
+        logging.getLogger("some.library").exception("failed")
+    [line] = map(json.loads, logged.getvalue().splitlines())
+    assert ("failed", "some.library", "error") == (line["event"], line["logger"], line["level"])
+    assert "a bug of theirs" in line["exception"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,9 +15,10 @@ from rich.text import Text
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import above_zero, whole
-from router.commands.target import add_target_flags, open_client, report_call_errors
+from router.commands.target import add_target_flags, open_client, placed_by, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import Decision, DecisionList, OperatingPoint
@@ -73,7 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_decisions(options: argparse.Namespace) -> int:
     """Show a pool's decisions, the newest one in full."""
-    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
         if options.headroom or options.compare:
             # Most calls need no replay.
             from router.commands.decisions.review import review
@@ -82,7 +81,7 @@ def run_decisions(options: argparse.Namespace) -> int:
             return outcome.status
         found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
         if options.json:
-            sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")
+            print_json(_fields(found))
         else:
             show_decisions(found, screen(), everything=options.all)
     return outcome.status
@@ -91,9 +90,6 @@ def run_decisions(options: argparse.Namespace) -> int:
 def _fields(found: DecisionList) -> dict[str, Any]:
     fields = dataclasses.asdict(dataclasses.replace(found, load_record=None))
     del fields["load_record"]
-    for decision in fields["decisions"]:
-        for demand in decision["demands"]:
-            demand["request_class"] = demand["request_class"].name.lower()
     return fields
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from cluster.hindsight.review import LEAST_S, Comparison, Expected, compare, exp
 from cluster.plural import counted
 from cluster.settings import PoolSettings
 from cluster.terminal.console import screen
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from penstock.values.decisions import DecisionList
 from penstock.values.slo import OperatingPoint
@@ -56,7 +55,7 @@ def review(options: argparse.Namespace, client: Client) -> None:
     if options.compare:
         compared = compare(history, point, replayed)
         if options.json:
-            _print_json(_compared_fields(compared, point))
+            print_json(_compared_fields(compared, point))
         else:
             show_comparison(compared, history, replayed, point, screen())
         return
@@ -66,7 +65,7 @@ def review(options: argparse.Namespace, client: Client) -> None:
         rules = ScalerSettings.of(pool.model_copy(update={"autoscale": scale})).rules
         steps[step] = expected(history, point, dataclasses.replace(replayed, rules=rules))
     if options.json:
-        _print_json({step: dataclasses.asdict(each) for step, each in steps.items()})
+        print_json(steps)
     else:
         present = pool.autoscale.headroom if pool.autoscale.fill is None else ""
         show_steps(steps, history, replayed, point, screen(), present=present)
@@ -222,7 +221,3 @@ def _compared_fields(compared: Comparison, point: OperatingPoint) -> dict[str, o
         "hours_saved_a_day": compared.hours_saved_a_day,
         "money_saved_a_day": compared.money_saved_a_day(point.price_per_gpu_hour),
     }
-
-
-def _print_json(fields: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(fields, indent=2) + "\n")

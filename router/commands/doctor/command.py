@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +13,7 @@ from cluster.cli.options import add_cluster_flags, add_pool_flags, given_in
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
+from cluster.terminal.json_values import print_json
 
 if TYPE_CHECKING:
     from cluster.settings import Settings
@@ -51,8 +49,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     with messages().status("looking"):
         findings = list(examine(options))
     if options.json:
-        fields = {"ok": not exit_status(findings), "findings": [dataclasses.asdict(each) for each in findings]}
-        sys.stdout.write(json.dumps(fields, indent=2) + "\n")
+        print_json({"ok": not exit_status(findings), "findings": findings})
     else:
         show_findings(findings, console)
     return exit_status(findings)

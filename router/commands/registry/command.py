@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen, standard_input
+from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
 from router.commands.registry.tables import TABLES, edits_of, kind_of, read_file, shown, to_toml
@@ -53,7 +53,7 @@ def run_get(options: argparse.Namespace) -> int:
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         entries = client.registry(kind, name=options.name, hashes=options.hashes, timeout=10.0)
         if options.json:
-            _write_json([dataclasses.asdict(entry) for entry in entries])
+            print_json(entries)
         elif options.toml:
             sys.stdout.write(to_toml(entries))
         elif not entries:
@@ -229,7 +229,7 @@ def run_history(options: argparse.Namespace) -> int:
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         changes = client.registry_changes(kind, name=options.name, limit=options.limit, timeout=10.0)
         if options.json:
-            _write_json([dataclasses.asdict(change) for change in changes])
+            print_json(changes)
         else:
             for change in changes:
                 _print_change(change)
@@ -247,7 +247,3 @@ def _print_change(change: RegistryChange) -> None:
         head.append("  this line or the one before was changed in Redis", style="red")
     screen().print(head, soft_wrap=True)
     screen().print(shown([change.difference]), end="")
-
-
-def _write_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from aiohttp import web
 
+from cluster.errors import InvalidRequestError
 from penstock.v1 import announced_pb2 as api
 from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.objects import Fields
@@ -38,7 +41,8 @@ class AnnouncedRoutes:
             asked.all_tenants = True
         elif query.get("tenant"):
             asked.tenant = query["tenant"]
-        found = await self._admin.ListAnnouncedLoad(asked, *self._calls.caller(request))
+        with _named_as_model():
+            found = await self._admin.ListAnnouncedLoad(asked, *self._calls.caller(request))
         return web.json_response({"object": "list", "data": [_object(each) for each in found.loads]})
 
     async def announce(self, request: web.Request) -> web.StreamResponse:
@@ -60,14 +64,26 @@ class AnnouncedRoutes:
             if text := body.text(name):
                 getattr(asked, name).CopyFrom(read_moment(body, name, text))
         body.leftovers()
-        return web.json_response(_object((await self._admin.AnnounceLoad(asked, *called)).load))
+        with _named_as_model():
+            return web.json_response(_object((await self._admin.AnnounceLoad(asked, *called)).load))
 
     async def withdraw(self, request: web.Request) -> web.StreamResponse:
         """Withdraw an announcement."""
         name, query = request.match_info["announcement"], request.query
         asked = api.WithdrawAnnouncedLoadRequest(pool=query.get("model", ""), id=name, tenant=query.get("tenant", ""))
-        await self._admin.WithdrawAnnouncedLoad(asked, *self._calls.caller(request))
+        with _named_as_model():
+            await self._admin.WithdrawAnnouncedLoad(asked, *self._calls.caller(request))
         return web.json_response({"object": "announcement", "id": name, "deleted": True})
+
+
+@contextmanager
+def _named_as_model() -> Iterator[None]:
+    """Name the field of the pool as the caller wrote it."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        named = [replace(each, field="model") if each.field == "pool" else each for each in error.violations]
+        raise InvalidRequestError(named) from error
 
 
 def _object(wire: api.AnnouncedLoad) -> dict[str, Any]:

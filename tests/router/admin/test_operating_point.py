@@ -217,5 +217,5 @@ async def test_a_pool_must_be_named_only_where_there_are_several(stack: Stack, k
         (several.set_operating_point, api.SetOperatingPointRequest()),
         (several.list_decisions, api.ListDecisionsRequest()),
     ):
-        with pytest.raises(InvalidRequestError, match="pool: must be one of large, small"):
+        with pytest.raises(InvalidRequestError, match="pool: is required, one of large, small"):
             await call(asked, ANONYMOUS)

@@ -158,7 +158,7 @@ async def test_one_is_begun_apart_stopped_continued_and_ended(stack: Stack, comm
     ("words", "status", "told"),
     [
         (("none", *MORE), 2, "'none' is none of demo, other"),
-        (MORE, 2, "pool: must be one of demo, other"),
+        (MORE, 2, "POOL: is required, one of demo, other"),
         (
             ("demo", "--set", "replicas=3"),
             2,

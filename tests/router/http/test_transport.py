@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.addresses import is_own_name
+from cluster.telemetry.logs import JsonFormatter
 from cluster.trust import tls as tls_files
 from router.http import calls, event_stream
 from tests.router.http.test_openai import ASK, HTTP, lines, post
@@ -75,6 +77,23 @@ async def test_nonsense_is_refused_and_the_next_request_is_served(stack: Stack, 
     answer = await raw(stack, sent)
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 505"))
     assert (await post(stack, "/v1/chat/completions", data=BODY, headers=JSON))[0] == 200
+
+
+async def test_what_is_no_request_is_one_line_without_its_bytes(
+    stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of gRPC at the port of HTTP is such, and a header that is broken may be a key."""
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    broken = b"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization Bearer psk_secret\r\n\r\n"
+    monkeypatch.setattr(logging.getLogger("router"), "propagate", True)
+    with caplog.at_level(logging.INFO, "router.http.server"):
+        for sent in (preface, broken):
+            assert b" 400 " in await raw(stack, sent)
+    found = [each for each in caplog.records if each.name == "router.http.server"]
+    assert [("http.malformed", logging.INFO, None)] * 2 == [(e.getMessage(), e.levelno, e.exc_info) for e in found]
+    lines = "".join(map(JsonFormatter().format, found))
+    assert "127.0.0.1" in lines
+    assert "psk_secret" not in lines + caplog.text
 
 
 async def test_a_chunked_body_is_read(stack: Stack) -> None:

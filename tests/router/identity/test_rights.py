@@ -54,6 +54,15 @@ def test_a_role_includes_the_ones_below(role: Role, needed: Role) -> None:
         require_role(caller, needed, "A/B")
 
 
+@pytest.mark.parametrize("method", ["AdminService/EditRegistry", "AdminService/CreateKey"])
+def test_an_error_lists_no_role_that_may_not_do_it_either(method: str) -> None:
+    """Operators look at everything and change nothing, so that they are not among those that a user may ask for."""
+    with pytest.raises(PermissionDeniedError, match=r"allowed: role tenant_operator, role admin$"):
+        require_role(Caller("acme"), Role.TENANT_OPERATOR, method)
+    with pytest.raises(PermissionDeniedError, match=r"allowed: role tenant_operator, role operator, role admin$"):
+        require_role(Caller("acme"), Role.TENANT_OPERATOR, "AdminService/ListRegistry")
+
+
 def test_models_and_classes_are_all_or_named() -> None:
     free, bound, nothing = (
         ANONYMOUS,

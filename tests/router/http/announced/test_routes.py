@@ -85,6 +85,18 @@ async def test_a_wrong_field_is_named(stack: Stack, keys: Keys, fields: dict[str
     assert said in found["error"]["message"]
 
 
+async def test_the_pool_is_named_as_the_caller_wrote_it(stack: Stack, keys: Keys) -> None:
+    body = {"end": soon(1), "requests_per_second": 1}
+    for method, path, sent in (
+        ("POST", "", body | {"model": "gone"}),
+        ("GET", "?model=gone", None),
+        ("DELETE", "/nine?model=gone", None),
+    ):
+        status, found = await call(stack, keys.acme, method, path, body=sent)
+        assert (400, "model") == (status, found["error"]["param"])
+        assert "model: 'gone' is none of demo" == found["error"]["message"]
+
+
 async def test_nobody_announces_without_a_key(stack: Stack) -> None:
     for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/nine")):
         assert 401 == (await call(stack, "", method, path, body={} if method == "POST" else None))[0]

@@ -1,4 +1,4 @@
-"""JSON of the client's values. A field that a value gains is in the page's data without a change here."""
+"""JSON of values: what `--json` of a command prints, and what the console's page reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import datetime
 import enum
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
-
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it. A number that JSON lacks is null; bytes are hexadecimal."""
+    """Return a value as JSON has it. Enumerations are words, times are ISO 8601, bytes are hexadecimal, and a number
+    that JSON lacks is null.
+    """
     if isinstance(value, enum.IntEnum):
         return value.name.lower()
     if isinstance(value, enum.Enum):
@@ -28,17 +29,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(plain(key)): plain(each) for key, each in value.items()}
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return [plain(each) for each in value]
 
 
-def answer(value: Any, status: int = 200) -> web.Response:
-    """Return an answer with a value."""
-    return web.json_response(plain(value), status=status, dumps=dumps)
-
-
-def dumps(value: Any) -> str:
-    """Return JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON; without an indent on one line."""
+    sys.stdout.write(json.dumps(plain(value), indent=indent) + "\n")
