@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from cluster.errors import SettingsError, plain_reason
 from cluster.settings.environment import FILE_VARIABLE, Environment
@@ -22,6 +24,17 @@ SECRETS = ("url", "redis")
 it by mistake."""
 NO_SECTION = ("model_type", "model_attributes_type", "dict_type", "json_invalid")
 """Pydantic's errors for a value where a section should be, which may be anything. `json_invalid` is of a whole file."""
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+"""Pydantic's errors of bounds: what is said of the bound, and where it is."""
+_NAME = "[key]"
+"""Last part of the place of a name that is wrong, such as that of a pool."""
+_SHOULD = re.compile(r"^\w+ should ")
+"""How pydantic's messages of all other errors begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +187,7 @@ def list_errors(
     """
     lines = []
     for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "settings"
+        where = ".".join(str(part) for part in item["loc"] if part != _NAME) or "settings"
         if (name := (variables or {}).get(tuple(str(part) for part in item["loc"]))) is not None:
             where = f"{where} ({name})"
         if item["type"] == "extra_forbidden":
@@ -184,5 +197,21 @@ def list_errors(
             whole = item["type"] in NO_SECTION or isinstance(item["input"], Mapping | BaseModel)
             hidden = whole or bool(item["loc"] and item["loc"][-1] in hide)
             shown = "" if hidden else f", got {item['input']!r}"
-            lines.append(f"{where}: {item['msg']}{shown}")
+            lines.append(f"{where}: {_problem(item)}{shown}")
     return lines
+
+
+def _problem(item: ErrorDetails) -> str:
+    """Return pydantic's message in the words of all other errors."""
+    given = item.get("ctx", {})
+    match item["type"]:
+        case "value_error":
+            return str(given["error"])
+        case "missing":
+            return "is required"
+        case kind if kind in _BOUNDS:
+            word, name = _BOUNDS[kind]
+            bound = given[name]
+            return f"must be {word} {int(bound) if float(bound).is_integer() else bound}"
+    told = _SHOULD.sub("must ", item["msg"]).replace(" after validation", "")
+    return f"the name {told}" if item["loc"][-1:] == (_NAME,) else told

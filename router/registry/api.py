@@ -95,7 +95,7 @@ class RegistryApi:
                     fields = json.loads(entry.value or b"{}")
                     version, at_ms = entry.version, entry.at_ms
                 elif each in declared:
-                    fields, version, at_ms = kind.fields(declared[each]), 0, 0
+                    fields, version, at_ms = kind.declared_fields(declared[each]), 0, 0
                 else:
                     continue
                 if (seen := scope.shown(kind.name, each, fields)) is None:
@@ -207,10 +207,10 @@ class RegistryApi:
         kind = KINDS[edit.kind]
         present = self._view.get(edit.kind, edit.name)
         declared = kind.declared(self._settings).get(edit.name)
-        below = None if declared is None else kind.fields(declared)
+        below = None if declared is None else kind.declared_fields(declared)
         before = below if present is None else json.loads(present.value or b"{}")
         after = below if edit.value is None else json.loads(edit.value)
-        return None if before == after else _difference(kind, edit.name, before, after)
+        return None if kind.same(edit.name, before, after) else _difference(kind, edit.name, before, after)
 
     async def create_key(self, request: api.CreateKeyRequest, caller: Caller) -> api.CreateKeyResponse:
         """Answer CreateKey.

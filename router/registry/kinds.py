@@ -105,6 +105,24 @@ class Kind(Generic[Content]):
         fields.pop(self.name_field, None)
         return fields
 
+    def declared_fields(self, section: Section) -> dict[str, Any]:
+        """Return the fields of an entry of the settings. A process that was handed its settings by another one has all
+        of them, so those with their defaults are left out.
+        """
+        fields = section.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        fields.pop(self.name_field, None)
+        return fields
+
+    def same(self, name: str, one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+        """Return whether two contents mean the same; None is no entry."""
+        if one == other or one is None or other is None:
+            return one == other
+        try:
+            read, again = (self.load(name, json.dumps(each).encode()) for each in (one, other))
+        except ValueError:
+            return False
+        return self.declared_fields(read) == self.declared_fields(again)
+
     def load(self, name: str, value: bytes) -> Content:
         """Read the content of an entry of the registry. It was checked when it was made.
 

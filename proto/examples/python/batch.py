@@ -21,6 +21,8 @@ API_KEY = os.environ.get("PENSTOCK_API_KEY")
 
 def main() -> int:
     """Submit the job, or find it again, and write its results."""
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     source, output, *rest = sys.argv[1:]
     model = rest[0] if rest else "demo"
     questions = Path(source).read_text(encoding="utf-8").splitlines()

@@ -23,6 +23,8 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 def main() -> int:
     """Upload the file, run the batch, and write its results."""
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     source, target, *rest = sys.argv[1:]
     endpoint: Any = rest[0] if rest else "/v1/chat/completions"
     with OpenAI(base_url=BASE_URL, api_key=API_KEY) as client:

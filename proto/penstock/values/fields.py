@@ -196,8 +196,10 @@ def _one(field: Any) -> str:
 
 
 def content_of(struct: Struct) -> dict[str, Any]:
-    """Return the fields of a struct. Whole numbers are integers again: a struct has only floats."""
-    return {name: _plain(value) for name, value in struct.fields.items()}
+    """Return the fields of a struct by name, as its own order changes from reading to reading. Whole numbers are
+    integers again: a struct has only floats.
+    """
+    return {name: _plain(struct.fields[name]) for name in sorted(struct.fields)}
 
 
 def _plain(value: Value) -> Any:

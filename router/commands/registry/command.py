@@ -19,7 +19,7 @@ from cluster.terminal.console import messages, screen, standard_input
 from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
-from router.commands.registry.tables import TABLES, edits_of, kind_of, read_file, shown, to_toml
+from router.commands.registry.tables import TABLES, edits_of, kind_of, read_file, shown, table_of, to_toml
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -173,7 +173,15 @@ def _change(options: argparse.Namespace, client: Any, edits: list[RegistryEdit])
     ends = [edit.name for edit in edits if edit.end_streams]
     for name in ends:
         screen().print(f"x what key {name} has begun ends", highlight=False)
-    if options.dry_run or not (differences or ends):
+    changed, tables = {(each.kind, each.name) for each in differences}, sorted({table_of(each.kind) for each in edits})
+    # An entry that is as the file has it stays that of the settings. One that goes may be the same as theirs.
+    edits = [each for each in edits if (each.kind, each.name) in changed or each.value is None]
+    for each in edits:
+        if (each.kind, each.name) not in changed and not each.end_streams:
+            screen().print(f"- {each.kind} {each.name}: that of the settings is the same", highlight=False)
+    if not edits:
+        screen().print(f"nothing to change in {', '.join(tables)}")
+    if options.dry_run or not edits:
         return 0
     if not options.yes and not agreed(max(1, len(differences))):
         return 1

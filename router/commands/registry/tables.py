@@ -40,6 +40,11 @@ def kind_of(word: str) -> str:
     return kind
 
 
+def table_of(kind: str) -> str:
+    """Return the table that has the entries of a kind."""
+    return _TABLE_OF.get(kind, kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """Content of a file."""
@@ -144,7 +149,7 @@ def to_toml(entries: Iterable[RegistryEntry]) -> str:
                 continue
             # As in a file of settings.
             content = content["settings"]
-        tables.setdefault(_TABLE_OF.get(entry.kind, entry.kind), {})[entry.name] = content
+        tables.setdefault(table_of(entry.kind), {})[entry.name] = content
     return tomli_w.dumps(tables)
 
 

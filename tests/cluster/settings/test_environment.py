@@ -74,7 +74,7 @@ def test_null_takes_a_setting_of_the_file_back(file: Path) -> None:
         ({"PENSTOCK_DEFAULT_TENANT_WEIGHT": "1"}, "did you mean PENSTOCK_DEFAULT_TENANT__WEIGHT?"),
         ({"PENSTOCK_PROT": "1"}, "PENSTOCK_PROT: unknown variable; settings are PENSTOCK_<SECTION>__<KEY>"),
         ({"PENSTOCK_ROUTER__PROT": "1"}, "router.prot (PENSTOCK_ROUTER__PROT): unknown setting; did you mean port?"),
-        ({"PENSTOCK_ROUTER__PORT": "many"}, "router.port (PENSTOCK_ROUTER__PORT): Input should be a valid integer"),
+        ({"PENSTOCK_ROUTER__PORT": "many"}, "router.port (PENSTOCK_ROUTER__PORT): must be a valid integer"),
         ({"PENSTOCK_ROUTER": "50051"}, "PENSTOCK_ROUTER: must be a JSON object"),
         ({"PENSTOCK_ROUTER": "null"}, "PENSTOCK_ROUTER: must be a JSON object"),
         (
@@ -121,5 +121,5 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
 
 def test_a_variable_below_what_is_no_section_does_not_hide_it(file: Path) -> None:
     file.write_text('redis = "redis://:hunter2@queue"\n', encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"^redis: Input should be"):
+    with pytest.raises(SettingsError, match=r"^redis: must be"):
         load_settings(file, flags={"redis": {"url": None}}, environ={"PENSTOCK_REDIS__TIMEOUT_S": "1"})

@@ -26,7 +26,7 @@ def test_a_weight_that_no_count_could_hold_is_refused(place: tuple[str, ...]) ->
     flags: dict[str, Any] = {"weight": 1e-9}
     for name in reversed(place):
         flags = {name: flags}
-    with pytest.raises(SettingsError, match=rf"{'.'.join(place)}.weight: .*greater than or equal to 0.001"):
+    with pytest.raises(SettingsError, match=rf"{'.'.join(place)}.weight: must be at least 0.001"):
         load_settings(flags=flags, environ={})
 
 
@@ -46,10 +46,10 @@ def test_a_count_that_no_script_could_hold_is_refused(path: str) -> None:
         return tree  # type: ignore[no-any-return]
 
     load_settings(flags=flags(10**12), environ={})
-    with pytest.raises(SettingsError, match=rf"{path}: .*less than or equal to 1000000000000, got 10{{20}}"):
+    with pytest.raises(SettingsError, match=rf"{path}: must be at most 1000000000000, got 10{{20}}"):
         load_settings(flags=flags(10**20), environ={})
 
 
 def test_a_quarantine_that_no_script_could_hold_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"router.quarantine_s: .*less than or equal to 2592000, got 1e\+20"):
+    with pytest.raises(SettingsError, match=r"router.quarantine_s: must be at most 2592000, got 1e\+20"):
         load_settings(flags={"router": {"quarantine_s": 1e20}}, environ={})

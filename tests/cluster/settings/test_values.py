@@ -44,6 +44,28 @@ def flags(path: tuple[str, ...], value: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"router": {"port": 99_999}}, "router.port: must be at most 65535, got 99999"),
+        ({"queue": {"lease_s": -1}}, "queue.lease_s: must be at least 0.2, got -1"),
+        ({"pools": {"d": {"slo": {"batch": {"ttft_p99_s": 0}}}}}, "ttft_p99_s: must be above 0, got 0"),
+        ({"pools": {"d": {"engine": "x"}}}, "pools.d.engine: must be 'vllm' or 'sim', got 'x'"),
+        (
+            {"pools": {"d": {"cells": 3}}},
+            "pools.d: cells must be at most replicas = 1, because each has its own",
+        ),
+        ({"pools": {"a b": {}}}, "pools.a b: the name must match pattern"),
+        ({"aliases": {"f": {"targets": []}}}, "aliases.f.targets: must have at least 1 item, not 0, got []"),
+        ({"aliases": {"f": {}}}, "aliases.f.targets: is required"),
+    ],
+)
+def test_a_wrong_value_is_told_with_place_limit_and_value(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags=given, environ={})
+    assert told in str(caught.value)
+
+
 def test_the_numbers_are_found() -> None:
     assert {("router", "drain_s"), ("pools", "demo", "sim", "base_ms")} <= set(NUMBERS)
 
@@ -54,14 +76,14 @@ def test_a_number_that_is_not_finite_is_refused_by_name(path: tuple[str, ...], v
     with pytest.raises(SettingsError) as caught:
         load_settings(flags=flags(path, value), environ={})
     problems = str(caught.value).split("; ")
-    assert any(one.startswith(f"{'.'.join(path)}: Input should be a finite number") for one in problems)
+    assert any(one.startswith(f"{'.'.join(path)}: must be a finite number") for one in problems)
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "1e999"])
 def test_a_file_with_a_number_that_is_not_finite_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(f"[router]\ndrain_s = {text}\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"^router\.drain_s: Input should be a finite number"):
+    with pytest.raises(SettingsError, match=r"^router\.drain_s: must be a finite number"):
         load_settings(file, environ={})
 
 

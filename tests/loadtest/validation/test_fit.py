@@ -155,7 +155,7 @@ def test_a_wrong_field_of_a_request_is_named(folder: Path, field: str, value: ob
     ("section", "field", "value", "words"),
     [
         ("engine_kwargs", "max_num_seqs", None, "max_num_seqs: must be a whole number of at least 1, got None"),
-        ("engine_kwargs", "max_num_seqs", 9_999, "max_num_seqs: Input should be less than or equal to 4096, got 9999"),
+        ("engine_kwargs", "max_num_seqs", 9_999, "max_num_seqs: must be at most 4096, got 9999"),
         ("engine_kwargs", "max_num_batched_tokens", 8, "max_num_batched_tokens: must be at least max_num_seqs = 32"),
         ("kv_cache", "block_size", 0, "block_size: must be a whole number of at least 1, got 0"),
         ("kv_cache", "num_gpu_blocks", "many", "num_gpu_blocks: must be a whole number of at least 1, got 'many'"),

@@ -167,13 +167,13 @@ async def test_a_fixed_entry_is_the_settings_alone(stack: Stack, keys: Keys) -> 
             [RegistryEdit("thing", "x", {})],
             r"edits\[0\]\.kind: must be one of adapter, .*, tenant, got 'thing'",
         ),
-        ([tenant("a", weight=-1)], r"edits\[0\]\.value\.weight: .*greater.*0\.001, got -1"),
+        ([tenant("a", weight=-1)], r"edits\[0\]\.value\.weight: must be at least 0\.001, got -1"),
         ([tenant("a"), tenant("b", wight=2)], r"edits\[1\]\.value\.wight: unknown setting.*weight"),
         ([tenant("a", pools={"gone": {}})], r"edits\[0\]\.value\.pools\.gone: must be one of the pools demo, large"),
         ([alias("demo", "large")], r"edits\[0\]\.name: 'demo' is the name of a pool"),
         ([alias("fast", "gone")], r"value\.targets\[0\]\.model: must be one of the pools demo, large, got 'gone'"),
         ([alias("fast", "demo", "demo")], r"edits\[0\]\.value: .*targets\[1\]\.model: 'demo' is a target already"),
-        ([alias("fast", "demo", weight=-2)], r"edits\[0\]\.value\.targets\.0\.weight: .*equal to 0, got -2"),
+        ([alias("fast", "demo", weight=-2)], r"edits\[0\]\.value\.targets\.0\.weight: must be at least 0, got -2"),
         ([tenant("a b")], r"edits\[0\]\.name: must match .*, got 'a b'"),
         ([tenant("a"), tenant("a", weight=2)], r"edits\[1\]\.name: tenant 'a' is edited twice"),
         ([RegistryEdit("key", "0" * 16, {"tenant": "a", "sha256": "secret"})], r"sha256: (?!.*got)"),
@@ -338,6 +338,31 @@ async def test_a_file_is_applied_shown_and_taken_back(
     assert (0, True) == (status, "- tenant filed" in text)
     status, text = await command(stack, keys, capsys, "history", "tenants", "filed")
     assert (0, True) == (status, text.index("- tenant filed") < text.index("+ tenant filed"))
+
+
+async def test_a_file_that_says_what_the_settings_say_changes_nothing(
+    stack: Stack, keys: Keys, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also where it names defaults. What stays that of the settings follows them when they change."""
+    file = tmp_path / "cluster.toml"
+    same = '[tenants.declared]\nweight = 2\n[tenants.declared.quota]\nmode = "settled"\n'
+    file.write_text(same)
+    status, text = await command(stack, keys, capsys, "apply", str(file), "--yes")
+    assert (0, "nothing to change in tenants\n") == (status, text)
+
+    file.write_text(f"{same}[tenants.beside]\nweight = 7\n")
+    status, text = await command(stack, keys, capsys, "apply", str(file), "--yes")
+    assert (0, True, False) == (status, "1 entry changed" in text, "declared" in text)
+    async with client(stack, keys.admin) as admin:
+        found = {each.name: each.version for each in await admin.registry("tenant")}
+        assert (0, True) == (found["declared"], found["beside"] > 0)
+        # One of the registry that says the same goes all the same.
+        await admin.edit_registry([tenant("declared", weight=2)])
+    status, text = await command(stack, keys, capsys, "delete", "tenants", "declared", "--yes")
+    assert (0, True) == (status, "- tenant declared: that of the settings is the same" in text)
+    async with client(stack, keys.admin) as admin:
+        assert 0 == (await admin.registry("tenant", name="declared"))[0].version
+        await admin.edit_registry([RegistryEdit("tenant", "beside", None)])
 
 
 async def test_a_backup_brings_keys_back(

@@ -212,7 +212,7 @@ async def test_a_replica_that_starts_later_has_the_new_revision(fresh: Stack) ->
         ({"price_per_gpu_hour": 3}, "price_per_gpu_hour: is part of the operating point"),
         ({"image": "penstock:2"}, "image: is what a replica's machine runs, .* lead an alias .* under Change an image"),
         ({"modle": "x"}, "modle: is no setting of a pool"),
-        ({"sim": {"max_num_seqs": 0}}, "sim.max_num_seqs: .* greater than or equal to 1, got 0"),
+        ({"sim": {"max_num_seqs": 0}}, "sim.max_num_seqs: must be at least 1, got 0"),
         ({"sim": {"max_seqs": 3}}, "sim.max_seqs: unknown setting"),
     ],
 )
