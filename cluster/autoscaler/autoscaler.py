@@ -103,7 +103,14 @@ class Autoscaler:
         rollouts = RolloutBook(name, stores.rollout(name)) if stores.rollout is not None else None
         own = self._connections[name] = _Connections(stores.queue(name), stores.control(name), rollouts)
         scaler = PoolScaler(
-            *(name, self.holder, pool, host, own.queue, own.store, self._actuator, self._secret),
+            name,
+            self.holder,
+            pool,
+            host,
+            queue=own.queue,
+            store=own.store,
+            actuator=self._actuator,
+            secret=self._secret,
             rollouts=rollouts,
             cells=CellStandbys(name, stores.control),
             announced=PoolLoads(name, self._announced, self._aliases) if self._announced is not None else None,

@@ -73,8 +73,8 @@ class Governor:
         clock: Clock,
         apply: Callable[[int], Awaitable[int]],
         held: Callable[[], int],
-        interactive: Callable[[], tuple[int, int]] = lambda: (0, 0),
         *,
+        interactive: Callable[[], tuple[int, int]] = lambda: (0, 0),
         generates: bool = True,
     ) -> None:
         self._engine = engine

@@ -207,7 +207,7 @@ class Replica:
             self._clock,
             self._move_limit,
             lambda: table.sequences,
-            lambda: (table.interactive, table.interactive_started),
+            interactive=lambda: (table.interactive, table.interactive_started),
             generates=identity.model.task is ModelTask.GENERATE,
         )
         standby = Standby(self._engine, identity, table, self._report_now, self._give_up, account=self._account)

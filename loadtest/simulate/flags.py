@@ -121,7 +121,12 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     scaling = parser.add_argument_group("scaling")
-    count = whole(0, MOST_REPLICAS)
+    _add_policy(scaling)
+    _add_bounds(scaling)
+    _add_standby(scaling)
+
+
+def _add_policy(scaling: argparse._ArgumentGroup) -> None:
     scaling.add_argument(
         "--policy",
         choices=POLICIES,
@@ -150,6 +155,10 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         help="find the dial at which this part of the requests attains its SLO at the least cost: the number of "
         "replicas of policies that keep it, else --target; and whether a floor of replicas is cheaper",
     )
+
+
+def _add_bounds(scaling: argparse._ArgumentGroup) -> None:
+    count = whole(0, MOST_REPLICAS)
     scaling.add_argument(
         "--min-replicas", type=count, metavar="N", default=1, help="fewest replicas (default %(default)s)"
     )
@@ -164,9 +173,12 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         default=180.0,
         help="how long a replica's start takes (default %(default)g)",
     )
+
+
+def _add_standby(scaling: argparse._ArgumentGroup) -> None:
     scaling.add_argument(
         "--standby",
-        type=count,
+        type=whole(0, MOST_REPLICAS),
         metavar="N",
         default=0,
         help="most replicas that penstock and penstock-slow keep on standby (default %(default)s)",

@@ -31,7 +31,7 @@ from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
-from router.inference.admitted import Admitted
+from router.inference.admitted import Admitted, prefer
 from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
@@ -154,11 +154,7 @@ class Admission:
             await self._check_open(checked, caller, pool, resume)
         except NoReplicaError:
             if counted:
-                # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
-                # the tokenizer.
-                most = checked.sampling.max_tokens or self._expected_output_tokens
-                size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
-                pool.admission.demand.arrived(checked.request_class, *size, tenant=caller.tenant)
+                self._count_unread(checked, caller, pool)
             raise
         if params.structured != enforced.constraint:
             params = replace(params, structured=enforced.constraint)
@@ -167,11 +163,7 @@ class Admission:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
         salt = self._salts.of(caller.tenant)
-        scope = f"{checked.lora_adapter}\0{salt}".encode()
-        # With fewer, each replica holds them all.
-        crowded = 0 < pool.settings.vllm.adapter_slots < len(info.lora_adapters)
-        adapter = checked.lora_adapter if crowded else ""
-        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records, adapter)
+        trail, preferred = prefer(pool, checked, info, ids, salt)
         admitted = Admitted(
             checked,
             caller,
@@ -194,6 +186,14 @@ class Admission:
         if resume is not None and resume.token:
             return await self._resume(admitted, resume)
         return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
+
+    def _count_unread(self, checked: CheckedRequest, caller: Caller, pool: Pool) -> None:
+        """Count a request that nobody can tokenize. It is demand too: otherwise a pool without replicas would never get
+        one, and with it the tokenizer.
+        """
+        most = checked.sampling.max_tokens or self._expected_output_tokens
+        size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
+        pool.admission.demand.arrived(checked.request_class, *size, tenant=caller.tenant)
 
     async def _translated(self, admitted: Admitted, replica_id: str) -> Admitted:
         """Return a request as a replica with another tokenizer has to get it. What it was promised stays.

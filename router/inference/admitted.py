@@ -95,3 +95,14 @@ class Admitted:
             return None
         left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0
         return NotInTimeError("deadline", run_s, left_s, None) if run_s > left_s else None
+
+
+def prefer(
+    pool: Pool, checked: CheckedRequest, info: ModelInfo, ids: Sequence[int], salt: str
+) -> tuple[Trail, tuple[str, ...]]:
+    """Return the trail of a request, and the replicas that it prefers."""
+    scope = f"{checked.lora_adapter}\0{salt}".encode()
+    # With fewer, each replica holds them all.
+    crowded = 0 < pool.settings.vllm.adapter_slots < len(info.lora_adapters)
+    adapter = checked.lora_adapter if crowded else ""
+    return pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records, adapter)

@@ -91,7 +91,14 @@ class Site:
     def scaler(self, name: str = "a", cells: CellStandbys | None = None) -> PoolScaler:
         host = AutoscalerSettings(tick_s=TICK_S, lease_s=40.0, decisions_kept=50)
         return PoolScaler(
-            *("demo", name, self.settings, host, self.queue, self.backend.store(), self.platform, SECRET),
+            "demo",
+            name,
+            self.settings,
+            host,
+            queue=self.queue,
+            store=self.backend.store(),
+            actuator=self.platform,
+            secret=SECRET,
             rollouts=RolloutBook("demo", self.backend.rollout()),
             cells=cells,
             announced=self.backend.announced(),

@@ -41,8 +41,13 @@ class Site:
         """Running, and ever started."""
         self.governor = Governor(
             self.engine,  # type: ignore[arg-type]
-            pool, self.engine.windows, self.clock, self._apply, lambda: self.engine.held, lambda: self.interactive,
-        )  # fmt: skip
+            pool,
+            self.engine.windows,
+            self.clock,
+            self._apply,
+            lambda: self.engine.held,
+            interactive=lambda: self.interactive,
+        )
 
     async def _apply(self, sequences: int) -> int:
         applied, _ = await self.engine.set_batch_limits(sequences, None)

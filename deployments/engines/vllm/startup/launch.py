@@ -135,11 +135,7 @@ def _launch(
         # Before the weights, which may take minutes.
         tokenizer_files = tokenizer.files_of(config.model_config)
         parsers = loader.load(pool.vllm, config.model_config)
-        scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
-        config.scheduler_config.scheduler_cls = f"{SCHEDULERS}.{scheduler}"
-        penalties = _resume_of_penalties(config)
-        if penalties is Resumes.PROCESSOR and generates:
-            config.model_config.logits_processors = [_RESUME_PENALTIES]
+        penalties = _bring_our_parts(config, generates=generates)
         report.stage("starting engine processes")
         with core.taken_by_vllm() if core else nullcontext():
             frontend = Frontend(config, events)
@@ -273,6 +269,16 @@ def _can_constrain(pool: PoolSettings, frontend: Frontend) -> bool:
         extra={"compiler": compiler, "remedy": 'pools.NAME.vllm.structured_output.compiler = "xgrammar"'},
     )
     return False
+
+
+def _bring_our_parts(config: Any, *, generates: bool) -> Resumes:
+    """Give an engine our scheduler, and our logits processor where it is needed; return what counts prior tokens."""
+    scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
+    config.scheduler_config.scheduler_cls = f"{SCHEDULERS}.{scheduler}"
+    penalties = _resume_of_penalties(config)
+    if penalties is Resumes.PROCESSOR and generates:
+        config.model_config.logits_processors = [_RESUME_PENALTIES]
+    return penalties
 
 
 def _resume_of_penalties(config: Any) -> Resumes:
