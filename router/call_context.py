@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from google.protobuf.message import Message
@@ -17,15 +17,39 @@ class ClientGoneError(Exception):
     """Error of a write: the client does not listen any more, or the call has ended."""
 
 
+class DirectStream(Protocol):
+    """Way of a stream's output to its connection, outside the coroutine of the call."""
+
+    def can_write(self) -> bool:
+        """Return whether a message would leave now, without waiting for an earlier one."""
+        ...
+
+    def write_now(self, message: Message) -> None:
+        """Send a message while `can_write`.
+
+        Raises:
+            ValueError: the transport takes nothing more for this call.
+        """
+        ...
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send output that is only text while `can_write`: that of one choice, behind its first `offset` tokens.
+
+        Raises:
+            ValueError: the transport takes nothing more for this call.
+        """
+        ...
+
+
 class CallContext(Protocol):
     """A call in progress. Services write messages of the API; the transport encodes and sends them."""
 
     gone: bool
-    """Whether the client does not listen any more. A caller of `write_now` sets it after a ValueError."""
+    """Whether the client does not listen any more. A caller of `direct` sets it after a ValueError."""
 
     @property
-    def has_write_now(self) -> bool:
-        """Whether this transport has `write_now`. If not, `can_write` is always False."""
+    def direct(self) -> DirectStream | None:
+        """Way past the coroutine of the call; None where this transport has none."""
         ...
 
     def time_remaining(self) -> float | None:
@@ -57,17 +81,5 @@ class CallContext(Protocol):
 
         Raises:
             ClientGoneError: the client is gone, or the call has ended.
-        """
-        ...
-
-    def can_write(self) -> bool:
-        """Return whether a message would leave now, without waiting for an earlier one."""
-        ...
-
-    def write_now(self, message: Message) -> None:
-        """Send a message while `can_write`, outside the coroutine of the call.
-
-        Raises:
-            ValueError: the transport takes nothing more for this call.
         """
         ...

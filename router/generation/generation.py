@@ -21,7 +21,7 @@ from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.metering import Totals
-from router.generation.unread import delta_event
+from router.generation.unread import parsed_event
 from router.generation.wait import EarlierRefusals
 from router.news import News
 from router.validation.values import Prompt
@@ -43,6 +43,10 @@ class DirectWriter(Protocol):
 
     def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
         """Send a delta of this many tokens while `ready`, and say how the next ones collect; does not raise."""
+        ...
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send a choice's delta that is only text, as `write` does."""
         ...
 
 
@@ -123,6 +127,7 @@ class Generation:
         token has waited this long (`from_now`: until then, whether there is output or not).
         """
         self._enough, self._patience_s = tokens, seconds
+        self.choices[0].output.enough = 0
         if from_now and tokens > 1:
             self._stop_timer()
             self._timer = asyncio.get_running_loop().call_later(seconds, self._collected)
@@ -145,7 +150,11 @@ class Generation:
         way = self._way
         if way is None or self._enough != 1 or self._news.is_set() or not way.ready():
             return False
-        way.write(delta_event(self.choices[0].index, offset, token_ids, text, parsed), len(token_ids))
+        index = self.choices[0].index
+        if parsed is None:
+            way.write_text(index, offset, token_ids, text)
+        else:
+            way.write(parsed_event(index, offset, token_ids, parsed), len(token_ids))
         return True
 
     def _pass_collected(self) -> bool:
@@ -154,15 +163,17 @@ class Generation:
             return False
         self._stop_timer()
         self._enough = 1
-        tokens = first.output.pending_tokens
-        way.write(first.output.take(), tokens)
+        if (found := first.output.take_text()) is not None:
+            way.write_text(first.index, *found)
+        else:
+            tokens = first.output.pending_tokens
+            way.write(first.output.take(), tokens)
         return True
 
     def _wake(self) -> None:
         if self._enough == 1 or self._news.is_set():
             self._news.set()
             return
-        # Runs per token while output collects.
         enough, firsts = False, self._hurried and len(self.choices) > 1
         for choice in self.choices:
             if not choice.announced or choice.state.waits or choice.error is not None:
@@ -178,6 +189,9 @@ class Generation:
                 self._news.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
+            if len(self.choices) == 1:
+                # The timer or the last of these tokens brings the rest, so no token between has to ask here.
+                self.choices[0].output.enough = self._enough
 
     def _collected(self) -> None:
         self._enough = 1
@@ -191,6 +205,7 @@ class Generation:
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
+            self.choices[0].output.enough = 0
             self._timer.cancel()
             self._timer = None
 

@@ -11,7 +11,7 @@ from penstock.v1 import types_pb2 as types
 from router.generation.history import History
 from router.generation.logprobs import PromptLogprobs, add_texts
 from router.generation.parsed import NOTHING, add_to, joined
-from router.generation.unread import Dropped, Unread
+from router.generation.unread import Dropped, TextDelta, Unread
 from router.links.receiver import AS_TEXT, Parsed
 
 NO_END = "must be the end of a delta, got {}"
@@ -30,8 +30,8 @@ class Output:
     """Output of one choice, in order. Offsets count output tokens from the choice's first one."""
 
     __slots__ = (
-        "_index", "_parsed", "_remembers", "_token_bytes", "_unread", "history", "prefix", "prompt", "through",
-        "tokens",
+        "_index", "_parsed", "_remembers", "_token_bytes", "_unread", "enough", "history", "prefix", "prompt",
+        "through", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, *, logprobs: bool, parsed: bool = False) -> None:
@@ -46,6 +46,8 @@ class Output:
         """What the client had before it came here."""
         self.through: WriteThrough | None = None
         """First chance at plain output that nothing is pending before."""
+        self.enough = 0
+        """Pending tokens of which the reader wants to hear, while output collects; 0 for any output."""
         self.prompt = PromptLogprobs(0, None)
         """Log probabilities of the prompt that the client has not got. They leave with the first output."""
         self._token_bytes: Mapping[int, bytes] | None = None
@@ -84,21 +86,20 @@ class Output:
         *,
         plain: bool,
     ) -> bool:
-        """Append a delta; returns whether it is pending. `plain`: nothing else has to leave before it."""
+        """Append a delta; returns whether the reader should look. `plain`: nothing else has to leave before it."""
         offset = self.tokens
         self.history.add(token_ids, text, parsed)
         if self._parsed:
             parsed = NOTHING if parsed is None else None if parsed is AS_TEXT else parsed
         self.tokens = offset + len(token_ids)
         through = self.through
-        alone = plain and not logprobs and not self._unread and not self.prompt
-        if through and alone and through(offset, token_ids, text, parsed):
+        alone = plain and not self.enough and not logprobs and not self._unread and not self.prompt
+        if through is not None and alone and through(offset, token_ids, text, parsed):
             # Nearly every token.
             return False
         if logprobs and self._token_bytes is not None:
             add_texts(logprobs, self._token_bytes)
-        self._unread.add(token_ids, text, logprobs, parsed)
-        return True
+        return self._unread.add(token_ids, text, logprobs, parsed) >= self.enough
 
     def remember(self, history: pb.History) -> None:
         """Take what the client had before it came here."""
@@ -154,6 +155,10 @@ class Output:
         """Return all that is pending as one event."""
         event = self._unread.take(self._index, self.tokens)
         return self.prompt.take(event) if self.prompt else event
+
+    def take_text(self) -> TextDelta | None:
+        """Return all that is pending where it is only text; otherwise return None and change nothing."""
+        return None if self.prompt else self._unread.take_text(self.tokens)
 
     def drop(self) -> None:
         """Drop what is pending, and whatever comes: the client does not read it."""

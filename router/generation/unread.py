@@ -8,6 +8,10 @@ from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.generation.parsed import add_to, join_calls
+from router.text_event import text_event
+
+TextDelta = tuple[int, Sequence[int], str]
+"""Output that is only text: offset, token ids, text."""
 
 _TOKEN_BYTES = 40
 """An int and its place in a list."""
@@ -17,23 +21,12 @@ _CALL_TEXTS = 3
 """Number of such texts that a piece of a tool call counts as."""
 
 
-def delta_event(
-    choice_index: int, offset: int, token_ids: Sequence[int], text: str, parsed: pb.DeltaParsed | None = None
+def parsed_event(
+    choice_index: int, offset: int, token_ids: Sequence[int], parsed: pb.DeltaParsed
 ) -> api.StreamGenerateResponse:
-    """Write a delta without log probabilities; `offset` counts the choice's output tokens before it. The client gets
-    `parsed` in place of the text.
-    """
-    event = api.StreamGenerateResponse()
-    # Filled in place: a finished delta given to the constructor would be copied.
-    delta = event.delta
-    if choice_index:
-        delta.choice_index = choice_index
-    if parsed is None:
-        delta.text = text
-    else:
-        add_to(delta, parsed)
-    delta.token_ids.extend(token_ids)
-    delta.offset = offset
+    """Write a delta of parsed output; `offset` counts the choice's output tokens before it."""
+    event = text_event(choice_index, offset, token_ids, "")
+    add_to(event.delta, parsed)
     return event
 
 
@@ -71,8 +64,8 @@ class Unread:
         text: str,
         logprobs: Sequence[types.PositionLogprobs],
         parsed: pb.DeltaParsed | None = None,
-    ) -> None:
-        """Append a delta. `parsed` takes the place of the text."""
+    ) -> int:
+        """Append a delta; returns how many tokens there are. `parsed` takes the place of the text."""
         if parsed is not None:
             text = parsed.text
             if parsed.reasoning:
@@ -87,12 +80,20 @@ class Unread:
         if logprobs:
             self._logprobs = self._logprobs or []
             self._logprobs.extend(logprobs)
+        return len(self._ids)
+
+    def take_text(self, tokens: int) -> TextDelta | None:
+        """Return everything where it is only text; otherwise return None and change nothing."""
+        return None if self._logprobs or self._reasoning or self._calls else self._take_text(tokens)
+
+    def _take_text(self, tokens: int) -> TextDelta:
+        ids, self._ids = self._ids, []
+        texts, self._texts = self._texts, []
+        return tokens - len(ids), ids, texts[0] if len(texts) == 1 else "".join(texts)
 
     def take(self, choice_index: int, tokens: int) -> api.StreamGenerateResponse:
         """Return everything as one event; `tokens` counts the choice's output with it."""
-        ids, self._ids = self._ids, []
-        texts, self._texts = self._texts, []
-        event = delta_event(choice_index, tokens - len(ids), ids, texts[0] if len(texts) == 1 else "".join(texts))
+        event = text_event(choice_index, *self._take_text(tokens))
         if self._logprobs:
             event.delta.logprobs.extend(self._logprobs)
             self._logprobs = None
@@ -116,5 +117,6 @@ class Dropped(Unread):
         text: str,
         logprobs: Sequence[types.PositionLogprobs],
         parsed: pb.DeltaParsed | None = None,
-    ) -> None:
+    ) -> int:
         """Drop a delta."""
+        return 0

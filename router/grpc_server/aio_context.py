@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -18,7 +18,8 @@ class AioContext:
 
     __slots__ = ("_context", "gone")
 
-    has_write_now = False
+    direct = None
+    """grpc.aio has no write that leaves at once."""
 
     def __init__(self, context: Any) -> None:
         """`context` is a `grpc.aio.ServicerContext`."""
@@ -52,12 +53,6 @@ class AioContext:
         except grpc.aio.InternalError as error:
             # How grpc.aio ends a write that waited for a reader who then left.
             raise ClientGoneError(str(error)) from error
-
-    def can_write(self) -> bool:
-        return False
-
-    def write_now(self, message: Message) -> NoReturn:
-        raise ValueError("grpc.aio has no write that leaves at once")
 
 
 def call_context(context: Any) -> CallContext:

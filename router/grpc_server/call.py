@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -13,6 +13,7 @@ from router.call_context import ClientGoneError, Metadata
 from router.grpc_server.completions import Completions
 from router.grpc_server.connections import Connections, host_of
 from router.grpc_server.core import NO_FLAGS, core
+from router.text_event import text_event
 
 _FOREVER_S = 10 * 365 * 86_400.0
 """Ten years. A call without a deadline gets one from gRPC that is further away."""
@@ -44,8 +45,6 @@ class Call:
         "task",
     )
 
-    has_write_now = True
-
     def __init__(self, event: Any, completions: Completions, connections: Connections) -> None:
         """Take a call; `event` is its arrival."""
         self.method: str = event.call_details.method.decode("latin-1")
@@ -70,6 +69,11 @@ class Call:
         """Whether the status has been sent."""
         self._settled: asyncio.Future[None] | None = None
         """Future that resolves when no message is being sent; None while no caller waits for it."""
+
+    @property
+    def direct(self) -> Call:
+        """The call itself."""
+        return self
 
     def listen(self) -> None:
         """Watch for the client to leave; then cancel the handler's task."""
@@ -151,6 +155,14 @@ class Call:
         self._connection.sending()
         self._completions.start(self._call, (sent,) if self._greeted else (*self._greeting(), sent), self._wrote)
         self._writing = True
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send output that is only text, as `write_now` does.
+
+        Raises:
+            ValueError: the core takes no more messages for this call.
+        """
+        self.write_now(text_event(index, offset, token_ids, text))
 
     async def read(self) -> bytes | None:
         """Receive a message. None comes after the last one, and also when the call broke off; then `gone` is set next.

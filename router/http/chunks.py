@@ -81,6 +81,20 @@ class Chunks:
             case _:
                 return b""
 
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return the lines of output that is only text. Nearly every token comes through here."""
+        options = self._options
+        self._output_tokens += len(token_ids)
+        first = self._greeting(index) if index not in self._greeted else b""
+        if not text and not (options.token_ids and token_ids):
+            return first
+        if options.event_ids:
+            first += event_id(self._received, index, offset + len(token_ids))
+        said = f'"delta":{{"content":{encode_basestring(text)}}}'
+        if options.token_ids:
+            said += f',"token_ids":{numbers(token_ids)}'
+        return first + self._chunk(index, said)
+
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
         return error.retry_line() + f"data: {compact(error.in_stream())}\n\n".encode()
@@ -98,13 +112,13 @@ class Chunks:
         return self._chunk(index, '"delta":{"role":"assistant","content":""}')
 
     def _delta(self, delta: api.Delta) -> bytes:
-        index, text, options = delta.choice_index, delta.text, self._options
-        ids = delta.token_ids
+        index, text, ids = delta.choice_index, delta.text, delta.token_ids
+        reasoning, calls, logprobs = delta.reasoning, delta.tool_calls, NULL
+        if not reasoning and not calls and not delta.logprobs:
+            return self.text(index, delta.offset, ids, text)
+        options = self._options
         self._output_tokens += len(ids)
         first = self._greeting(index) if index not in self._greeted else b""
-        reasoning, calls, logprobs = delta.reasoning, delta.tool_calls, NULL
-        if not text and not reasoning and not calls and not delta.logprobs and not (options.token_ids and ids):
-            return first
         if options.event_ids:
             first += event_id(self._received, index, delta.offset + len(ids))
         said = _said(text, reasoning, calls)

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
 from router.admission.budgets import BUDGET_HEADER
-from router.call_context import Metadata
+from router.call_context import DirectStream, Metadata
 from router.http.event_stream import EventStream, SharedStream
 from router.inference.forward import ADAPTER_HEADER, MODEL_HEADER
 
@@ -36,7 +36,7 @@ class HttpContext:
         """The cluster's id of the request; empty until it is known."""
         self._request = request
         self._stream = stream
-        self.has_write_now = stream is not None and stream.chunked
+        self.direct: DirectStream | None = stream if isinstance(stream, EventStream) and stream.chunked else None
 
     def time_remaining(self) -> float | None:
         return None
@@ -72,11 +72,3 @@ class HttpContext:
         if self._stream is None or not isinstance(message, api.StreamGenerateResponse):
             raise TypeError("this call has no stream")
         await self._stream.write(message)
-
-    def can_write(self) -> bool:
-        return self._stream is not None and self._stream.can_write()
-
-    def write_now(self, message: Message) -> None:
-        if self._stream is None or not isinstance(message, api.StreamGenerateResponse):
-            raise TypeError("this call has no stream")
-        self._stream.write_now(message)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
+from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
 from router.call_context import ClientGoneError
@@ -44,6 +45,10 @@ class EventEncoder(Protocol):
         """
         ...
 
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return the lines of output that is only text: that of one choice, behind its first `offset` tokens."""
+        ...
+
     def failed(self, error: HttpError) -> bytes:
         """Return the lines that end a stream that fails."""
         ...
@@ -70,6 +75,8 @@ class EventStream:
         self._quiet = True
         """Whether nothing was sent since the last look."""
         self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        """Connection that the answer has begun on."""
 
     @property
     def begun(self) -> bool:
@@ -105,7 +112,8 @@ class EventStream:
         return self.response
 
     def close(self) -> None:
-        """Send no more comments. May be called twice."""
+        """Send nothing more outside the coroutine of the call. May be called twice."""
+        self._transport = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -121,6 +129,7 @@ class EventStream:
             if not self.response.prepared:
                 self.response.headers.update(self._headers())
                 await self.response.prepare(self._request)
+                self._transport = self._request.transport
                 self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
                 lines = self._hint + lines
             await self.response.write(lines)
@@ -133,43 +142,46 @@ class EventStream:
 
     def can_write(self) -> bool:
         """Return whether lines would leave now."""
-        transport = self._request.transport
-        return (
-            not self._writing
-            and self.response.prepared
-            and transport is not None
-            and transport.get_write_buffer_size() < _MOST_UNSENT
-        )
+        transport = self._transport
+        return transport is not None and not self._writing and transport.get_write_buffer_size() < _MOST_UNSENT
 
-    def write_now(self, event: api.StreamGenerateResponse) -> None:
+    def write_now(self, message: Message) -> None:
         """Send an event while `can_write`.
 
         Raises:
             ValueError: the client is gone.
         """
-        if lines := self._encoder.of(event):
-            self._quiet = False
+        if not isinstance(message, api.StreamGenerateResponse):
+            raise TypeError(f"a stream has no message {type(message).__name__}")
+        if lines := self._encoder.of(message):
+            self._send_now(lines)
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send output that is only text while `can_write`.
+
+        Raises:
+            ValueError: the client is gone.
+        """
+        if lines := self._encoder.text(index, offset, token_ids, text):
             self._send_now(lines)
 
     def _send_now(self, lines: bytes) -> None:
-        transport = self._request.transport
+        transport = self._transport
         if transport is None or transport.is_closing():
             raise ValueError("the client is gone")
+        self._quiet = False
         # The framing of HTTP's chunks, as the server itself does it for what the coroutine writes.
         transport.write(b"%x\r\n%b\r\n" % (len(lines), lines))
 
     def _look(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
-        if self._quiet and self.chunked and self.can_write() and not self._request.transport.is_closing():  # type: ignore[union-attr]
+        if self._quiet and self.chunked and self.can_write() and not self._transport.is_closing():  # type: ignore[union-attr]
             self._send_now(_KEEP_ALIVE)
         self._quiet = True
 
 
 class SharedStream:
     """Part of an answer that several calls write. Each waits for its turn."""
-
-    chunked = False
-    """Whether lines can be sent outside the coroutine of the call."""
 
     def __init__(self, whole: EventStream, encoder: EventEncoder, lock: asyncio.Lock) -> None:
         """`lock` is that of all parts."""
@@ -188,11 +200,3 @@ class SharedStream:
         if lines := self._encoder.of(event):
             async with self._lock:
                 await self._whole.send(lines)
-
-    def can_write(self) -> bool:
-        """Return whether lines would leave now."""
-        return False
-
-    def write_now(self, event: api.StreamGenerateResponse) -> NoReturn:
-        """Refuse: lines of several calls go through their coroutines."""
-        raise ValueError("lines of several calls do not leave at once")

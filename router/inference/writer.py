@@ -11,12 +11,13 @@ from router.generation.generation import Generation
 from router.inference.coalescing import AT_ONCE, StreamCoalescing
 from router.inference.idempotency import IdempotentResult
 from router.metrics import RouterMetrics
+from router.text_event import text_event
 
 
 class EventWriter:
     """Writer of one streaming call. Most output goes through `write`, which never waits. `run` writes the rest."""
 
-    __slots__ = ("_coalescing", "_context", "_generation", "_metrics", "_result", "ready")
+    __slots__ = ("_coalescing", "_context", "_direct", "_generation", "_metrics", "_result", "ready")
 
     def __init__(
         self,
@@ -32,8 +33,9 @@ class EventWriter:
         self._context = context
         self._coalescing = coalescing
         self._metrics = metrics
-        # The method of the call itself, because it is asked per token.
-        self.ready: Callable[[], bool] = context.can_write
+        self._direct = direct = context.direct
+        # The method of the connection itself, because it is asked per token.
+        self.ready: Callable[[], bool] = direct.can_write if direct is not None else _never
 
     async def run(self) -> None:
         """Write everything, to the last event.
@@ -43,7 +45,7 @@ class EventWriter:
             asyncio.CancelledError: the client is gone.
         """
         generation = self._generation
-        if self._context.has_write_now:
+        if self._direct is not None:
             # Most tokens go from the link to the client's connection, and this coroutine sleeps on.
             generation.write_through(self)
         try:
@@ -68,10 +70,21 @@ class EventWriter:
         if self._result is not None:
             self._result.add(event)
         try:
-            self._context.write_now(event)
+            self._direct.write_now(event)  # type: ignore[union-attr]
         except ValueError:
             # The core takes nothing more for this call. Its coroutine hears of it at its next write. The link that
             # brought the output has other streams to serve.
+            self._context.gone = True
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send output that is only text while `ready`. Nearly every token comes through here."""
+        if (collecting := self._coalescing.wrote(len(token_ids))) is not AT_ONCE:
+            self._generation.collect(*collecting)
+        if self._result is not None:
+            self._result.add(text_event(index, offset, token_ids, text))
+        try:
+            self._direct.write_text(index, offset, token_ids, text)  # type: ignore[union-attr]
+        except ValueError:
             self._context.gone = True
 
     # --- in the coroutine ---------------------------------------------------------------------------------------------
@@ -92,3 +105,7 @@ class EventWriter:
             self._metrics.finished(self._generation, event.finished)
         if self._result is not None:
             self._result.add(event)
+
+
+def _never() -> bool:
+    return False

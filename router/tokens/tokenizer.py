@@ -14,11 +14,11 @@ import tokenizers
 from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
+from cluster.token_bytes import TokenBytes
 from router.tokens.chat import ChatTemplate, splits_special_tokens
 from router.tokens.config import config_text
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
-from router.tokens.token_bytes import TokenBytes
 from router.validation import ChatPrompt, Prompt, TextPrompt
 
 INLINE_CHARACTERS = 2_048

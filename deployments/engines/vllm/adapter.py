@@ -28,9 +28,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
+from tokenizers import Tokenizer
+from transformers import TokenizersBackend
 from vllm.inputs.engine import tokens_input
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreEventType
@@ -45,7 +48,7 @@ from deployments.engines.vllm.internals.check import check_internals
 from deployments.engines.vllm.parsing.sequence import ParsedSequence
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
-from deployments.engines.vllm.text import PlainText, StoppableText, Text
+from deployments.engines.vllm.text import ByteTexts, PlainText, StoppableText, Text
 from penstock.models import StructuredOutput
 
 _LOG = logging.getLogger(__name__)
@@ -165,12 +168,28 @@ class Frontend:
         """
         try:
             with _tokenizer_faults():
-                detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+                sequence.text = self._text_of(request, stops=stops)
         except EngineRequestError:
             self.forget((request.request_id,))
             await self.stop((request.request_id,))
             raise
-        sequence.text = text_of(detokenizer, stops=stops)
+
+    def _text_of(self, request: Any, *, stops: bool) -> Text:
+        params = request.sampling_params
+        # Without special tokens' spaces vLLM looks at pairs of them.
+        if not stops and (params.skip_special_tokens or params.spaces_between_special_tokens):
+            texts = self._byte_texts
+            if texts is not None:
+                return texts.after(request.prompt_token_ids, skip_special=params.skip_special_tokens)
+        return text_of(IncrementalDetokenizer.from_new_request(self._tokenizer, request), stops=stops)
+
+    @cached_property
+    def _byte_texts(self) -> ByteTexts | None:
+        """Maker of texts from bytes; None where the tokenizer's texts are more than these."""
+        # Others have a detokenizer of their own in vLLM too.
+        encoder = self._tokenizer.backend_tokenizer if isinstance(self._tokenizer, TokenizersBackend) else None
+        texts = ByteTexts(encoder) if isinstance(encoder, Tokenizer) else None
+        return texts if texts is not None and texts.exact else None
 
     async def learn_tasks(self) -> tuple[str, ...]:
         """Ask the engine for its tasks, by vLLM's names. Requests may have these alone."""

@@ -1,9 +1,11 @@
-"""The text of a sequence, made from tokens by vLLM's detokenizers."""
+"""The text of a sequence: from the bytes of its tokens where these are all of it, else by vLLM's detokenizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from cluster.token_bytes import TokenBytes, unfinished
 
 
 class Text(Protocol):
@@ -45,6 +47,63 @@ class PlainText:
 
     def rest(self) -> str:
         return ""
+
+
+class ByteText:
+    """Text of a sequence without stop strings, from the bytes of its tokens.
+
+    The Rust library's stream, which vLLM's detokenizer uses, decodes the last tokens twice for each new one, and the
+    whole prompt at the first. Both give the same text in the same pieces: nothing while it ends inside of a character.
+    """
+
+    __slots__ = ("_bytes", "_held", "match")
+
+    def __init__(self, token_bytes: Mapping[int, bytes], held: bytes = b"") -> None:
+        """`held` is a part of a character that came before."""
+        self._bytes = token_bytes
+        self._held = held
+        self.match = ""
+
+    def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
+        ids = token_ids[:-1] if stop_token else token_ids
+        if len(ids) == 1:
+            return self._add(ids[0])
+        return "".join(map(self._add, ids))
+
+    def _add(self, token_id: int) -> str:
+        data = self._held + self._bytes[token_id]
+        text = data.decode("utf-8", "replace")
+        if text.endswith(_UNFINISHED):
+            self._held = data
+            return ""
+        if self._held:
+            self._held = b""
+        return text
+
+    def rest(self) -> str:
+        return ""
+
+
+_UNFINISHED = "\ufffd"
+"""What stands for bytes that are no character, or not yet."""
+_CHARACTER_BYTES = 4
+
+
+class ByteTexts:
+    """Maker of texts from the bytes of tokens, for one tokenizer."""
+
+    def __init__(self, encoder: Any) -> None:
+        """`encoder` is a `tokenizers.Tokenizer`."""
+        self._shown, self._skipped = TokenBytes(encoder), TokenBytes(encoder, skip_special=True)
+        self.exact = self._shown.exact
+        """Whether texts of this tokenizer can be made so."""
+
+    def after(self, prompt: Sequence[int], *, skip_special: bool) -> ByteText:
+        """Return the text that follows a prompt, which may end inside of a character. `skip_special`: special tokens
+        have no text.
+        """
+        token_bytes = self._skipped if skip_special else self._shown
+        return ByteText(token_bytes, unfinished(b"".join([token_bytes[each] for each in prompt[-_CHARACTER_BYTES:]])))
 
 
 class StoppableText:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -15,6 +15,7 @@ from router.http.chunks import queue_place, unenforced_of
 from router.http.compact import compact
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
+from router.text_event import text_event
 
 _SIGNATURE = "penstock"
 """Signature of reasoning, which clients send back with it. Nothing is signed: the reasoning is the model's own text."""
@@ -75,6 +76,14 @@ class MessageEvents:
             case _:
                 return b""
 
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return the lines of output that is only text."""
+        if self._open != "text":
+            return self._delta(text_event(index, offset, token_ids, text).delta)
+        # Nearly every token.
+        self._tokens = offset + len(token_ids)
+        return f"{self._id()}{self._head}{encode_basestring(text)}}}}}\n\n".encode() if text else b""
+
     def failed(self, error: HttpError) -> bytes:
         """Return the last event of a stream that fails."""
         fields = error_object(error, self._called or self.request_id)
@@ -94,11 +103,7 @@ class MessageEvents:
     def _delta(self, delta: api.Delta) -> bytes:
         after = delta.offset + len(delta.token_ids)
         if self._open == "text" and not delta.reasoning and not delta.tool_calls:
-            # Nearly every token.
-            self._tokens = after
-            if not delta.text:
-                return b""
-            return f"{self._id()}{self._head}{encode_basestring(delta.text)}}}}}\n\n".encode()
+            return self.text(delta.choice_index, delta.offset, delta.token_ids, delta.text)
         self._tokens = delta.offset
         self._start(0)
         if delta.reasoning:

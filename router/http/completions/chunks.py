@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -17,6 +17,7 @@ from router.http.compact import NULL, compact, numbers, running_usage
 from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
+from router.text_event import text_event
 
 
 class TextChunks:
@@ -136,6 +137,17 @@ class TextPart:
             case _:
                 return b""
 
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return the lines of output that is only text. Nearly every token comes through here."""
+        if not self._plain:
+            return self._delta(text_event(index, offset, token_ids, text).delta)
+        whole = self._whole
+        whole.output_tokens += len(token_ids)
+        if not (text or (self._ids and token_ids)):
+            return b""
+        chunk = whole.chunk(self._first + index, text, ids=token_ids if self._ids else None)
+        return self._id_of(index, offset + len(token_ids)) + chunk if self._event_ids else chunk
+
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
         self._whole.opened(request_id)
@@ -145,13 +157,9 @@ class TextPart:
         return self._whole.failed(error)
 
     def _delta(self, delta: api.Delta) -> bytes:
-        self._whole.output_tokens += len(delta.token_ids)
         if self._plain:
-            # Nearly every token.
-            if not (delta.text or (self._ids and delta.token_ids)):
-                return b""
-            ids = delta.token_ids if self._ids else None
-            return self._id_of(delta) + self._whole.chunk(self._first + delta.choice_index, delta.text, ids=ids)
+            return self.text(delta.choice_index, delta.offset, delta.token_ids, delta.text)
+        self._whole.output_tokens += len(delta.token_ids)
         if self._echo is None:
             if not delta.prompt_logprobs:
                 self._held.append(delta)
@@ -170,13 +178,11 @@ class TextPart:
             logprobs = compact(self._lists_of(index).lists(map(logprobs_from_wire, delta.logprobs)))
         ids = delta.token_ids if self._ids else None
         chunk = self._whole.chunk(self._first + index, delta.text, ids=ids, logprobs=logprobs)
-        return begin + self._id_of(delta) + chunk
+        return begin + self._id_of(index, delta.offset + len(delta.token_ids)) + chunk
 
-    def _id_of(self, delta: api.Delta) -> bytes:
+    def _id_of(self, index: int, tokens: int) -> bytes:
         """Return the id of the next chunk, with which a client can come back; empty where it can't."""
-        if not self._event_ids:
-            return b""
-        return event_id(self._received, delta.choice_index, delta.offset + len(delta.token_ids))
+        return event_id(self._received, index, tokens) if self._event_ids else b""
 
     def _echo_of(self, index: int) -> bytes:
         if not self._asked.echo or self._echo is None or index in self._echoed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.v1 import inference_pb2 as api
@@ -11,6 +11,7 @@ from router.http.errors import HttpError
 from router.http.responses.answer import GOES_ON, broken, ended
 from router.http.responses.events import Events
 from router.http.responses.pieces import pieces_of
+from router.text_event import text_event
 
 
 class ResponseEncoder:
@@ -38,12 +39,6 @@ class ResponseEncoder:
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none."""
         events = self._events
-        if self.started and event.HasField("delta"):
-            delta = event.delta
-            text = delta.text
-            if text and not (delta.reasoning or delta.tool_calls or delta.logprobs):
-                # Nearly every token.
-                return events.text(text).encode()
         match event.WhichOneof("event"):
             case "delta":
                 return "".join([self._start(), *map(events.add, pieces_of(event.delta))]).encode()
@@ -61,6 +56,13 @@ class ResponseEncoder:
                 return (lines + more).encode()
             case _:
                 return b""
+
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return the lines of output that is only text."""
+        if self.started and text:
+            # Nearly every token.
+            return self._events.text(text).encode()
+        return self.of(text_event(index, offset, token_ids, text))
 
     def last(self) -> bytes:
         """Return the last event."""

@@ -8,7 +8,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -325,6 +325,10 @@ class _Told:
         """Do nothing."""
 
     def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
         """Return nothing."""
         return b""
 

@@ -32,9 +32,5 @@ async def test_other_errors_of_a_write_stay_what_they_are() -> None:
 def test_only_the_direct_server_has_writes_that_leave_at_once() -> None:
     own = Call.__new__(Call)
     assert call_context(own) is own
-    assert own.has_write_now
-
-    other = call_context(Mock())
-    assert (False, False) == (other.has_write_now, other.can_write())
-    with pytest.raises(ValueError, match=r"grpc\.aio"):
-        other.write_now(api.StreamGenerateResponse())
+    assert own is own.direct
+    assert call_context(Mock()).direct is None

@@ -35,10 +35,10 @@ from tests.support.waiting import until
 class Connection(Call):
     """Keeps what is written; `busy` has the message before still under way, `dead` has a core that takes nothing."""
 
-    __slots__ = ("awaited", "busy", "dead", "direct", "free")
+    __slots__ = ("awaited", "busy", "dead", "free", "passed")
 
     def __init__(self) -> None:
-        self.direct: list[api.StreamGenerateResponse] = []
+        self.passed: list[api.StreamGenerateResponse] = []
         self.awaited: list[api.StreamGenerateResponse] = []
         self.busy = self.dead = self.gone = False
         self.free = asyncio.Event()
@@ -49,7 +49,7 @@ class Connection(Call):
     def write_now(self, message: Any) -> None:
         if self.dead:
             raise ValueError("too many operations")
-        self.direct.append(message)
+        self.passed.append(message)
 
     async def write(self, message: Any) -> None:
         if self.busy:
@@ -88,7 +88,7 @@ class Scene:
     @property
     def direct(self) -> list[int]:
         """Tokens that went straight to the connection."""
-        return [token for event in self.connection.direct for token in event.delta.token_ids]
+        return [token for event in self.connection.passed for token in event.delta.token_ids]
 
     @property
     def awaited(self) -> list[int]:
@@ -135,7 +135,7 @@ async def test_plain_output_goes_straight_to_the_connection() -> None:
     async with streaming() as scene:
         for token in (7, 8, 9):
             scene.step(token)
-        events = scene.connection.direct
+        events = scene.connection.passed
         assert [7, 8, 9] == scene.direct
         assert [(0, "<7>"), (1, "<8>"), (2, "<9>")] == [(event.delta.offset, event.delta.text) for event in events]
         assert not scene.choices[0].output.pending
@@ -149,7 +149,7 @@ async def test_collected_output_goes_straight_to_the_connection_as_one_message()
         scene.step(2)
         assert [] == scene.direct
         scene.step(3)
-        assert [(0, [1, 2, 3])] == [(e.delta.offset, list(e.delta.token_ids)) for e in scene.connection.direct]
+        assert [(0, [1, 2, 3])] == [(e.delta.offset, list(e.delta.token_ids)) for e in scene.connection.passed]
         # It says anew how the next output should collect.
         scene.step(4)
         assert [1, 2, 3, 4] == scene.direct
@@ -164,7 +164,7 @@ async def test_the_time_for_collecting_ends_in_the_connection() -> None:
         scene.step(2, logprobs=[types.PositionLogprobs()])
         assert [] == scene.direct
         await until(lambda: scene.direct == [1, 2])
-        assert 1 == len(scene.connection.direct[0].delta.logprobs)
+        assert 1 == len(scene.connection.passed[0].delta.logprobs)
         assert [] == scene.awaited
 
 
@@ -229,7 +229,7 @@ async def test_several_choices_go_through_the_writer() -> None:
 async def test_the_index_of_the_choice_goes_along() -> None:
     async with streaming(3) as scene:
         scene.step(1)
-        assert [3] == [event.delta.choice_index for event in scene.connection.direct]
+        assert [3] == [event.delta.choice_index for event in scene.connection.passed]
 
 
 async def test_output_that_was_dropped_stays_dropped() -> None:

@@ -144,7 +144,8 @@ PARAMETERS = (
             *("skip_clone", "skip_special_tokens"),
         ),
         attributes=(
-            *("eos_token_id", "stop", "stop_token_ids", "structured_outputs", "skip_special_tokens", "extra_args"),
+            *("eos_token_id", "stop", "stop_token_ids", "structured_outputs", "extra_args"),
+            *("skip_special_tokens", "spaces_between_special_tokens"),
             *("max_tokens", "min_tokens", "presence_penalty", "frequency_penalty"),
         ),
     ),

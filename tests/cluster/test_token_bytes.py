@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from router.tokens.token_bytes import TokenBytes
+from cluster.token_bytes import TokenBytes, unfinished
 
 CORPUS = ["The wheel turns.", "Grüße aus Köln! 你好世界 🙂🙂", "don't  stop , said he", "def f(x):\n\treturn x\n"] * 3
 SPECIAL = ["<s>", "<|end of turn|>", "</s>"]
@@ -137,3 +137,25 @@ def test_an_id_without_a_token_has_no_bytes_and_is_not_kept(tokenizer: Tokenizer
     table = TokenBytes(tokenizer)
     assert table[1 << 31] == b""
     assert not table
+
+
+@pytest.mark.parametrize(
+    ("data", "rest"),
+    [
+        (b"", b""),
+        (b"a", b""),
+        ("aé".encode(), b""),
+        (b"a\xc3", b"\xc3"),
+        (b"\xff", b""),
+        (b"\xbf\xf0\x9f\x99", b"\xf0\x9f\x99"),
+    ],
+)
+def test_unfinished_is_the_beginning_of_a_character_at_the_end(data: bytes, rest: bytes) -> None:
+    assert rest == unfinished(data)
+
+
+def test_special_tokens_have_no_bytes_where_they_are_skipped() -> None:
+    tokenizer = byte_level()
+    [begin, wheel] = [tokenizer.token_to_id(name) for name in ("<s>", "s")]
+    assert (b"<s>", b"s") == tuple(map(TokenBytes(tokenizer).__getitem__, (begin, wheel)))
+    assert (b"", b"s") == tuple(map(TokenBytes(tokenizer, skip_special=True).__getitem__, (begin, wheel)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +23,26 @@ class TokenBytes(dict[int, bytes]):
     bytes.
     """
 
-    def __init__(self, encoder: tokenizers.Tokenizer) -> None:
+    def __init__(self, encoder: tokenizers.Tokenizer, *, skip_special: bool = False) -> None:
+        """`skip_special`: special tokens have no bytes."""
         super().__init__()
+        if skip_special:
+            added = encoder.get_added_tokens_decoder()
+            self.update({number: b"" for number, token in added.items() if token.special})
         self._name: Callable[[int], str | None] = encoder.id_to_token
         decoder = encoder.decoder
         self._decode: Callable[[Sequence[str]], str] = " ".join if decoder is None else decoder.decode
         kinds = set(_kinds(decoder))
         self._byte_level = "ByteLevel" in kinds
+        self._only_bytes = kinds <= {"ByteLevel", "Sequence"}
         self._byte_fallback = "ByteFallback" in kinds
         self._left = self._decode([_ANCHOR])
         self._right = len(self._decode([_ANCHOR, _ANCHOR])) - len(self._left)
+
+    @property
+    def exact(self) -> bool:
+        """Whether these bytes alone make the text: no decoder changes it by what stands beside a token."""
+        return self._byte_level and self._only_bytes
 
     def __missing__(self, token_id: int) -> bytes:
         name = self._name(token_id)
@@ -52,6 +63,13 @@ class TokenBytes(dict[int, bytes]):
             return bytes([int(byte[1], 16)])
         whole = self._decode([_ANCHOR, name, _ANCHOR])
         return whole[len(self._left) : len(whole) - self._right].encode()
+
+
+def unfinished(data: bytes) -> bytes:
+    """Return the bytes at the end of a text that are the beginning of a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return decoder.getstate()[0]
 
 
 def _kinds(decoder: Any) -> Iterator[str]:
