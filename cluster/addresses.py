@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from functools import lru_cache
 
 EVERY_ADDRESS = "::"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:\d+)?")
@@ -65,6 +66,7 @@ def name_of(host: str) -> str:
     return found[1].strip("[]").lower() if found is not None else ""
 
 
+@lru_cache(maxsize=64)
 def is_own_name(host: str) -> bool:
     """Return whether a Host header is an address, or a name that leads to this machine only."""
     name = name_of(host)

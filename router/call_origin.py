@@ -48,5 +48,10 @@ def with_parent(origin: CallOrigin, headers: Iterable[tuple[str, str | bytes]] |
             parent = str(value)
         elif name == TRACE_STATE:
             state = str(value)
+    return with_span(origin, parent, state)
+
+
+def with_span(origin: CallOrigin, parent: str, state: str) -> CallOrigin:
+    """Return an origin with the span of two headers' values; empty where they are not there."""
     found = read_trace_parent(parent, state) if parent else None
     return origin if found is None else replace(origin, parent=found)

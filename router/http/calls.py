@@ -11,11 +11,12 @@ from typing import Any
 from aiohttp import web
 
 from cluster.errors import PenstockError
+from cluster.telemetry.tracing.context import TRACE_PARENT, TRACE_STATE
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError
 from penstock.values.results import Receipt
 from router.call_context import CallContext, ClientGoneError
-from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_parent
+from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_span
 from router.http.bodies import Asked, read_json
 from router.http.context import TOLD, HttpContext
 from router.http.errors import HttpError, http_error
@@ -116,8 +117,8 @@ class Calls:
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer every error in the form of its API, and count the call."""
-        headers = ((name.lower(), value) for name, value in request.headers.items())
-        enter_call(with_parent(_origin(request.path), headers))
+        parent, state = request.headers.get(TRACE_PARENT, ""), request.headers.get(TRACE_STATE, "")
+        enter_call(with_span(_origin(request.path), parent, state))
         try:
             response = await handler(request)
         except asyncio.CancelledError as error:
