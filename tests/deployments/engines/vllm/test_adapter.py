@@ -131,7 +131,8 @@ async def test_a_prompt_that_the_tokenizer_fails_on_leaves_the_engine(monkeypatc
 
     monkeypatch.setattr(adapter.IncrementalDetokenizer, "from_new_request", fail)
     frontend, core = object.__new__(adapter.Frontend), Core()
-    request = SimpleNamespace(request_id="one-internal", pooling_params=None)
+    params = SimpleNamespace(skip_special_tokens=True, spaces_between_special_tokens=True)
+    request = SimpleNamespace(request_id="one-internal", sampling_params=params, pooling_params=None)
     processor = SimpleNamespace(process_inputs=lambda *_, **__: request, assign_request_id=lambda _: None)
     output = SimpleNamespace(tokenizer=None)
     frontend.llm = SimpleNamespace(input_processor=processor, engine_core=core, output_processor=output)
