@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
+from penstock.v1 import inference_pb2 as api
+
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 MAX_HEADER_BYTES = 24_576
@@ -83,3 +85,16 @@ class CallContext(Protocol):
             ClientGoneError: the client is gone, or the call has ended.
         """
         ...
+
+
+def text_event(choice_index: int, offset: int, token_ids: Sequence[int], text: str) -> api.StreamGenerateResponse:
+    """Return the event of output that is only text; `offset` counts the choice's output tokens before it."""
+    event = api.StreamGenerateResponse()
+    # Filled in place: a finished delta given to the constructor would be copied.
+    delta = event.delta
+    if choice_index:
+        delta.choice_index = choice_index
+    delta.text = text
+    delta.token_ids.extend(token_ids)
+    delta.offset = offset
+    return event

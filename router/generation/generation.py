@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
 from cluster.telemetry.tracing.context import RequestTrace
@@ -21,6 +20,7 @@ from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.metering import Totals
+from router.generation.output import DirectWriter
 from router.generation.unread import parsed_event
 from router.generation.wait import EarlierRefusals
 from router.news import News
@@ -31,23 +31,6 @@ QUEUED_PERIOD_S = 1.0
 UNHURRIED_S = 0.5
 """How long output collects for a client that does not stream it, seconds."""
 _ANY_NUMBER = 1 << 30
-
-
-class DirectWriter(Protocol):
-    """Way of output to the client that does not wake the reader."""
-
-    @property
-    def ready(self) -> Callable[[], bool]:
-        """Function that says whether an event would leave now."""
-        ...
-
-    def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
-        """Send a delta of this many tokens while `ready`, and say how the next ones collect; does not raise."""
-        ...
-
-    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
-        """Send a choice's delta that is only text, as `write` does."""
-        ...
 
 
 class Generation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from cluster.errors import InvalidRequestError
 from penstock.internal.v1 import replica_pb2 as pb
@@ -19,6 +20,23 @@ NO_END = "must be the end of a delta, got {}"
 
 WriteThrough = Callable[[int, Sequence[int], str, pb.DeltaParsed | None], bool]
 """Function that sends a delta at once (offset, token ids, text, parsed piece), or returns False."""
+
+
+class DirectWriter(Protocol):
+    """Way of output to the client that does not wake the reader."""
+
+    @property
+    def ready(self) -> Callable[[], bool]:
+        """Function that says whether an event would leave now."""
+        ...
+
+    def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
+        """Send a delta of this many tokens while `ready`, and say how the next ones collect; does not raise."""
+        ...
+
+    def write_text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> None:
+        """Send a choice's delta that is only text, as `write` does."""
+        ...
 
 
 def asks_logprobs(sampling: types.SamplingParams) -> bool:

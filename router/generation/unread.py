@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.call_context import text_event
 from router.generation.parsed import add_to, join_calls
-from router.text_event import text_event
 
 TextDelta = tuple[int, Sequence[int], str]
 """Output that is only text: offset, token ids, text."""

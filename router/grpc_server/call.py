@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 
 import grpc
 
-from router.call_context import ClientGoneError, Metadata
+from router.call_context import ClientGoneError, Metadata, text_event
 from router.grpc_server.completions import Completions
 from router.grpc_server.connections import Connections, host_of
 from router.grpc_server.core import NO_FLAGS, core
-from router.text_event import text_event
 
 _FOREVER_S = 10 * 365 * 86_400.0
 """Ten years. A call without a deadline gets one from gRPC that is further away."""

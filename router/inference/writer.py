@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from penstock.v1 import inference_pb2 as api
-from router.call_context import CallContext, ClientGoneError
+from router.call_context import CallContext, ClientGoneError, text_event
 from router.generation.generation import Generation
 from router.inference.coalescing import AT_ONCE, StreamCoalescing
 from router.inference.idempotency import IdempotentResult
 from router.metrics import RouterMetrics
-from router.text_event import text_event
 
 
 class EventWriter:

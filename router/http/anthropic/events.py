@@ -9,13 +9,13 @@ from typing import Any
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.call_context import text_event
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.place import StreamPlace
 from router.http.chunks import queue_place, unenforced_of
 from router.http.compact import compact
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
-from router.text_event import text_event
 
 _SIGNATURE = "penstock"
 """Signature of reasoning, which clients send back with it. Nothing is signed: the reasoning is the model's own text."""

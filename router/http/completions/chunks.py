@@ -12,12 +12,12 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Usage
 from penstock.wire import finish_reason_from_wire, logprobs_from_wire
+from router.call_context import text_event
 from router.http.chunks import DONE, event_id, queue_place, unenforced_of
 from router.http.compact import NULL, compact, numbers, running_usage
 from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
-from router.text_event import text_event
 
 
 class TextChunks:

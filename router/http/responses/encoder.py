@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.v1 import inference_pb2 as api
+from router.call_context import text_event
 from router.http.chunks import queue_place
 from router.http.errors import HttpError
 from router.http.responses.answer import GOES_ON, broken, ended
 from router.http.responses.events import Events
 from router.http.responses.pieces import pieces_of
-from router.text_event import text_event
 
 
 class ResponseEncoder:
