@@ -187,8 +187,8 @@ bench-affinity: setup ## benefit of prefix and session affinity on a recorded lo
 bench-simulate: setup ## speed of the simulator, and its prediction of a recorded engine run (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
-compile-simulator: setup ## simulations in machine code, for PENSTOCK_COMPILED_SIMULATOR=out/simulator (OUT=folder)
-	$(BIN)/python -m loadtest.compiled $(or $(OUT),out/simulator)
+compile-simulator: setup ## simulations in machine code, for PENSTOCK_COMPILED_SIMULATOR=out/simulator (SET=cells: pools of cells, in out/cells; OUT=folder)
+	$(BIN)/python -m loadtest.compiled --set $(or $(SET),simulator) $(or $(OUT),out/$(or $(SET),simulator))
 
 bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

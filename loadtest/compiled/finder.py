@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 
 from cluster.errors import SettingsError
-from loadtest.compiled.modules import MODULES, digest
+from loadtest.compiled.modules import SETS, digest
 
 VARIABLE = "PENSTOCK_COMPILED_SIMULATOR"
 """Environment variable with the folder of the compiled modules."""
 RECORD = "compiled.json"
-"""File in that folder: the digest of the sources, and the extension of each module."""
+"""File in that folder: the name of the set, the digest of its sources, and the extension of each module."""
 
 
 class CompiledFinder(MetaPathFinder):
@@ -37,7 +37,7 @@ class CompiledFinder(MetaPathFinder):
             SettingsError: the folder has no compiled modules, or those of other sources.
         """
         if self._extensions is None:
-            if name not in MODULES:
+            if not any(name in modules for modules in SETS.values()):
                 return None
             self._extensions = read_record(self._folder)
         file = self._extensions.get(name)
@@ -53,14 +53,14 @@ def read_record(folder: Path) -> Mapping[str, str]:
     where = f"{VARIABLE} must name a folder that `make compile-simulator` filled"
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        compiled, extensions = record["digest"], dict(record["extensions"])
+        modules, compiled, extensions = SETS[record["set"]], record["digest"], dict(record["extensions"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingsError(f"{where}, got {folder}: {RECORD} can't be read there") from error
-    if compiled != digest():
+    if compiled != digest(modules):
         raise SettingsError(
             f"{where} from the sources and the Python in use, got {folder}, which has those of others: compile again"
         )
-    early = [name for name in MODULES if name in sys.modules]
+    early = [name for name in modules if name in sys.modules]
     if early:
         raise SettingsError(f"{VARIABLE} comes too late: {', '.join(early)} is imported from its source already")
     return extensions

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of the packages."""
-MODULES = (
+SIMULATOR = (
     "deployments.engines.sim.limits",
     "deployments.engines.sim.turn",
     "deployments.engines.sim.kv",
@@ -36,6 +37,21 @@ MODULES = (
     "cluster.control.replay",
     "cluster.control.batch_policy",
 )
+CELLS = (
+    "cluster.queue.cells.choice",
+    "cluster.queue.cells.weights",
+    "cluster.queue.cells.seen",
+    "loadtest.benchmarks.cells.model_line",
+    "loadtest.benchmarks.cells.model_cell",
+    "loadtest.benchmarks.cells.tally",
+    "loadtest.benchmarks.cells.traffic",
+    "loadtest.benchmarks.cells.routers",
+    "loadtest.benchmarks.cells.fleet",
+    "loadtest.benchmarks.cells.simulation",
+)
+SETS = {"simulator": SIMULATOR, "cells": CELLS}
+"""Modules by the name of what is simulated with them: `penstock simulate` and the planner, or pools of cells. A folder
+has one set."""
 
 
 def source_of(module: str) -> Path:
@@ -43,10 +59,10 @@ def source_of(module: str) -> Path:
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-def digest() -> str:
-    """Return a digest of the sources, and of what the interpreter asks of an extension."""
+def digest(modules: Iterable[str]) -> str:
+    """Return a digest of the sources of modules, and of what the interpreter asks of an extension."""
     found = hashlib.sha256(str(sysconfig.get_config_var("SOABI")).encode())
-    for module in MODULES:
+    for module in modules:
         found.update(f"\0{module}\0".encode())
         found.update(source_of(module).read_bytes())
     return found.hexdigest()

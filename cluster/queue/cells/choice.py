@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from cluster.queue.entries import QueueEntry, Quota
 
@@ -18,9 +19,10 @@ MOVES = 8
 """Most waiting requests that a router moves out of one cell at a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellView:
-    """One cell as a router sees it."""
+class CellView(NamedTuple):
+    """One cell as a router sees it. Two or three are made for each request, so it is no dataclass, which is four times
+    as slow to make.
+    """
 
     cell: int
     waiting: int

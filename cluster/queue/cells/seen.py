@@ -30,6 +30,8 @@ class CellsSeen:
         self._views: Mapping[int, CellView] = {}
         self._choices: tuple[int, tuple[CellView, ...], Mapping[str, int]] | None = None
         """For the number of cells: those that take requests, and the cells of their replicas."""
+        self._members: tuple[Mapping[int, frozenset[str]], Mapping[str, int]] = {}, {}
+        """Replicas by cell, and the same by replica: with thousands it takes longer to build than all other views."""
         self.waiting = 0
         """Waiting entries of all cells at the last heartbeat."""
         self._sent: dict[int, int] = {}
@@ -161,7 +163,11 @@ class CellsSeen:
         views = [view for cell, view in self._views.items() if self._is_open(cell)]
         # Where no replica is, nothing is served. It may come to any cell, though, so the line is kept evenly then.
         views = [view for view in views if view.room] or views
-        members = {name: view.cell for view in views for name in view.replicas}
+        by_cell = {view.cell: view.replicas for view in views}
+        known, members = self._members
+        if known != by_cell:
+            members = {name: cell for cell, names in by_cell.items() for name in names}
+            self._members = by_cell, members
         return self.layout.count, tuple(views), members
 
     @property

@@ -85,9 +85,9 @@ def figures_of(run: PoolSimulation, cpu_s: float, memory_mb: float) -> SizeFigur
 
 
 def phases_of(run: PoolSimulation) -> list[SizeFigures]:
-    """Work out the figures of the phases that have ended."""
+    """Work out the figures of the phases that have ended, and of the one that is under way."""
     names = [phase.name for phase in run.traffic.day.phases]
-    return [_figures(run, part, name, 0.0, 0.0) for name, part in zip(names, run.parts, strict=False)]
+    return [_figures(run, part, name, 0.0, 0.0) for name, part in zip(names, run.tallies(), strict=False)]
 
 
 def _figures(run: PoolSimulation, tally: CellTally, phase: str, cpu_s: float, memory_mb: float) -> SizeFigures:

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from loadtest.benchmarks.cells.model_line import CellEntry, ClassLine, ModelReplica
+from loadtest.benchmarks.cells.model_line import MOST_REPLICAS, CellEntry, ClassLine, ModelReplica
 
 GRANTS_PER_REPLICA, GRANTS_PER_CALL, REPLICAS_TRIED, PLACES = 32, 128, 32, 4
 OWED_GRANTS, OWED_LEAST = 16, 256
@@ -48,7 +48,8 @@ class ModelCell:
         self._shares = shares
         self._lookahead = lookahead
         self._classes = tuple(ClassLine() for _ in range(CLASSES))
-        self._free: list[tuple[float, int]] = []
+        self._free: list[int] = []
+        """Places of the replicas with a free slot, sorted."""
         self._wanted: dict[int, int] = {}
         """Waiting entries that prefer a replica."""
         self._served = 0.0
@@ -139,13 +140,13 @@ class ModelCell:
     # --- slots --------------------------------------------------------------------------------------------------------
 
     def _put(self, replica: ModelReplica) -> None:
-        place = (replica.held / replica.sequences, replica.number) if replica.held < replica.sequences else None
+        place = replica.place()
         if place == replica.free_at:
             return
-        if replica.free_at is not None:
+        if replica.free_at >= 0:
             del self._free[bisect_left(self._free, replica.free_at)]
         replica.free_at = place
-        if place is not None:
+        if place >= 0:
             insort(self._free, place)
 
     def _first_room(self, entry: CellEntry) -> ModelReplica | None:
@@ -153,21 +154,21 @@ class ModelCell:
             replica = self.replicas.get(number)
             if replica is not None and replica.held < replica.sequences:
                 return replica
-        return self.replicas[self._free[0][1]] if self._free else None
+        return self.replicas[self._free[0] % MOST_REPLICAS] if self._free else None
 
     def _rooms(self, entry: CellEntry) -> Iterator[ModelReplica]:
         for number in entry.preferred:
             replica = self.replicas.get(number)
             if replica is not None and replica.held < replica.sequences:
                 yield replica
-        for _, number in self._free[:REPLICAS_TRIED]:
-            replica = self.replicas[number]
+        for place in self._free[:REPLICAS_TRIED]:
+            replica = self.replicas[place % MOST_REPLICAS]
             if replica.held < replica.sequences:
                 yield replica
 
     def _want_free(self, most: int) -> None:
         if self.waiting:
-            self._todo.extend(self.replicas[number] for _, number in self._free[:most])
+            self._todo.extend(self.replicas[place % MOST_REPLICAS] for place in self._free[:most])
 
     def _run_fills(self) -> None:
         todo = self._todo

@@ -64,7 +64,8 @@ class PoolSize:
             ValueError: one is out of its range.
         """
         _within("cells", self.cells, 1, MOST_CELLS)
-        for name in ("replicas", "routers", "tenants", "seconds", "sequences", "prompt", "output"):
+        _within("replicas", self.replicas, 1, 10**6)
+        for name in ("routers", "tenants", "seconds", "sequences", "prompt", "output"):
             _within(name, getattr(self, name), 1, 10**7)
         _within("warm-up", self.warm_up, 0, 10**5)
         _within("rate", self.rate, 0.01, 10**7)

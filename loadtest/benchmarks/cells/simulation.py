@@ -94,14 +94,17 @@ class PoolSimulation:
         self.parts.append(self.tally)
 
     def whole(self) -> CellTally:
-        """Return what was counted in all phases until now."""
-        found = self._new_tally()
-        found.carried = (self.parts or [self.tally])[0].carried
-        for part in self.parts:
+        """Return what was counted in all phases until now; nothing in the warm-up."""
+        found, every = self._new_tally(), self.tallies()
+        if every:
+            found.carried = every[0].carried
+        for part in every:
             found.add(part)
-        if self.tally not in self.parts[-1:]:
-            found.add(self.tally)
         return found
+
+    def tallies(self) -> list[CellTally]:
+        """Return what was counted in each phase until now, the one under way included; the warm-up is none."""
+        return self.parts if self._phase < 0 or self.tally in self.parts[-1:] else [*self.parts, self.tally]
 
     def _come_back(self, state: CellState) -> None:
         """Let a cell answer again: it hears what has ended meanwhile."""

@@ -49,7 +49,7 @@ class PoolTraffic:
     def homes(self) -> list[float]:
         """Return the part of all requests that must go to each cell."""
         found = [0.0] * self._size.cells
-        for tenant in np.flatnonzero(self.pinned):
+        for tenant in np.flatnonzero(self.pinned).tolist():
             found[home(tenant_name(tenant), self._size.cells)] += float(self.part[tenant])
         return found
 
@@ -76,7 +76,8 @@ class PoolTraffic:
 
     def _at_home(self, cell: int) -> tuple[np.ndarray, np.ndarray]:
         if cell not in self._homes:
-            fixed = [each for each in np.flatnonzero(self.pinned) if home(tenant_name(each), self._size.cells) == cell]
+            tenants = np.flatnonzero(self.pinned).tolist()
+            fixed = [each for each in tenants if home(tenant_name(each), self._size.cells) == cell]
             numbers = np.array(fixed, dtype=np.int64)
             parts = np.cumsum(self.part[numbers])
             self._homes[cell] = numbers, parts / parts[-1] if len(parts) else parts
@@ -99,22 +100,10 @@ class PoolTraffic:
             *(column.tolist() for column in columns), strict=True
         ):
             self._number += 1
-            yield (
-                moment,
-                CellEntry(
-                    self._number,
-                    tenant,
-                    which,
-                    prompt,
-                    EXPECTED_TOKENS,
-                    weights[tenant],
-                    router=router,
-                    output=output,
-                    arrived_ms=moment,
-                    pinned=fixed,
-                ),
-                after,
-            )
+            weight = weights[tenant]
+            entry = CellEntry(self._number, tenant, which, prompt=prompt, expected=EXPECTED_TOKENS, weight=weight)
+            entry.router, entry.output, entry.arrived_ms, entry.pinned = router, output, moment, fixed
+            yield moment, entry, after
 
     def _lengths(self, median: int, count: int) -> np.ndarray:
         drawn = median * np.exp(_SPREAD * self._draw.standard_normal(count))

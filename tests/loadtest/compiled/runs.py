@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loadtest.benchmarks.cells.figures import figures_of, phases_of
+from loadtest.benchmarks.cells.setup import PoolSize
+from loadtest.benchmarks.cells.simulation import PoolSimulation
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.parts.settings import Parts, SharedPrefix, Speculation
 from loadtest.simulate.pool.outcome import SimulatedRun
@@ -26,6 +29,15 @@ def figures(name: str) -> list[object]:
     run = _run(_SETUPS[name], policies=name == "policies")
     logs = [list(member.replica.log.seconds) for member in run.fleet.members.values()]
     return [list(map(list, run.outcomes)), list(map(repr, run.samples)), logs, run.seconds, run.hours(run.seconds)]
+
+
+def figures_of_cells() -> list[object]:
+    """Return every figure of a day of a pool of cells, and what each tenant was served in each phase."""
+    size = PoolSize(cells=4, replicas=24, routers=5, tenants=150, rate=100.0, seconds=120, sequences=4, output=30)
+    run = PoolSimulation(replace(size, warm_up=5, day=True))
+    run.run()
+    every = [figures_of(run, 0.0, 0.0), *phases_of(run)]
+    return [[each.fields() for each in every], [[part.served, sorted(part.waits.items())] for part in run.parts]]
 
 
 def _run(setup: Setup, *, policies: bool) -> SimulatedRun:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.compiled.finder import VARIABLE
-from loadtest.compiled.modules import MODULES, ROOT, source_of
+from loadtest.compiled.modules import ROOT, SETS, source_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SUITE = (
@@ -22,6 +22,7 @@ SUITE = (
     "tests/deployments/engines/sim/test_core.py",
     "tests/cluster/control/test_batch_policy.py",
 )
+CELLS_SUITE = ("tests/loadtest/benchmarks/cells/test_model_cell.py", "tests/loadtest/benchmarks/cells/test_day.py")
 RUN = """
 import json, sys
 from loadtest.simulate.pool import traffic
@@ -29,11 +30,29 @@ assert traffic.__file__.endswith(".py") is (sys.argv[1] == "plain"), traffic.__f
 from tests.loadtest.compiled.runs import figures
 print(json.dumps(figures(sys.argv[2])))
 """
+CELLS_RUN = """
+import json, sys
+from loadtest.benchmarks.cells import traffic
+assert traffic.__file__.endswith(".py") is (sys.argv[1] == "plain"), traffic.__file__
+from tests.loadtest.compiled.runs import figures_of_cells
+print(json.dumps(figures_of_cells()))
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder of compiled modules. Nothing was written beside their sources."""
+    """Return a folder with the compiled simulator."""
+    yield from compiled_set(tmp_path_factory, "simulator")
+
+
+@pytest.fixture(scope="module")
+def cells_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with the compiled simulation of cells."""
+    yield from compiled_set(tmp_path_factory, "cells")
+
+
+def compiled_set(tmp_path_factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """Yield a folder of compiled modules. Nothing was written beside their sources."""
     missing = [tool for tool in ("mypyc", "setuptools") if find_spec(tool) is None]
     if missing:
         pytest.skip(f"there is no {' and no '.join(missing)}")
@@ -42,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(f"there is no C compiler {compiler}")
     made = tmp_path_factory.mktemp("compiled")
     before = beside_sources()
-    checked([sys.executable, "-m", "loadtest.compiled", "--quick", str(made)])
+    checked([sys.executable, "-m", "loadtest.compiled", "--set", name, "--quick", str(made)])
     assert before == beside_sources()
     yield made
     shutil.rmtree(made)
@@ -50,7 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def beside_sources() -> list[Path]:
     """Return the files beside the sources of compiled modules."""
-    return sorted(file for each in MODULES for file in source_of(each).parent.iterdir() if file.name != "__pycache__")
+    folders = {source_of(module).parent for modules in SETS.values() for module in modules}
+    return sorted(file for each in folders for file in each.iterdir() if file.name != "__pycache__")
 
 
 def checked(command: list[str], compiled: Path | None = None) -> str:
@@ -71,5 +91,17 @@ def test_a_run_is_the_same_to_the_bit(name: str, folder: Path) -> None:
 
 def test_the_tests_of_the_simulator_pass_on_it(folder: Path) -> None:
     # The package comes first, before a test imports one of the modules.
-    words = ["-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider", *SUITE]
-    assert "passed" in checked([sys.executable, *words], folder)
+    words = ["-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider"]
+    assert "passed" in checked([sys.executable, *words, *SUITE], folder)
+
+
+def test_a_pool_of_cells_is_the_same_to_the_bit(cells_folder: Path) -> None:
+    plain = checked([sys.executable, "-c", CELLS_RUN, "plain"])
+    compiled = checked([sys.executable, "-c", CELLS_RUN, "compiled"], cells_folder)
+    assert len(plain) > 10_000
+    assert plain == compiled
+
+
+def test_compiled_cells_grant_what_the_scripts_grant_and_count_a_day(cells_folder: Path) -> None:
+    words = ["-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider"]
+    assert "passed" in checked([sys.executable, *words, *CELLS_SUITE], cells_folder)

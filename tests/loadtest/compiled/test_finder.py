@@ -11,13 +11,13 @@ import pytest
 
 from cluster.errors import SettingsError
 from loadtest.compiled.finder import RECORD, VARIABLE, CompiledFinder
-from loadtest.compiled.modules import MODULES, ROOT, digest, source_of
+from loadtest.compiled.modules import CELLS, ROOT, SETS, SIMULATOR, digest, source_of
 
 MODULE = "loadtest.simulate.pool.loop"
 
 
 def recorded(folder: Path, **fields: object) -> Path:
-    record = {"digest": digest(), "extensions": {MODULE: "loop.so"}, **fields}
+    record = {"set": "simulator", "digest": digest(SIMULATOR), "extensions": {MODULE: "loop.so"}, **fields}
     (folder / RECORD).write_text(json.dumps(record))
     return folder
 
@@ -38,7 +38,7 @@ else:
 
 
 def test_every_module_has_a_source() -> None:
-    assert [] == [module for module in MODULES if not source_of(module).is_file()]
+    assert [] == [module for modules in SETS.values() for module in modules if not source_of(module).is_file()]
 
 
 @pytest.mark.slow
@@ -53,7 +53,10 @@ def test_modules_of_other_sources_are_an_error(tmp_path: Path) -> None:
     assert f"got {tmp_path}, which has those of others: compile again" in found
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", '{"digest": "x"}', '{"digest": "x", "extensions": 3}'])
+BAD = [None, "", "[]", '{"set": "cells", "digest": "x"}', '{"set": "cells", "digest": "x", "extensions": 3}']
+
+
+@pytest.mark.parametrize("text", [*BAD, '{"set": "other", "digest": "x", "extensions": {}}'])
 def test_a_folder_without_them_is_an_error(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / RECORD).write_text(text)
@@ -63,17 +66,17 @@ def test_a_folder_without_them_is_an_error(tmp_path: Path, text: str | None) -> 
 
 def test_modules_that_are_in_use_already_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else some would be compiled and others not, and they do not fit together."""
-    for module in MODULES:
+    for module in SIMULATOR:
         monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, MODULES[1], sys)
-    with pytest.raises(SettingsError, match=f"comes too late: {MODULES[1]} is imported from its source already"):
+    monkeypatch.setitem(sys.modules, SIMULATOR[1], sys)
+    with pytest.raises(SettingsError, match=f"comes too late: {SIMULATOR[1]} is imported from its source already"):
         CompiledFinder(recorded(tmp_path)).find_spec(MODULE)
 
 
 def test_the_extension_of_a_module_is_found_and_other_modules_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in MODULES:
+    for module in SIMULATOR:
         monkeypatch.delitem(sys.modules, module, raising=False)
     found = CompiledFinder(recorded(tmp_path))
     assert found.find_spec("loadtest.simulate.setup") is None
@@ -82,11 +85,25 @@ def test_the_extension_of_a_module_is_found_and_other_modules_are_left_alone(
     assert spec.origin == str(tmp_path / "loop.so")
 
 
+def test_only_the_modules_of_a_folders_set_must_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command uses production's choice of cells before it simulates anything."""
+    for module in (*SIMULATOR, *CELLS):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, CELLS[0], sys)
+    found = CompiledFinder(recorded(tmp_path))
+    assert found.find_spec(CELLS[1]) is None
+    assert found.find_spec(MODULE) is not None
+    other = CompiledFinder(recorded(tmp_path, set="cells", digest=digest(CELLS)))
+    with pytest.raises(SettingsError, match=f"comes too late: {CELLS[0]} is imported"):
+        other.find_spec(MODULE)
+
+
 def test_any_change_of_a_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest()
+    before, before_cells = digest(SIMULATOR), digest(CELLS)
     changed = tmp_path / "changed.py"
     changed.write_bytes(source_of(MODULE).read_bytes() + b"\n")
     monkeypatch.setattr(
         "loadtest.compiled.modules.source_of", lambda module: changed if module == MODULE else source_of(module)
     )
-    assert before != digest()
+    assert before != digest(SIMULATOR)
+    assert before_cells == digest(CELLS)

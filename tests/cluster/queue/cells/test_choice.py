@@ -63,7 +63,7 @@ def test_the_shorter_line_of_two_is_taken() -> None:
 
 def test_a_difference_within_what_a_heartbeat_brings_is_a_likelihood() -> None:
     """The lesser of two gets all beyond the doubt, half at no difference, and more the larger it is."""
-    busy = replace(view(0, running=40, room=100), doubt=0.2)
+    busy = view(0, running=40, room=100)._replace(doubt=0.2)
     parts = []
     for running in (40, 35, 30, 25, 20):
         less = view(1, running=running, room=100)
@@ -72,7 +72,7 @@ def test_a_difference_within_what_a_heartbeat_brings_is_a_likelihood() -> None:
 
 
 def test_two_cells_that_look_the_same_get_requests_by_their_room() -> None:
-    large, small = (replace(view(cell, room=room), doubt=0.5) for cell, room in ((0, 30), (1, 10)))
+    large, small = (view(cell, room=room)._replace(doubt=0.5) for cell, room in ((0, 30), (1, 10)))
     assert 25 == sum(choose(large, small, None, draw / 100) for draw in range(100))
 
 
@@ -96,9 +96,9 @@ def test_a_heartbeat_without_news_of_replicas_keeps_them_and_brings_the_rest() -
     before = seen.views()[0]
     seen.heard(0, replace(reply(running=5, granted=(4, 0, 0), routers=("A", "B")), replicas=None))
     doubt = 4 * 0.5 / before.room
-    assert replace(before, running=5, doubt=doubt) == seen.views()[0]
+    assert before._replace(running=5, doubt=doubt) == seen.views()[0]
     seen.sent(0)
-    assert replace(before, running=6, doubt=doubt) == seen.views()[0]
+    assert before._replace(running=6, doubt=doubt) == seen.views()[0]
     seen.heard(0, reply(replicas=(record("r2"),), routers=("A", "B")))
     assert (before.room // 2, frozenset({"r2"})) == (seen.views()[0].room, seen.views()[0].replicas)
 
@@ -117,7 +117,7 @@ def flow_of(routers: int, *, sure: bool) -> float:
         first, second = source.sample(range(cells), 2)
         doubt = 0.0 if sure else flow / cells / room
         views = [
-            replace(view(cell, running=round(news[router][cell]), room=room), doubt=doubt) for cell in (first, second)
+            view(cell, running=round(news[router][cell]), room=room)._replace(doubt=doubt) for cell in (first, second)
         ]
         chosen = choose(views[0], views[1], None, source.random())
         running[chosen] += 1
@@ -153,6 +153,39 @@ def test_the_part_with_keys_follows_what_a_tenant_sends() -> None:
     for _ in range(500):
         parts.note("mixed", keyed=False)
     assert {"keyed"} == set(parts._parts)
+
+
+def test_a_preferred_replica_is_looked_for_where_it_was_heard_of_last() -> None:
+    seen = CellsSeen(Layout(2))
+
+    def preferred(name: str) -> set[int | None]:
+        return {wanted for _, _, wanted in drawn(seen, name)}
+
+    seen.heard(0, reply(replicas=(record("r0"), record("goes"))))
+    seen.heard(1, reply(replicas=(record("r1"),)))
+    assert [{0}, {0}, {1}, {None}] == [preferred(name) for name in ("r0", "goes", "r1", "none")]
+    seen.heard(0, reply(replicas=None))
+    assert {0} == preferred("goes")
+    seen.heard(0, reply(replicas=(record("r0"),)))
+    assert {None} == preferred("goes")
+    seen.heard(1, reply(replicas=(record("r1"), record("goes"))))
+    assert {1} == preferred("goes")
+    seen.lost(frozenset({1}))
+    assert [{0}, {None}] == [preferred(name) for name in ("r0", "goes")]
+    seen.lost(frozenset())
+    assert {1} == preferred("goes")
+
+
+def test_the_replicas_of_a_pool_are_not_gathered_again_without_news() -> None:
+    seen = CellsSeen(Layout(2))
+    for cell in (0, 1):
+        seen.heard(cell, reply(replicas=(record(f"r{cell}"),)))
+    drawn(seen)
+    members = seen._members[1]
+    seen.heard(0, reply(replicas=None, running=3))
+    seen.heard(1, reply(replicas=(record("r1"),)))
+    drawn(seen)
+    assert members is seen._members[1]
 
 
 def test_the_replica_that_has_the_prompt_is_worth_a_bounded_wait() -> None:
@@ -221,4 +254,4 @@ def test_two_full_cells_share_what_a_third_has_room_for() -> None:
 
 
 def test_no_room_is_the_longest_wait() -> None:
-    assert replace(EMPTY, room=0).pressure > view(1, waiting=10_000).pressure
+    assert EMPTY._replace(room=0).pressure > view(1, waiting=10_000).pressure

@@ -107,5 +107,8 @@ def test_figures_are_kept_while_a_run_is_under_way(monkeypatch: pytest.MonkeyPat
     requests = [each[0].requests for each in kept]
     assert requests == sorted(requests)
     assert 0 < requests[0] < last[0].requests
-    assert ["whole"] == [each.phase for each in kept[0]]
+    # The phase that is under way has its figures too.
+    assert ["whole", NAMES[0]] == [each.phase for each in kept[0]]
+    assert kept[0][0].requests == kept[0][1].requests
+    assert ["whole", *NAMES[:2]] in [[each.phase for each in some] for some in kept]
     assert ["whole", *NAMES] == [each.phase for each in last]

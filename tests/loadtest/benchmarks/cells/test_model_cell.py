@@ -119,12 +119,11 @@ async def test_the_model_grants_what_the_scripts_grant(seed: int, shares: tuple[
                 number,
                 draw.randrange(4),
                 draw.randrange(3),
-                draw.randint(1, 900),
-                draw.randint(1, 500),
-                draw.choice((1.0, 2.0, 4.0)),
-                preferred,
-                draw.randrange(2),
+                prompt=draw.randint(1, 900),
+                expected=draw.randint(1, 500),
+                weight=draw.choice((1.0, 2.0, 4.0)),
             )
+            entry.preferred, entry.router = preferred, draw.randrange(2)
             entries[number] = entry
             await scripts.submit(entry)
             found = scripts.own
@@ -164,7 +163,7 @@ def test_the_models_bounds_are_the_scripts() -> None:
 def test_an_entry_with_a_slot_is_not_taken_out() -> None:
     model = ModelCell(lambda _: None)
     model.put_replica(ModelReplica(0, 1), 1)
-    entry = CellEntry(1, 0, 0, 10, 10)
+    entry = CellEntry(1, 0, 0, prompt=10, expected=10)
     model.submit(entry)
     assert not model.take_out(entry)
     assert 1 == model.running
