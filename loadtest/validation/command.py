@@ -76,8 +76,8 @@ def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told
         if not expected.same_engine(theirs):
             if not (expected.known and theirs.known):
                 raise SettingsError(
-                    f"fit-on must be a run of the same engine where one of the two is not known to the planner: "
-                    f"{theirs.why}; {expected.why}"
+                    "fit-on must be a run of the same engine where one of the two is not known to the planner: "
+                    f"{options.fit_on} is held to {theirs.why}; {options.validate} is held to {expected.why}"
                 )
             model = expected.model.scaled(model, theirs.model)
             words.append(f"carried over in proportion from {theirs.why}")

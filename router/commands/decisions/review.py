@@ -47,8 +47,9 @@ def review(options: argparse.Namespace, client: Client) -> None:
     own = ScalerSettings.of(pool)
     history = history_of(decisions, point, own.rules.load.rate_window_s)
     if history.seconds < LEAST_S:
+        minutes = counted(int(history.seconds / 60), "minute")
         raise SettingsError(
-            f"{history.seconds / 60:.0f} minutes of load are on record, and a review needs {LEAST_S / 60:.0f}. It "
+            f"{minutes} of load are on record, and a review needs {LEAST_S / 60:.0f}. It "
             'needs an autoscaler with mode "advisory" or "active", and a step model, which replicas measure under load'
         )
     replayed = replayed_pool(own, history, found.load_record)
@@ -164,19 +165,33 @@ def show_comparison(
     table.add_row("what ran", *_cells(compared.ran, history, point))
     table.add_row("this autoscaler", *_cells(compared.ours, history, point))
     print_table(table, console)
-    saved = compared.hours_saved_a_day
-    text = f"{abs(saved):.1f} replica-hours a day {'less' if saved >= 0 else 'more'} than what ran"
-    if point.price_per_gpu_hour:
-        money = abs(compared.money_saved_a_day(point.price_per_gpu_hour))
-        text += f", {money:,.2f} a day at {point.price_per_gpu_hour:g} a GPU hour"
-    points = 100 * (compared.ours.attainment - compared.ran.attainment)
-    console.print(f"this autoscaler: {text}; {points:+.2f} points of attainment", highlight=False)
+    console.print(f"this autoscaler: {_saved_words(compared, point)}", highlight=False)
     if compared.measured is not None:
         console.print(
             f"routers measured {compared.measured:.2%} with what ran; the model says {compared.ran.attainment:.2%}",
             highlight=False,
         )
     _print_left_out(compared.ours.left_out, console)
+
+
+def _saved_words(compared: Comparison, point: OperatingPoint) -> str:
+    saved = compared.hours_saved_a_day
+    text = hours_words(saved)
+    if point.price_per_gpu_hour and text != ALIKE:
+        money = abs(compared.money_saved_a_day(point.price_per_gpu_hour))
+        text += f", {money:,.2f} a day at {point.price_per_gpu_hour:g} a GPU hour"
+    points = 100 * (compared.ours.attainment - compared.ran.attainment)
+    return f"{text}; {points:+.2f} points of attainment"
+
+
+ALIKE = "as many replica-hours as what ran"
+
+
+def hours_words(saved: float) -> str:
+    """Return replica-hours saved a day in words. What would be shown as 0.0 is no saving."""
+    if abs(saved) < 0.05:
+        return ALIKE
+    return f"{abs(saved):.1f} replica-hours a day {'less' if saved > 0 else 'more'} than what ran"
 
 
 def _print_source(history: History, pool: ReplayedPool, console: Console) -> None:

@@ -63,6 +63,9 @@ def test_a_fit_of_another_engine_needs_the_planners_expectation_of_both(
     status, out, err = run(capsys, "--validate", runs[0], "--fit-on", runs[1])
     assert (2, "") == (status, out)
     assert "fit-on must be a run of the same engine where one of the two is not known to the planner" in err
+    # Which run is which.
+    assert f"{runs[1]} is held to" in " ".join(err.split())
+    assert f"{runs[0]} is held to" in " ".join(err.split())
     change(runs[0], engine_kwargs={**kwargs, "model": "Qwen/Qwen3-14B"}, hardware={"device_name": "NVIDIA H100"})
     change(runs[1], hardware={"device_name": "NVIDIA GeForce RTX 4090"})
     status, out, _ = run(capsys, "--validate", runs[0], "--fit-on", runs[1], "--fit", "1-40", "--json")

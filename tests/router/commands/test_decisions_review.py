@@ -19,7 +19,7 @@ from cluster.forecast.pool_forecast import PoolForecast
 from penstock.client import AsyncClient, Client, Decision, DecisionList, OperatingPoint
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
-from router.commands.decisions.review import _read
+from router.commands.decisions.review import _read, hours_words
 from tests.cluster.hindsight.loads import TICK_S, changing
 from tests.cluster.hindsight.test_history import recorded, swing
 from tests.support.stack import Stack, running_stack, sim_pool
@@ -159,10 +159,33 @@ async def test_a_review_follows_what_the_pool_has_on(tmp_path: Path, capsys: pyt
         ) in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        (0.0, "as many replica-hours as what ran"),
+        (-0.04, "as many replica-hours as what ran"),
+        (4.2, "4.2 replica-hours a day less than what ran"),
+        (-4.2, "4.2 replica-hours a day more than what ran"),
+    ],
+)
+def test_a_saving_that_would_be_shown_as_none_is_none(saved: float, said: str) -> None:
+    assert said == hours_words(saved)
+
+
 async def test_too_little_load_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with running_stack(tmp_path, replicas=0, pools={"demo": POOL}) as stack:
         assert 2 == await run(stack, "--compare")
         assert "0 minutes of load are on record, and a review needs 60" in " ".join(capsys.readouterr().err.split())
         await record(stack, 0.5)
         assert 2 == await run(stack, "--headroom")
-        assert "30 minutes" in capsys.readouterr().err
+        assert "29 minutes" in capsys.readouterr().err
+
+
+async def test_load_that_is_nearly_enough_is_not_rounded_to_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that 60 minutes are on record, and 60 are needed."""
+    async with running_stack(tmp_path, replicas=0, pools={"demo": POOL}) as stack:
+        await record(stack, 0.995)
+        assert 2 == await run(stack, "--compare")
+        assert "59 minutes of load are on record, and a review needs 60" in " ".join(capsys.readouterr().err.split())
