@@ -39,7 +39,7 @@ def run_plan(options: argparse.Namespace) -> int:
             raise SettingsError(f"{' and '.join(asked)}: give one of them")
         check_question(options, "deadline" if asked[0] == "requests" else asked[0])
         check_engine(options)
-        return int(verb(options))
+        return int(verb(options, book))
     check_question(options, "a plan")
     check_engine(options)
     return make_plan(options, book)

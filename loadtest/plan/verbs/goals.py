@@ -22,7 +22,8 @@ from loadtest.plan.goals.fleet import Also, FleetPlan, also, fleets
 from loadtest.plan.goals.offline import OfflinePlan, offline
 from loadtest.plan.measured.own import Corrections
 from loadtest.plan.option import Engine, Promise
-from loadtest.plan.report import fallbacks, model_words, money, slo_words
+from loadtest.plan.report import fallbacks, model_words, money, slo_words, source_words
+from loadtest.plan.review import Book
 from loadtest.plan.search import SimulatedCandidate, plan
 from loadtest.plan.traffic import Load
 from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
@@ -30,7 +31,7 @@ from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
 _HOUR_S = 3600.0
 
 
-def serve_budget(options: argparse.Namespace) -> int:
+def serve_budget(options: argparse.Namespace, book: Book) -> int:
     """Print what a budget serves. Return 0, or `INFEASIBLE`.
 
     Raises:
@@ -39,7 +40,7 @@ def serve_budget(options: argparse.Namespace) -> int:
     if options.rate:
         raise SettingsError(f"rate: with a budget it is what the plan looks for, got {options.rate:g}")
     load, promise = _of_any_rate(options), promise_of(options)
-    offer = offer_of(options, load)
+    offer = offer_of(options, load).with_history(book)
     offer.corrections.check(offer.engines)
     chosen = affordable(offer.engines, load, promise, options.budget)[: options.simulate]
     with messages().status("budget") as status:
@@ -101,14 +102,14 @@ def _show_served(found: Sequence[BudgetPlan], options: argparse.Namespace, lost:
         )
     if found:
         print_table(table, console)
-        _show_fallbacks((each.candidate.engine for each in found), console)
+        _show_sources((each.candidate.engine for each in found), console)
     else:
         console.print("[red]Nothing:[/] no engine that was looked at serves this SLO for the budget.", highlight=False)
     for text in lost:
         console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
 
 
-def finish_by(options: argparse.Namespace) -> int:
+def finish_by(options: argparse.Namespace, book: Book) -> int:
     """Print what finishes offline work by a deadline. Return 0, or `INFEASIBLE`.
 
     Raises:
@@ -119,7 +120,7 @@ def finish_by(options: argparse.Namespace) -> int:
     if options.rate:
         raise SettingsError(f"rate: offline work has none, got {options.rate:g}")
     load = _of_any_rate(options)
-    offer = offer_of(options, load)
+    offer = offer_of(options, load).with_history(book)
     offer.corrections.check(offer.engines)
     found, lost = offline(offer.engines, load, options.requests, _HOUR_S * options.deadline, options.confidence)
     if options.json:
@@ -154,14 +155,14 @@ def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace, los
         )
     if found:
         print_table(table, console)
-        _show_fallbacks((each.candidate.engine for each in found), console)
+        _show_sources((each.candidate.engine for each in found), console)
     else:
         console.print("[red]Infeasible:[/] no engine that was looked at can do this work.", highlight=False)
         for text in lost:
             console.print(f"  [dim]cannot be: {escape(text)}[/]", highlight=False)
 
 
-def share_fleet(options: argparse.Namespace) -> int:
+def share_fleet(options: argparse.Namespace, book: Book) -> int:
     """Print accelerators of one kind that serve several models. Return 0, or `INFEASIBLE`.
 
     Raises:
@@ -173,7 +174,7 @@ def share_fleet(options: argparse.Namespace) -> int:
     promise, planned, lost = promise_of(options), dict[str, Sequence[SimulatedCandidate]](), list[str]()
     loads = [part.load.within(load_shape(part.model).context) for part in parts]
     offers = [
-        offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load)
+        offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load).with_history(book)
         for part, load in zip(parts, loads, strict=True)
     ]
     # The points are the same for all, and each is of one of the models.
@@ -221,7 +222,7 @@ def _show_fleets(found: Sequence[FleetPlan], options: argparse.Namespace, lost: 
         table.add_row(each.gpu, str(each.gpus), money(each.hourly, options.currency), Text(_parts(each.parts)))
     if found:
         print_table(table, console)
-        _show_fallbacks((part.engine for each in found for part in each.parts.values()), console)
+        _show_sources((part.engine for each in found for part in each.parts.values()), console)
     else:
         console.print(
             "[red]Infeasible:[/] no kind of accelerator that was looked at serves all of them.", highlight=False
@@ -235,8 +236,11 @@ def _show_measured(corrections: Iterable[Corrections]) -> None:
         screen().print(escape(f"Measured: {text}."), highlight=False)
 
 
-def _show_fallbacks(engines: Iterable[Engine], console: Console) -> None:
-    for text in fallbacks(engines):
+def _show_sources(engines: Iterable[Engine], console: Console) -> None:
+    """Print where step times come from, and how engines run precisions that accelerators have no units for."""
+    chosen = list(engines)
+    sources = "; ".join(sorted({source_words(each) for each in chosen}))
+    for text in (f"What is known of the engines' speed: {sources}.", *fallbacks(chosen)):
         console.print(escape(text), highlight=False)
 
 

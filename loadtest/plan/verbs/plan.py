@@ -74,6 +74,10 @@ class Offer:
     """None for a profile, which is of one engine."""
     corrections: Corrections = field(default_factory=Corrections)
 
+    def with_history(self, book: Book) -> Offer:
+        """Return the offer with engines as observations of earlier plans had them."""
+        return replace(self, engines=[with_history(each, book) for each in self.engines])
+
 
 def make_plan(options: argparse.Namespace, book: Book) -> int:
     """Plan, print the plan and keep it. Return 0, or `INFEASIBLE`.
@@ -93,6 +97,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     promise = promise_of(options)
     offer = _from_profile(options, profile, load) if profile is not None else offer_of(options, load)
     offer.corrections.check(offer.engines)
+    offer = offer.with_history(book)
     console = messages()
     with console.status("sizing") as status:
         lines = ProgressLines(console)
@@ -102,7 +107,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
             lines(text)
 
         best, rest, lost = plan(
-            [_with_history(each, book) for each in offer.engines],
+            offer.engines,
             load,
             promise,
             simulated=options.simulate,
@@ -273,7 +278,7 @@ def _note_line(text: str) -> None:
     messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
-def _with_history(engine: Engine, book: Book) -> Engine:
+def with_history(engine: Engine, book: Book) -> Engine:
     """Return the engine as observations of earlier plans of its group had it: not the prior with a wider range, but
     another middle with the error that remains.
     """

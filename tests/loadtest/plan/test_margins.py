@@ -147,3 +147,21 @@ def test_splits_are_engines_of_their_own(tmp_path: Path) -> None:
     assert shift.ttft_error is None
     assert book.shift(by_group) is None
     assert "toy on 16 (PP 2) x card, fp8" == str(stages)
+
+
+@pytest.mark.slow
+def test_observations_count_for_every_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine that was seen to be three times as slow takes longer offline too."""
+    work = ["plan", "--model", "qwen3-32b", "--tp", "2", "--requests", "100000", "--deadline", "24", "--json"]
+    work += ["--state-dir", str(tmp_path)]
+    assert 0 == main(work)
+    (before,) = json.loads(capsys.readouterr().out)["plans"]
+    book = Book(tmp_path)
+    for _ in range(3):
+        group = EngineGroup("qwen3-32b", "h100", 2, "bf16")
+        made = book.predict(group, {}, {"itl_mean_s": {"low": 0.01, "middle": 0.01, "high": 0.01}})
+        book.observe(made, {"itl_s": {"mean": 0.03}})
+    assert 0 == main(work)
+    (after,) = json.loads(capsys.readouterr().out)["plans"]
+    assert "shifted by 3 observations" in after["source"]
+    assert after["replicas"] * after["hours"] > 2 * before["replicas"] * before["hours"]
