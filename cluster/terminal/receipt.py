@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.tables import add_columns, number, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Finished
@@ -36,7 +36,7 @@ def print_receipt(finished: Finished, console: Console) -> None:
     first = f"{1e3 * receipt.time_to_first_token:.1f} ms" if receipt.time_to_first_token is not None else "none"
     reasons = ", ".join(choice.finish_reason.value for choice in finished.choices)
     # Without prices a cost of 0 would look as if the request were free.
-    cost = f"; cost {receipt.cost:.6g}" if receipt.cost else ""
+    cost = f"; cost {number(receipt.cost, digits=5)}" if receipt.cost else ""
     console.print(
         f"tokens in {usage.prompt_tokens}, out {usage.output_tokens}; first token {first}, "
         f"total {1e3 * receipt.total_time:.1f} ms; finish: {reasons}{cost}",

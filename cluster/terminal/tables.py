@@ -4,6 +4,7 @@ continues below itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from rich.cells import cell_len
@@ -92,3 +93,14 @@ def _least(column: Column, console: Console) -> int:
 def _width(cell: object, console: Console) -> int:
     text = cell if isinstance(cell, Text) else console.render_str(str(cell))
     return max((cell_len(line) for line in text.plain.splitlines()), default=0)
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Return a number without an exponent: four decimals, or so many digits of one below 0.01. A request on a small
+    model costs less than 0.0001.
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value == 0 or abs(value) >= 0.01:
+        return f"{value:,.4f}"
+    return f"{value:.{digits - 1 - math.floor(math.log10(abs(value)))}f}"

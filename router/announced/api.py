@@ -14,6 +14,7 @@ from cluster.announced.contract import MOST_OF_POOL, Put
 from cluster.announced.load import AnnouncedLoad
 from cluster.clock import Clock, SystemClock
 from cluster.errors import AnnouncementLimitError, AnnouncementNotFoundError, InvalidRequestError
+from cluster.plural import counted
 from cluster.settings import PoolSettings
 from penstock.models import FieldViolation
 from penstock.v1 import announced_pb2 as api
@@ -25,7 +26,8 @@ from router.routing import Aliases
 
 _LOG = logging.getLogger(__name__)
 
-LONGEST_S = 31 * 86_400.0
+_DAY_S = 86_400.0
+LONGEST_S = 31 * _DAY_S
 TOKENS_FACTOR = 1_000.0
 """Tokens of a request by which the largest rate of requests bounds that of tokens."""
 MOST_TOKENS = 10_000_000
@@ -204,15 +206,22 @@ def _times(request: api.AnnounceLoadRequest, now_ms: int, settings: PoolSettings
     ahead_s = settings.autoscale.announced_ahead_s
     start_ms = max(now_ms, _ms(request.start)) if request.HasField("start") else now_ms
     if request.HasField("start") and not -_LATE_S <= _ms(request.start) / 1000 - now_ms / 1000 <= ahead_s:
-        reject("start", f"from now to {ahead_s:.15g} s ahead", request.start.ToJsonString())
+        reject("start", f"from now to {_long(ahead_s)} ahead", request.start.ToJsonString())
     end_ms = _ms(request.end)
     if not request.HasField("end"):
         wrong.append(FieldViolation("end", "is required"))
     elif not start_ms < end_ms <= start_ms + LONGEST_S * 1000:
-        reject("end", f"after the beginning, and at most {LONGEST_S:.15g} s after it", request.end.ToJsonString())
+        start = Timestamp()
+        start.FromMilliseconds(start_ms)
+        after = f"after the start, {start.ToJsonString()}, and at most {_long(LONGEST_S)} after it"
+        reject("end", after, request.end.ToJsonString())
     if wrong:
         raise InvalidRequestError(wrong)
     return start_ms, end_ms
+
+
+def _long(seconds: float) -> str:
+    return counted(int(seconds // _DAY_S), "day") if seconds % _DAY_S == 0 else f"{seconds:.15g} s"
 
 
 def _check_rate(request: api.AnnounceLoadRequest, most: float, reject: Callable[[str, str, object], None]) -> None:

@@ -137,11 +137,16 @@ def show(loads: Sequence[AnnouncedLoad], console: Console) -> None:
     words, times = ("id", "tenant"), ("start (UTC)", "end (UTC)")
     add_columns(table, "id", "tenant", "start (UTC)", "end (UTC)", "rate", "counts for", words=words, left=times)
     for each in loads:
-        rate = f"{each.requests_per_second:.4g} requests/s" if each.requests_per_second is not None else ""
-        rate = rate or f"{each.tokens_per_second:.4g} tokens/s"
+        rate = f"{rate_text(each.requests_per_second)} requests/s" if each.requests_per_second is not None else ""
+        rate = rate or f"{rate_text(each.tokens_per_second or 0.0)} tokens/s"
         cells = (each.id, each.tenant, _time(each.start), _time(each.end), rate, f"{each.counts_for:.0%}")
         table.add_row(*map(Text, cells))
     print_table(table, console)
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate with four digits, and without an exponent where it is large."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _time(at: datetime.datetime) -> str:

@@ -58,7 +58,9 @@ def picture_of(lines: Sequence[CostLine]) -> Text:
         width = round(_BAR * edge / whole) - drawn
         drawn += width
         bar.append(sign * width, style=colour)
-        legend.append(f"\n{sign} ", style=colour).append(f"{kind:9}{part / whole:7.1%}  {cost:,.4f}")
+        legend.append(f"\n{sign} ", style=colour).append(
+            f"{kind:9}{_zero(part / whole, 3):7.1%}  {_zero(cost, 4):,.4f}"
+        )
     return bar.append_text(legend)
 
 
@@ -67,10 +69,14 @@ def _cells(lines: Sequence[CostLine]) -> list[Text]:
     found, paid = sum(parts), _sum(lines, "total", lambda time: time.gpu_seconds)
     difference = difference_of(found, paid)
     money = (_sum(lines, "total", lambda time: time.cost), sum(line.charged for line in lines))
-    # Rounding must not show a zero with a sign.
-    seconds = [Text(f"{value + 0.0:,.1f}") for value in (*[round(part, 1) for part in parts], found, paid)]
+    seconds = [Text(f"{_zero(value, 1):,.1f}") for value in (*parts, found, paid)]
     marked = Text(f"{difference:+.2%}", style="red" if abs(difference) >= _SUSPECT else "")
     return [*seconds, marked, *(Text(f"{value:,.4f}") for value in money)]
+
+
+def _zero(value: float, digits: int) -> float:
+    """Round a number. What rounds to zero has no sign."""
+    return round(value, digits) + 0.0
 
 
 def _sum(lines: Sequence[CostLine], kind: str, of: Callable[[GpuTime], float]) -> float:

@@ -13,7 +13,7 @@ from rich.text import Text
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
 from cluster.terminal.json_values import print_json
-from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.tables import add_columns, number, print_table
 from penstock.values.admin.costs import CostReport
 from penstock.values.results import UsageReport
 from router.commands.costs import print_costs
@@ -104,7 +104,7 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
 def budget_text(budget: Budget) -> Text:
     """Return what is used of a budget, in one line."""
     share = budget.used / budget.limit
-    text = Text(f"budget of {budget.tenant} in {budget.pool}: {_number(budget.used)} of {_number(budget.limit)} ")
+    text = Text(f"budget of {budget.tenant} in {budget.pool}: {number(budget.used)} of {number(budget.limit)} ")
     text.append(f"({share:.0%})", style="red" if share >= 1 else "yellow" if budget.warned else "")
     period = budget.name.removeprefix("cost_per_")
     return text.append(f" of this {period}, renews {budget.renews:%Y-%m-%d %H:%M} UTC")
@@ -117,10 +117,10 @@ def _table(report: UsageReport) -> Table:
     rows = [_row(line) for line in report.lines]
     totals = [sum(column) for column in zip(*(numbers for _, numbers in rows), strict=True)]
     if rows:
-        for column, footer in zip(table.columns, ("total", "", "", *map(_number, totals)), strict=True):
+        for column, footer in zip(table.columns, ("total", "", "", *map(number, totals)), strict=True):
             column.footer = footer
     for keys, numbers in rows:
-        table.add_row(*map(Text, keys), *map(_number, numbers))
+        table.add_row(*map(Text, keys), *map(number, numbers))
     return table
 
 
@@ -128,10 +128,3 @@ def _row(line: UsageLine) -> tuple[tuple[str, ...], tuple[float, ...]]:
     tokens = (line.prompt_tokens, line.cached_tokens, line.output_tokens)
     period = str(line.day) if line.hour is None else f"{line.hour:%Y-%m-%d %H:%M}"
     return (period, line.pool, line.tenant), (line.requests, *tokens, line.gpu_seconds, line.cost)
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    # A request on a small model costs less than 0.0001.
-    return f"{value:,.4f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"

@@ -78,13 +78,13 @@ def check_tool_choice(found: Violations, field: str, wire: types_pb2.ToolChoice,
         return ToolChoice()
     known = set(tools)
     if not known and (choice.mode is ToolMode.REQUIRED or choice.names):
-        found.add(field, "needs tools in prompt.chat.tools")
+        found.add(field, "needs tools")
         return choice
     if choice.mode is ToolMode.NONE and choice.names:
         found.add(f"{field}.names", "must be empty with mode NONE")
     for index, name in enumerate(choice.names):
         if name not in known:
-            found.add(f"{field}.names[{index}]", f"must be the name of a tool in prompt.chat.tools, got {shown(name)}")
+            found.add(f"{field}.names[{index}]", f"must be the name of one of the tools, got {shown(name)}")
         elif name in choice.names[:index]:
             found.add(f"{field}.names[{index}]", f"must not repeat a name, got {shown(name)} again")
     return choice

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.cli.main import main
+from router.commands.announce import rate_text
 from tests.support.stack import Stack, running_stack, sim_pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -42,6 +43,13 @@ async def test_load_is_announced_shown_and_withdrawn(stack: Stack, capsys: Captu
     assert (0, True, True) == (status, "40 requests/s" in said, "nine" in said)
     assert (0, "withdrawn: nine\n") == await announce(stack, capsys, "--withdraw", "nine")
     assert (0, "nothing is announced\n") == await announce(stack, capsys)
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"), [(20_000.0, "20,000"), (1e6, "1,000,000"), (40.0, "40"), (0.5, "0.5"), (33.333333, "33.33")]
+)
+async def test_a_rate_is_written_without_an_exponent(rate: float, expected: str) -> None:
+    assert expected == rate_text(rate)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,18 @@ from typing import Any
 import pytest
 
 from cluster.cli.main import main
+from penstock.values.admin.costs import CostLine, GpuTime
+from router.commands.costs import picture_of
 from tests.support.keys import Keys, bearer
 from tests.support.stack import request, running_stack, sim_pool
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    """Lost time is what other kinds do not explain, so it may be a hair below zero."""
+    kinds = {name: GpuTime(0.0, 0.0) for name in ("starting", "draining", "running", "standby")}
+    idle, lost = GpuTime(100.0, 1.0), GpuTime(-1e-6, -1e-8)
+    line = CostLine(datetime(2027, 1, 1), "demo", idle, requests=idle, idle=idle, lost=lost, charged=0.0, **kinds)
+    assert "x lost        0.0%  0.0000" in picture_of([line]).plain
 
 
 async def test_usage_is_shown_to_whom_it_belongs(

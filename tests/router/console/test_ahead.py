@@ -91,6 +91,13 @@ async def check(tab: Tab, outlook: PoolOutlook, load_id: str) -> None:
     chart = tab.page.locator("svg.layers[role=img]")
     planned = max(outlook.points, key=lambda point: point.planned).planned
     assert f"at most {planned} planned" in str(await chart.get_attribute("aria-label"))
+    chart_box, marks = await chart.bounding_box(), tab.page.locator("p.axis span")
+    first, last = await marks.first.bounding_box(), await marks.last.bounding_box()
+    assert chart_box is not None
+    assert first is not None
+    assert last is not None
+    ends = (chart_box["x"], chart_box["x"] + chart_box["width"])
+    assert ends == pytest.approx((first["x"], last["x"] + last["width"]), abs=2), "the hours stand under their places"
     kinds = "found => found.map(each => each.classList[1])"
     assert ["load", "announced"] == await chart.locator(".layer").evaluate_all(kinds)
     assert ["scheduled", "planned"] == await chart.locator(".step").evaluate_all(kinds)
