@@ -183,9 +183,12 @@ def recorded_load(
     if span <= 0:
         raise SettingsError(f"trace: {path} must have requests at two moments at least")
     prompts, outputs = sum(r.prompt_tokens for r in trace), sum(r.output_tokens for r in trace)
-    shape = Shape(prompts / len(trace), outputs / len(trace), _cached_tokens(trace) / len(trace))
+    cached = _cached_tokens(trace)
+    shape = Shape(prompts / len(trace), outputs / len(trace), cached / len(trace))
     longest = max(r.prompt_tokens + r.output_tokens for r in trace)
     name = path.name if factor == 1 else f"{path.name}, {factor:g} times the requests"
+    if cached:
+        name += f", {cached / prompts:.0%} of the prompt tokens come again"
     return Load(name, factor * len(trace) / span, shape, longest, tuple(trace), factor=factor)
 
 

@@ -162,6 +162,8 @@ def test_hash_ids_of_a_trace_say_what_the_cache_has(tmp_path: object) -> None:
     # All but the first have two of three blocks of 512 tokens.
     assert 0.9 * 1024 == pytest.approx(load.shape.cached_tokens)
     assert load.shares_prefixes
+    part = load.shape.cached_tokens / load.shape.prompt_tokens
+    assert load.name.endswith(f", {part:.0%} of the prompt tokens come again")
 
 
 def test_a_rate_factor_keeps_the_pace(tmp_path: object) -> None:
