@@ -42,7 +42,7 @@ FOREIGN_TOKENS = 6
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Is what a scenario states; everything not stated is forbidden."""
+    """What a scenario states; everything not stated is forbidden."""
 
     lease_s: float = 1.5
     max_running: int = 16
@@ -83,7 +83,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Is a broken invariant."""
+    """A broken invariant."""
 
     invariant: str
     detail: str

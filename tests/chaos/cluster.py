@@ -127,7 +127,7 @@ class ChaosCluster:
         self.calls: dict[str, asyncio.Task[Any]] = {}
         """Calls of operators, and streams, that go on while something breaks."""
         self.keys: list[Any] = []
-        """See `key_faults.KeyInUse`."""
+        """Keys with what they have begun (`key_faults.KeyInUse`)."""
 
     # --- names --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Is one fault."""
+    """One fault."""
 
     number: int
     fault: str

@@ -15,7 +15,7 @@ from tests.chaos.proxy import NOTHING, Toxic
 
 
 class Fault(Protocol):
-    """Is something done to a cluster, or taken back."""
+    """Something done to a cluster, or taken back."""
 
     @property
     def heals(self) -> bool:

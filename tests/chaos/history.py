@@ -31,7 +31,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Is output that arrived."""
+    """Output that arrived."""
 
     at: float
     offset: int
@@ -48,7 +48,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Is an end that says OK."""
+    """An end that says OK."""
 
     at: float
     reason: str
@@ -60,7 +60,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Is an end that says otherwise."""
+    """An end that says otherwise."""
 
     at: float
     code: str
@@ -82,7 +82,7 @@ Event = Attempted | Accepted | Tokens | Resumed | Finished | Failed | Cancelled
 
 @dataclass(slots=True)
 class Request:
-    """Is one request of one client, with all its calls."""
+    """One request of one client, with all its calls."""
 
     name: str
     golden: tuple[int, ...]
@@ -119,7 +119,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Is one sequence in one engine."""
+    """One sequence in one engine."""
 
     request_id: str
     attempt: str
@@ -134,7 +134,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """Is a fault as it was done."""
+    """A fault as it was done."""
 
     name: str
     at: float
@@ -146,7 +146,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Is what was left when all clients had gone."""
+    """What was left when all clients had gone."""
 
     keys: Mapping[str, int] = field(default_factory=dict)
     """Short name of a queue key to what it still held, where that should be nothing."""
@@ -163,7 +163,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """Is the queue at a moment."""
+    """The queue at a moment."""
 
     at: float
     waiting: int
@@ -182,7 +182,7 @@ class Bill(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Is one run."""
+    """One run."""
 
     requests: list[Request] = field(default_factory=list)
     decodes: list[Decode] = field(default_factory=list)

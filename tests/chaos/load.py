@@ -270,7 +270,7 @@ def _passing(error: PenstockClientError) -> bool:
 
 
 class PlainCalls:
-    """Is a client without our SDK: a channel per router, and one router at a time."""
+    """A client without our SDK: a channel per router, and one router at a time."""
 
     def __init__(self, targets: Sequence[str], first: int) -> None:
         self._targets = targets

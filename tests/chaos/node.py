@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 @dataclass
 class Node:
-    """Is one process of the cluster; a restart gives it a new one."""
+    """One process of the cluster; a restart gives it a new one."""
 
     name: str
     process: Process

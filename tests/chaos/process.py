@@ -20,7 +20,7 @@ _LOG_TAIL = 3_000
 
 
 class Process:
-    """Is started at once. Ends with this process where util-linux is installed, and with `kill`."""
+    """A process that is started at once. It ends with this one where util-linux is installed, and with `kill`."""
 
     def __init__(
         self, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str], folder: Path

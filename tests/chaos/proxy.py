@@ -21,7 +21,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Toxic:
-    """Is what a proxy does to bytes; by default nothing."""
+    """What a proxy does to bytes; by default nothing."""
 
     latency_s: float = 0.0
     """Added in each direction. Bytes keep their order, and later ones do not wait for earlier ones."""

@@ -59,7 +59,7 @@ class _NotedSink:
 
 
 class JournalledEngine:
-    """Is an engine that writes a line when a sequence starts and ends; times are monotonic, so they compare."""
+    """An engine that writes a line when a sequence starts and ends; times are monotonic, so they compare."""
 
     def __init__(self, engine: Engine, journal: TextIO) -> None:
         self._engine = engine
@@ -72,7 +72,7 @@ class JournalledEngine:
         self._journal.flush()
 
     async def start(self) -> EngineIdentity:
-        """See `Engine`, as for all below."""
+        """Start the engine. What has no words below is passed on to it as well."""
         return await self._engine.start()
 
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
@@ -134,7 +134,7 @@ class JournalledEngine:
 
 
 class ProxiedReplica(Replica):
-    """Is a replica that announces another address than its own."""
+    """A replica that announces another address than its own."""
 
     announced = ""
 

@@ -41,7 +41,7 @@ MUST_BE_EMPTY = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Is what a run showed."""
+    """What a run showed."""
 
     scenario: Scenario
     violations: tuple[Violation, ...]
@@ -57,7 +57,7 @@ class Outcome:
     silence_s: float
     """The longest time that a client heard nothing."""
     pace_s: tuple[float, float] | None
-    """See `checker.pace_s`."""
+    """Time between two outputs of a stream before the first fault, and from then on (`checker.pace_s`)."""
     lag_s: float
     """The longest time that the loop of clients and proxies stood still; clients saw it as a silence."""
     took_s: float

@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Is the same scenario without what protects from its fault. It must break an invariant, or the scenario shows
+    """The same scenario without what protects from its fault. It must break an invariant, or the scenario shows
     nothing.
     """
 
@@ -53,7 +53,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Is one experiment."""
+    """One experiment."""
 
     name: str
     claim: str

@@ -67,7 +67,7 @@ ALSO_EMPTY = ("keys", "key_due", "results", "idle:0", "idle:1", "idle:2", "bells
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Is something broken and mended again."""
+    """Something broken and mended again."""
 
     name: str
     breaks: Fault
@@ -95,7 +95,7 @@ MOVES = (
 
 
 class Soak:
-    """Is one run."""
+    """One run."""
 
     def __init__(self, cluster: ChaosCluster, seed: int, console: Console, only: str = "") -> None:
         self._cluster = cluster

@@ -19,7 +19,7 @@ SLACK_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Episode:
-    """Is a fault with its end, and what clients felt until the next one began."""
+    """A fault with its end, and what clients felt until the next one began."""
 
     name: str
     began_at: float

@@ -24,7 +24,7 @@ HEALTH_S = 2.0
 
 @dataclass
 class Bound:
-    """Is what Serve calls an application: a class and what to construct it with."""
+    """What Serve calls an application: a class and what to construct it with."""
 
     kind: type
     arguments: tuple[Any, ...]

@@ -14,7 +14,7 @@ from tests.k8s.charts import Object, one
 
 @dataclass(frozen=True)
 class PodSpec:
-    """Is a kind of pod that an object makes."""
+    """A kind of pod that an object makes."""
 
     owner: str
     """Kind/name, and for Ray the group."""

@@ -37,6 +37,17 @@ def test_no_docstring_begins_with_a_third_person_or_a_pointer(package: str) -> N
     assert [] == wrong
 
 
+def test_no_docstring_of_a_test_does() -> None:
+    opening = re.compile(r"(Is|Are|See)\b")
+    wrong = [
+        f"{path}:{line}: {text.splitlines()[0]}"
+        for path, tree, _ in sources("tests")
+        for line, text in docstrings(tree)
+        if opening.match(text)
+    ]
+    assert [] == wrong
+
+
 def test_no_comment_of_the_api_does() -> None:
     wrong = []
     for path in sorted((ROOT / "proto" / "penstock" / "v1").glob("*.proto")):

@@ -72,7 +72,7 @@ async def charged(stack: Stack, requests: int) -> admin_pb2.UsageLine:
 
 
 class Failing:
-    """Is a service whose one stream fails."""
+    """A service whose one stream fails."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -18,7 +18,7 @@ LOOPBACK = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Is a certificate and its private key, in PEM."""
+    """A certificate and its private key, in PEM."""
 
     certificate: bytes
     key: bytes

@@ -8,7 +8,7 @@ from router.identity.new_key import KeyPlan, add_key
 
 
 class Keys:
-    """Are the keys of the stack's tenants."""
+    """The keys of the stack's tenants."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -23,7 +23,7 @@ SLOTS = 16_384
 
 @dataclass
 class RedisCluster:
-    """Is a running cluster."""
+    """A running cluster."""
 
     ports: list[int]
     """Of the primaries; the first one owns the key's slot, and has the replica."""

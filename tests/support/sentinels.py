@@ -23,7 +23,7 @@ SERVICE = "waitingroom"
 
 @dataclass
 class Sentinels:
-    """Is a running set; `primary` is the process that was the primary at first."""
+    """A running set; `primary` is the process that was the primary at first."""
 
     url: str
     primary: subprocess.Popen[bytes]

@@ -71,7 +71,7 @@ _CLUSTER_S = 6.0
 
 @dataclass
 class Stack:
-    """Is a running cluster and how to talk to it."""
+    """A running cluster and how to talk to it."""
 
     settings: Settings
     store: InProcessRedis

@@ -1,4 +1,4 @@
-"""Is type-checked and never run: what callers may write against the client."""
+"""What callers may write against the client. It is type-checked and never run."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.stores import KINDS
 
 @dataclass
 class Backend:
-    """Is an empty pool, as autoscalers and queues see it."""
+    """An empty pool, as autoscalers and queues see it."""
 
     clock: ManualClock
     server: Server | None

@@ -85,7 +85,7 @@ class Deployed(ServePools):
 
 
 class Deploying(LocalCluster):
-    """Is a cluster of which only Ray's part is started."""
+    """A cluster of which only Ray's part is started."""
 
     @property
     def _serve_pools(self) -> ServePools:

@@ -31,7 +31,7 @@ HANGS = LIVES
 
 
 class StandIns(LocalCluster):
-    """Is a cluster of stand-ins with a Ray, which is up at once, and an autoscaler."""
+    """A cluster of stand-ins with a Ray, which is up at once, and an autoscaler."""
 
     def __init__(self, folder: Path) -> None:
         autoscale = {"mode": "active", "max_replicas": 2}

@@ -35,7 +35,7 @@ MAIN = "import sys; from cluster.cli.main import main; sys.exit(main())"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Is a call of `penstock up`."""
+    """A call of `penstock up`."""
 
     flags: Sequence[str] = ()
     variables: dict[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ def test_waits_double_up_to_the_longest_and_begin_anew_after_a_calm_time() -> No
 
 
 class Cluster:
-    """Is a cluster whose Ray ends at will."""
+    """A cluster whose Ray ends at will."""
 
     def __init__(self, restart: Callable[[int], None] = lambda _number: None) -> None:
         self.ended = False

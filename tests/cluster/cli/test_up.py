@@ -31,7 +31,7 @@ from cluster.terminal.console import screen
 
 
 class Watched(LocalCluster):
-    """Is a cluster that is up at once and whose watch ends."""
+    """A cluster that is up at once and whose watch ends."""
 
     end: ClassVar[Exception]
     stopped: ClassVar[int]

@@ -21,7 +21,7 @@ POOL = "demo"
 
 @dataclass
 class Backend:
-    """Is an empty job store of one kind."""
+    """An empty job store of one kind."""
 
     clock: ManualClock
     server: Server | None

@@ -34,7 +34,7 @@ KEPT_WHEN_IDLE = {
 
 @dataclass
 class Backend:
-    """Is an empty pool in one store: `server`, or `store` in this process."""
+    """An empty pool in one store: `server`, or `store` in this process."""
 
     clock: ManualClock
     server: Server | None = None

@@ -26,7 +26,7 @@ from tests.support.waiting import until_sync
 
 @dataclass(frozen=True)
 class Server:
-    """Is a running server of the tests' own."""
+    """A running server of the tests' own."""
 
     kind: str
     url: str
@@ -171,7 +171,7 @@ def start(kind: str, folder: Path) -> Server:
 
 
 class Mortal:
-    """Is a server of a test's own that dies and comes back, with nothing of what it had."""
+    """A server of a test's own that dies and comes back, with nothing of what it had."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.server = start(kind, folder)

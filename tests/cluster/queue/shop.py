@@ -20,7 +20,7 @@ DECODE_S = 0.02
 
 @dataclass(order=True)
 class Event:
-    """Is something that happens at a moment."""
+    """Something that happens at a moment."""
 
     at: float
     number: int
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass
 class Job:
-    """Is a request's life."""
+    """A request's life."""
 
     entry: QueueEntry
     router: str

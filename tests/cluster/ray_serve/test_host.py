@@ -16,7 +16,7 @@ TOKEN = "right"
 
 
 class Control:
-    """Is Serve's controller: does at once what it is told, and refuses what it can't."""
+    """Serve's controller: does at once what it is told, and refuses what it can't."""
 
     def __init__(self) -> None:
         self.apps: dict[str, Any] = {}

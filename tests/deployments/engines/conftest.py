@@ -23,7 +23,7 @@ CONTEXT_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Started:
-    """Is an engine that is up, with what it was made from."""
+    """An engine that is up, with what it was made from."""
 
     engine: Any
     identity: EngineIdentity

@@ -16,7 +16,7 @@ from tests.deployments.replica.test_output_log import Outlet, deltas
 
 
 class ManualEngine:
-    """Is an engine whose tokens the test makes."""
+    """An engine whose tokens the test makes."""
 
     def __init__(self) -> None:
         self.sinks: dict[str, TokenSink] = {}
@@ -62,7 +62,7 @@ class ManualEngine:
 
 
 class Case:
-    """Is a table with everything around it."""
+    """A table with everything around it."""
 
     def __init__(
         self, *, sequences: int = 2, prefill: int = 100, retained: int = 1 << 20, resumes_penalties: bool = True
@@ -369,7 +369,7 @@ async def test_sequences_of_the_engine_that_nobody_knows_are_stopped(case: Case)
 
 
 class LoneSink:
-    """Is a sink outside of any table."""
+    """A sink outside of any table."""
 
     def __init__(self) -> None:
         self.ends: list[FinishReason] = []

@@ -23,7 +23,7 @@ TRUE = StepModel(10e-3, 50e-6, 0.2e-6)
 
 
 class Site:
-    """Is a governor with its engine."""
+    """A governor with its engine."""
 
     def __init__(self, *, slo: float | None = 0.04, prompt: int = 150, **control: Any) -> None:
         pool = PoolSettings.model_validate(

@@ -46,15 +46,15 @@ class Loopback:
         self._net = f"127.{random.randrange(64, 250)}.{random.randrange(256)}"
 
     def address(self, number: int) -> str:
-        """See `Network.address`."""
+        """Return the address of a pod, or of a Service."""
         return f"{self._net}.{number}"
 
     def enter(self, number: int, folder: Path) -> tuple[str, ...]:
-        """See `Network.enter`."""
+        """Return nothing: a program needs nothing before it."""
         return ()
 
     def clear(self, number: int) -> None:
-        """See `Network.clear`."""
+        """Leave all as it is: nothing but the pod's own processes runs."""
 
 
 class Bridge:
@@ -69,11 +69,11 @@ class Bridge:
         self._there: set[int] = set()
 
     def address(self, number: int) -> str:
-        """See `Network.address`."""
+        """Return the address of a pod, or of a Service."""
         return f"{self._net}.{number + 1}"
 
     def enter(self, number: int, folder: Path) -> tuple[str, ...]:
-        """See `Network.enter`; makes the namespace at the first call."""
+        """Return what to put before a command that runs in the pod; make its namespace at the first call."""
         tmp = folder / "tmp-ray"
         if number not in self._there:
             self._there.add(number)
@@ -83,7 +83,7 @@ class Bridge:
         return ("ip", "netns", "exec", self._space(number), "unshare", "-m", "sh", "-c", bind, str(tmp))
 
     def clear(self, number: int) -> None:
-        """See `Network.clear`."""
+        """End whatever still runs in the pod's namespace."""
         if number in self._there:
             _end_all(self._space(number))
 

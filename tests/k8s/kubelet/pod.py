@@ -34,7 +34,7 @@ class LatePodError(PodError, TimedOutError):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Is what holds a pod's processes."""
+    """What holds a pod's processes."""
 
     enter: tuple[str, ...]
     """Goes before each of its commands."""

@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True)
 class Translation:
-    """Is one pod's view of the machine."""
+    """One pod's view of the machine."""
 
     ip: str
     mounts: Mapping[str, Path]

@@ -16,7 +16,7 @@ NAMESPACE = "kubernetes.io/metadata.name"
 
 @dataclass(frozen=True)
 class Edge:
-    """Is one connection. An end is a kind of pod, the name of another namespace, or "" for any address outside."""
+    """One connection. An end is a kind of pod, the name of another namespace, or "" for any address outside."""
 
     source: PodSpec | str
     target: PodSpec | str

@@ -19,7 +19,7 @@ class Seen:
 
 @dataclass
 class Call:
-    """Is something that comes from outside."""
+    """Something that comes from outside."""
 
     at: float
     kind: str

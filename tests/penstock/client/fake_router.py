@@ -56,9 +56,9 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         self.requests: list[Any] = []
         self.metadata: list[dict[str, Any]] = []
         self.asked = asyncio.Event()
-        """Is set by the first call."""
+        """Set by the first call."""
         self.abandoned = asyncio.Event()
-        """Is set when a client cancels a call."""
+        """Set when a client cancels a call."""
         self._pace_s = pace_s
         self._live: dict[str, asyncio.Event] = {}
         self._keys: dict[str, str] = {}

@@ -290,7 +290,7 @@ def test_a_stream_whose_call_breaks_while_it_is_cancelled_is_cancelled():
     looks = [call := Mock(), None]
 
     class Breaking(api.Stream):
-        """Is one whose reader forgets the call between two looks at it."""
+        """One whose reader forgets the call between two looks at it."""
 
         _call = property(lambda _self: looks.pop(0), lambda _self, _value: None)
 

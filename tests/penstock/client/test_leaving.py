@@ -152,7 +152,7 @@ async def test_the_garbage_collector_may_run_on_another_thread(stack: Stack) -> 
     """A call may be cancelled on its own loop only."""
 
     class Knot:
-        """Is garbage that only the collector finds."""
+        """Garbage that only the collector finds."""
 
         def __init__(self, stream: object) -> None:
             self.me, self.stream = self, stream

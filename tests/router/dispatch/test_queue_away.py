@@ -31,7 +31,7 @@ class SteppedClock(SystemClock):
     ahead_ms = 0
 
     def wall_ms(self) -> int:
-        """See `Clock.wall_ms`."""
+        """Return the time with what it was set forward by."""
         return super().wall_ms() + self.ahead_ms
 
 

@@ -46,7 +46,7 @@ PEERS = {
 
 @dataclass
 class Pair:
-    """Is a TCP connection of which this process has both ends."""
+    """A TCP connection of which this process has both ends."""
 
     ours: socket.socket
     theirs: socket.socket

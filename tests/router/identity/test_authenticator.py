@@ -26,7 +26,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 class Call:
-    """Is a call's context."""
+    """A call's context."""
 
     def __init__(self, *metadata: tuple[str, str], **connection: bytes) -> None:
         self._metadata = metadata

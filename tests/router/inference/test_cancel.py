@@ -48,7 +48,7 @@ class Clueless:
 
 
 class Bench:
-    """Is one stack on one store, with what it held before any request."""
+    """One stack on one store, with what it held before any request."""
 
     def __init__(self, stack: Stack, server: Server | None) -> None:
         self.stack = stack

@@ -10,7 +10,7 @@ from router.inference.coalescing import AT_ONCE, NEVER, Coalescing, Collecting, 
 
 
 class Router:
-    """Is a pace on a clock that is turned by hand."""
+    """A pace on a clock that is turned by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -60,7 +60,7 @@ class Connection(Call):
 
 
 class Scene:
-    """Is one generation in the middle of its stream, and its writer."""
+    """One generation in the middle of its stream, and its writer."""
 
     def __init__(self, indices: tuple[int, ...]) -> None:
         entry = QueueEntry("r", "a", "t", RequestClass.INTERACTIVE, prompt_tokens=1, expected_tokens=1, kv_tokens=1)

@@ -33,7 +33,7 @@ SETTINGS = JobsSettings(poll_s=0.02, lease_s=1.0, in_flight=4)
 
 
 class Engine:
-    """Is an `Execute` that the test controls."""
+    """An `Execute` that the test controls."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
@@ -63,7 +63,7 @@ class Engine:
 
 
 class FlakyStore(RedisJobStore):
-    """Is a client whose Redis can go away."""
+    """A client whose Redis can go away."""
 
     away = False
     sweeps = 0

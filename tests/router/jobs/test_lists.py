@@ -140,7 +140,7 @@ class Read(RedisJobStore):
 
 
 class Reader:
-    """Is the context of a call whose client reads everything."""
+    """The context of a call whose client reads everything."""
 
     def __init__(self) -> None:
         self.results: list[api.JobResult] = []

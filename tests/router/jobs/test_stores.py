@@ -27,7 +27,7 @@ LIMITS = JobLimits()
 
 
 class Site:
-    """Is what routers with different settings share."""
+    """What routers with different settings share."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

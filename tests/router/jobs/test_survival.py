@@ -26,7 +26,7 @@ ITEMS = 300
 
 
 class DurableRedis:
-    """Is a server with an append-only file, as in production."""
+    """A server with an append-only file, as in production."""
 
     def __init__(self, folder: Path) -> None:
         binary = find_binary("7.0") or require_binary("6.2")
@@ -62,7 +62,7 @@ class DurableRedis:
 
 
 class RouterProcess:
-    """Is a router in a process of its own."""
+    """A router in a process of its own."""
 
     def __init__(self, stack: Stack, folder: Path, name: str, port: int = 0) -> None:
         settings, self._ready = folder / "settings.json", folder / f"{name}.ready"

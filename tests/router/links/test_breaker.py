@@ -64,7 +64,7 @@ def test_it_can_be_switched_off() -> None:
 
 
 class Flaky:
-    """Is an engine that fails every sequence while it is `broken`."""
+    """An engine that fails every sequence while it is `broken`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 
 class Broken:
-    """Is a receiver that fails at one kind of news."""
+    """A receiver that fails at one kind of news."""
 
     def __init__(self, fails_at: str) -> None:
         self.told: list[str] = []

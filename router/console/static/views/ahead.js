@@ -104,7 +104,7 @@ function key(kind, text) {
 function announced(found) {
   return section(
     "Announced",
-    found.announced_decides ? null : h("p", { class: "note" }, "It is judged here and decides nothing: `autoscale.announced` or `autoscale.mode` is not active."),
+    found.announced_decides ? null : h("p", { class: "note" }, "It is judged here and decides nothing: autoscale.announced or autoscale.mode is not active."),
     table(
       "Announced load",
       [

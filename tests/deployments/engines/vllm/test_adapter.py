@@ -21,7 +21,7 @@ pytestmark = [
 
 
 class Text:
-    """Is one sequence's text; one that is broken raises as a tokenizer's library may."""
+    """One sequence's text; one that is broken raises as a tokenizer's library may."""
 
     match = ""
 

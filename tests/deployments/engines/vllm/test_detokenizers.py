@@ -16,7 +16,7 @@ pytestmark = [
 
 
 class SlowTokenizer:
-    """Is one that is not of the Rust library, as Mistral's own is not."""
+    """One that is not of the Rust library, as Mistral's own is not."""
 
     is_fast = False
     all_special_ids: tuple[int, ...] = ()
