@@ -1,12 +1,13 @@
 """Takes the pictures of the console for its manual, and measures the page. `make console-pictures` runs it.
 
-A cluster of simulated engines in this process has tenants, too few replicas for its load, and an autoscaler that
-decides and changes nothing. The console is a process of its own. Chromium shows it.
+A cluster of simulated engines in this process has tenants, too few replicas for its load, and an autoscaler whose
+decisions change nothing. The console is a process of its own. Chromium shows it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import random
 import shutil
@@ -32,24 +33,34 @@ from tests.support.waiting import until
 PICTURES = Path(__file__).resolve().parent / "pictures"
 PENSTOCK = (sys.executable, "-m", "cluster.cli.main")
 SLO = {"interactive": {"ttft_p99_s": 1.5, "itl_p95_s": 0.2}, "standard": {"ttft_p99_s": 4.0}}
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+def hour(ahead: float) -> str:
+    """Return the time of day in so many hours."""
+    return f"{NOW + datetime.timedelta(hours=ahead):%H:%M}"
+
+
 POOLS: dict[str, Any] = {
     name: {
         **sim_pool(base_ms=base_ms, max_num_seqs=most, answer=answer),
         "price_per_gpu_hour": 2.5,
         "slo": SLO,
-        "autoscale": {"mode": "advisory", "max_replicas": 4},
+        "autoscale": {"mode": "advisory", "max_replicas": 4, **ahead},
     }
-    for name, base_ms, most, answer in (
+    for name, base_ms, most, ahead, answer in (
         (
             "chat",
             60.0,
             6,
+            {},
             "<think>They ask about the name.</think>A pipe that carries water to a turbine.",
         ),
         (
             "small",
             25.0,
             64,
+            {"mode": "active", "schedule": [{"start": hour(1), "end": hour(3), "min_replicas": 3}]},
             "<think>A short question.</think>A penstock carries water from a reservoir to the turbines.",
         ),
     )
@@ -66,13 +77,13 @@ MEASURED_S = 20.0
 
 
 class Unmoved:
-    """A platform that has two replicas and gets no other number."""
+    """A platform that has two replicas, whatever number it gets."""
 
     async def look(self, pool: str) -> Actual:
         return Actual(2, 2)
 
     async def scale(self, pool: str, replicas: int) -> None:
-        raise AssertionError("advisory decisions are not carried out")
+        """Do nothing: so the pools have too few replicas for their loads."""
 
 
 async def load(target: str, key: str, request_class: RequestClass, pool: str, most: int) -> None:
@@ -126,6 +137,9 @@ async def take(browser: Browser, url: str, key: str) -> None:
     page = await new_page(browser, url, key, "autoscaler?pool=chat", **{**wide, "color_scheme": "dark"})
     await page.set_viewport_size({"width": 1200, "height": 1080})
     await keep(page, "autoscaler")
+    page = await new_page(browser, url, key, "ahead?pool=small", **wide)
+    await page.set_viewport_size({"width": 1200, "height": 1180})
+    await keep(page, "ahead")
     page = await new_page(browser, url, key, "playground?model=chat", **wide)
     await page.select_option("#play-other", "small")
     await page.fill("#play-text", "What is a penstock?")
@@ -153,7 +167,7 @@ async def measure(browser: Browser, url: str, key: str, process: psutil.Process)
         await page.context.close()
     print(f"first paint, ms: {', '.join(f'{each:.0f}' for each in sorted(paints))}")
     print(f"console process: {process.memory_info().rss >> 20} MiB")
-    for path in ("overview", "replicas", "line", "requests", "autoscaler"):
+    for path in ("overview", "replicas", "line", "requests", "autoscaler", "ahead"):
         idle = await used(process)
         page = await new_page(browser, url, key, path)
         await asyncio.sleep(3.0)
@@ -191,6 +205,7 @@ async def run(folder: Path) -> None:
     sections = {"auth": {"keys_file": str(file)}, "autoscaler": {"tick_s": 3.0, "lease_s": 9.0}}
     async with running_stack(folder / "state", replicas=2, pools=POOLS, sections=sections) as stack:
         target = f"127.0.0.1:{stack.routers[0].port}"
+        await announce(target, keys["globex"])
         autoscaler = await leading(stack)
         loads = [asyncio.create_task(load(target, keys[name], *rest)) for name, *rest in LOADS]  # type: ignore[arg-type]
         try:
@@ -209,9 +224,17 @@ async def run(folder: Path) -> None:
             await autoscaler.stop()
 
 
+async def announce(target: str, key: str) -> None:
+    """Announce load of an hour and a half."""
+    start, end = (NOW + datetime.timedelta(hours=ahead) for ahead in (3.5, 5))
+    shape = {"requests_per_second": 2.0, "prompt_tokens": 40, "output_tokens": 40}
+    async with AsyncClient(target, api_key=key) as client:
+        await client.announce_load("small", start=start, end=end, **shape)
+
+
 async def leading(stack: Stack) -> Autoscaler:
     """Start an autoscaler."""
-    stores = AutoscalerStores(queue=stack.queue, control=stack.control)
+    stores = AutoscalerStores(queue=stack.queue, control=stack.control, announced=stack.announced)
     autoscaler = Autoscaler(stack.settings, SECRET, stores, Unmoved())
     await autoscaler.start()
     return autoscaler
