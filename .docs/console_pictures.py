@@ -227,9 +227,10 @@ async def run(folder: Path) -> None:
 async def announce(target: str, key: str) -> None:
     """Announce load of an hour and a half."""
     start, end = (NOW + datetime.timedelta(hours=ahead) for ahead in (3.5, 5))
-    shape = {"requests_per_second": 2.0, "prompt_tokens": 40, "output_tokens": 40}
     async with AsyncClient(target, api_key=key) as client:
-        await client.announce_load("small", start=start, end=end, **shape)
+        await client.announce_load(
+            "small", start=start, end=end, requests_per_second=2.0, prompt_tokens=40, output_tokens=40
+        )
 
 
 async def leading(stack: Stack) -> Autoscaler:
