@@ -39,6 +39,14 @@ NO_PRICES = Prices()
 class Choice:
     """One choice: a `Receiver` of its attempts' output, and where its writer takes that output from."""
 
+    # As a dictionary its attributes would take a kilobyte more: Python shares the names of 30 at most.
+    __slots__ = (
+        "__weakref__", "_abandoned", "_attempt", "_deadline", "_lost", "_others", "_pool", "_suspect", "_tell_end",
+        "_wake", "again", "announced", "attempt", "end", "entry", "error", "first_token_at", "index", "inherited",
+        "link", "metering", "model_digest", "on_start", "output", "queued_at", "resume_state", "run_id", "start",
+        "state", "together", "wait",
+    )  # fmt: skip
+
     def __init__(
         self,
         index: int,
@@ -76,7 +84,6 @@ class Choice:
         self.link: ReplicaLink | None = None
         """Link to the replica that it runs, or ran last, on; None while it waits."""
         self.output = Output(index, logprobs=asks_logprobs(start.sampling), parsed=start.HasField("parsing"))
-        self.on_prompt_logprobs = self.output.add_prompt
         self.metering = AttemptMetering(index, entry.prompt_tokens, prices)
         self.resume_state = ResumeState()
         self.first_token_at = 0.0
@@ -250,6 +257,10 @@ class Choice:
             self._attempt.abort(final=True)
 
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
+
+    def on_prompt_logprobs(self, part: pb.PromptLogprobs) -> None:
+        """Take log probabilities of the prompt, or a part of them."""
+        self.output.add_prompt(part)
 
     def on_delta(
         self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[Any], parsed: Parsed = None

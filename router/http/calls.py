@@ -77,18 +77,19 @@ class Calls:
         """Return a whole answer."""
         return await self.inference.Generate(generate, *self.caller(request))
 
-    async def stream(
+    def stream(
         self,
         request: web.Request,
         generate: api.StreamGenerateRequest,
         encoder: EventEncoder,
         headers: Callable[[], Mapping[str, str]],
-    ) -> web.StreamResponse:
-        """Answer with a stream. An error before its first line is raised; a later one becomes its last line."""
+    ) -> Awaitable[web.StreamResponse]:
+        """Answer with a stream. An error before its first line is raised; a later one becomes its last line.
+
+        No frame keeps `generate` while the stream goes on, where the caller's does not.
+        """
         stream = EventStream(request, encoder, headers, goes_on=bool(generate.generate.idempotency_key))
-        return await self.answer(
-            request, stream, self.inference.StreamGenerate(generate, *self.caller(request, stream))
-        )
+        return self.answer(request, stream, self.inference.StreamGenerate(generate, *self.caller(request, stream)))
 
     async def answer(self, request: web.Request, stream: EventStream, work: Awaitable[object]) -> web.StreamResponse:
         """Answer with what some work writes to a stream. Errors as in `stream`."""
@@ -178,10 +179,26 @@ async def json_body(request: web.Request) -> Mapping[str, Any]:
         raise BodyError("", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
     try:
         async with asyncio.timeout(BODY_S):
-            data = await request.read()
+            data = await _body(request)
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     return read_json(data)
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return a request's body, which `read` would keep as long as the request, and so as long as its stream.
+
+    Raises:
+        web.HTTPRequestEntityTooLarge: it has more bytes than the application takes.
+    """
+    data, most = bytearray(), request.client_max_size
+    # A compressed body then comes in few parts.
+    request.content.set_read_chunk_size(most)
+    async for part in request.content.iter_any():
+        data += part
+        if len(data) > most:
+            raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(data))
+    return bytes(data)
 
 
 def answer_headers(request: web.Request, request_id: str, ignored: Iterable[str]) -> dict[str, str]:

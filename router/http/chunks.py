@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, Self
 
 from penstock.batch.logprobs import chat_logprobs
 from penstock.batch.output import unenforced_fields, usage_object
@@ -13,6 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.results import Receipt, Usage
 from penstock.wire import duration_from_wire, logprobs_from_wire, unenforced_from_wire
+from router.http.bodies import Asked
 from router.http.compact import NULL, compact, numbers, running_usage
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
@@ -44,6 +45,19 @@ class ChunkOptions:
     received: tuple[int, ...] | None = None
     """Output tokens of each choice that a client which comes back has; None where it begins."""
 
+    @classmethod
+    def of(cls, asked: Asked, *, event_ids: bool) -> Self:
+        """Take what a request asks for. The stream does not need the rest of it, which may be long."""
+        return cls(
+            usage=asked.usage,
+            running_usage=asked.running_usage,
+            token_ids=asked.token_ids,
+            tokens_as_ids=asked.tokens_as_ids,
+            receipt=asked.receipt,
+            event_ids=event_ids,
+            received=asked.received,
+        )
+
 
 class Chunks:
     """Encoder of one stream. Every chunk has the same id, creation time and model."""
@@ -57,8 +71,8 @@ class Chunks:
         """Beginning of every chunk."""
         self._received = list(options.received or (0,))
         """Output tokens of each choice that the client has with the next chunk."""
-        self._greeted = set(range(len(options.received))) if options.received else set[int]()
-        """Choices whose role was sent."""
+        self._greeted = (1 << len(options.received or ())) - 1
+        """Choices whose role was sent, a bit each: an empty set would take 216 bytes of every stream."""
         self._prompt_tokens = 0
         self._output_tokens = 0
 
@@ -85,7 +99,7 @@ class Chunks:
         """Return the lines of output that is only text. Nearly every token comes through here."""
         options = self._options
         self._output_tokens += len(token_ids)
-        first = self._greeting(index) if index not in self._greeted else b""
+        first = b"" if self._greeted >> index & 1 else self._greeting(index)
         if not text and not (options.token_ids and token_ids):
             return first
         if options.event_ids:
@@ -106,9 +120,9 @@ class Chunks:
         self._head = f"data: {whole[:-1]},"
 
     def _greeting(self, index: int) -> bytes:
-        if index in self._greeted:
+        if self._greeted >> index & 1:
             return b""
-        self._greeted.add(index)
+        self._greeted |= 1 << index
         return self._chunk(index, '"delta":{"role":"assistant","content":""}')
 
     def _delta(self, delta: api.Delta) -> bytes:
@@ -118,7 +132,7 @@ class Chunks:
             return self.text(index, delta.offset, ids, text)
         options = self._options
         self._output_tokens += len(ids)
-        first = self._greeting(index) if index not in self._greeted else b""
+        first = self._greeting(index)
         if options.event_ids:
             first += event_id(self._received, index, delta.offset + len(ids))
         said = _said(text, reasoning, calls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Container
 
 from aiohttp import web
 
@@ -17,15 +17,13 @@ class Drain:
 
     def __init__(self) -> None:
         self._begun = False
-        self._busy: set[object] = set()
-        """Connections with a request."""
 
-    def begin(self, server: web.Server | None) -> None:
-        """Close connections without a request, and each other one after its answer."""
+    def begin(self, server: web.Server | None, busy: Container[object]) -> None:
+        """Close connections without a request, and each of the `busy` ones after its answer."""
         self._begun = True
         for connection in server.connections if server is not None else ():
             # A busy one would lose the rest of its request's body.
-            if connection not in self._busy:
+            if connection not in busy:
                 connection.force_close()
 
     def check(self) -> None:
@@ -37,16 +35,7 @@ class Drain:
         if self._begun:
             raise ShuttingDownError("this router is shutting down", _AGAIN_S)
 
-    @web.middleware
-    async def watch(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Note that a connection is busy. Let it close after an answer that ends while the router drains."""
-        self._busy.add(request.protocol)
-        try:
-            response = await handler(request)
-        finally:
-            self._busy.discard(request.protocol)
+    def answered(self, response: web.StreamResponse) -> None:
+        """Let a connection close after an answer that ends while the router drains."""
         if self._begun:
             response.force_close()
-        return response

@@ -70,7 +70,8 @@ class EventStream:
         """
         self._hint = _RETRY if goes_on else b""
         self.response = web.StreamResponse(headers=_HEADERS)
-        self._request, self._encoder, self._headers = request, encoder, headers
+        self._request, self._encoder = request, encoder
+        self._headers: Callable[[], Mapping[str, str]] = headers
         self._writing = False
         self._quiet = True
         """Whether nothing was sent since the last look."""
@@ -130,6 +131,9 @@ class EventStream:
                 self.response.headers.update(self._headers())
                 await self.response.prepare(self._request)
                 self._transport = self._request.transport
+                # Nobody needs them any more, or what they are made from. They would take a kilobyte of every stream.
+                self.response.headers.clear()
+                self._headers = dict
                 self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
                 lines = self._hint + lines
             await self.response.write(lines)

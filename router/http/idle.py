@@ -7,7 +7,7 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -41,22 +41,20 @@ class IdleConnections:
     def __init__(self, most: int | None) -> None:
         """`most`: connections that may be open; None for no bound."""
         self._most = most
-        self._busy: set[Any] = set()
+        self.busy: set[Any] = set()
+        """Connections with a request."""
         self._since: dict[Any, float] = {}
         """Moment since which a connection is idle: since its last request ended, or since it was first looked at.
         Monotonic seconds. Some of them are closed by now."""
 
-    @web.middleware
-    async def watch(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    def began(self, connection: Any) -> None:
         """Note that a connection has a request."""
-        self._busy.add(request.protocol)
-        try:
-            return await handler(request)
-        finally:
-            self._busy.discard(request.protocol)
-            self._since[request.protocol] = time.monotonic()
+        self.busy.add(connection)
+
+    def ended(self, connection: Any) -> None:
+        """Note that it has none any more."""
+        self.busy.discard(connection)
+        self._since[connection] = time.monotonic()
 
     def surplus(self, connections: Sequence[Any], now: float) -> list[Any]:
         """Return the connections to close, of those that are open, oldest first. `connections`: the oldest first."""
@@ -68,7 +66,7 @@ class IdleConnections:
         self._since = {each: self._since.get(each, now) for each in connections}
         if len(connections) <= self._most:
             return []
-        idle = [each for each in connections if each not in self._busy and now - self._since[each] >= _LEAST_S]
+        idle = [each for each in connections if each not in self.busy and now - self._since[each] >= _LEAST_S]
         idle.sort(key=self._since.__getitem__)
         return idle[: len(connections) - self._most]
 

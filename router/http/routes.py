@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -49,18 +50,19 @@ class Routes:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
+        asked = read_request(await self._calls.json(request), request.headers, chat=True)
+        answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
+        # The answer has what it needs of it, and a stream lives long.
+        del asked
         try:
-            return await self._chat(request)
+            return await answer
         except InvalidRequestError as error:
             # In a conversation `logprobs` is a flag, and `top_logprobs` the number.
             raise InvalidRequestError(
                 [replace(each, field=_OF_CHAT.get(each.field, each.field)) for each in error.violations]
             ) from error
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = read_request(await self._calls.json(request), request.headers, chat=True)
-        if asked.stream:
-            return await self._stream(request, asked)
+    async def _whole(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)
         completion = Completion.from_proto(reply)
         found = completion_object(
@@ -79,23 +81,16 @@ class Routes:
         headers = answer_headers(request, completion.request_id, asked.ignored)
         return web.json_response(found, headers={**headers, **timing_headers([completion.receipt])})
 
-    async def _stream(self, request: web.Request, asked: Asked) -> web.StreamResponse:
-        options = ChunkOptions(
-            usage=asked.usage,
-            running_usage=asked.running_usage,
-            token_ids=asked.token_ids,
-            tokens_as_ids=asked.tokens_as_ids,
-            receipt=asked.receipt,
-            event_ids=bool(asked.generate.idempotency_key),
-            received=asked.received,
-        )
+    def _stream(self, request: web.Request, asked: Asked) -> Awaitable[web.StreamResponse]:
+        options = ChunkOptions.of(asked, event_ids=bool(asked.generate.idempotency_key))
         head = {"created": int(time.time()), "model": asked.generate.model, **self._calls.shared_fields(asked)}
         chunks = Chunks(head, options)
         generate = api.StreamGenerateRequest(generate=asked.generate)
         if asked.received is not None:
             generate.resume.received_tokens.extend(asked.received)
-        return await self._calls.stream(
-            request, generate, chunks, lambda: answer_headers(request, chunks.request_id, asked.ignored)
+        ignored = asked.ignored
+        return self._calls.stream(
+            request, generate, chunks, lambda: answer_headers(request, chunks.request_id, ignored)
         )
 
     # --- models -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from router.call_context import MAX_HEADER_BYTES
 from router.embeddings.servicer import EmbeddingServicer
 from router.http.announced.routes import AnnouncedRoutes
 from router.http.anthropic.routes import MessagesRoutes
-from router.http.calls import Calls, name_answer
+from router.http.calls import Calls, Handler, name_answer
 from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
 from router.http.drain import Drain
@@ -111,8 +111,7 @@ class HttpServer:
         self._owner = TaskOwner("http")
         calls = services.calls
         self.app = app = web.Application(client_max_size=settings.max_body_bytes)
-        app.middlewares.append(self._drain.watch)
-        app.middlewares.append(self._idle.watch)
+        app.middlewares.append(self._watch)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
         app.on_response_prepare.append(name_answer)
@@ -144,6 +143,18 @@ class HttpServer:
             max_field_size=MAX_HEADER_BYTES,
         )
 
+    @web.middleware
+    async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note that a connection is busy. One function for all who ask: each would take a frame of every stream."""
+        connection = request.protocol
+        self._idle.began(connection)
+        try:
+            response = await handler(request)
+        finally:
+            self._idle.ended(connection)
+        self._drain.answered(response)
+        return response
+
     async def start(self) -> None:
         """Bind the port.
 
@@ -173,7 +184,7 @@ class HttpServer:
         Connections without a request close now, others with the end of their answer, so that clients turn to another
         router.
         """
-        self._drain.begin(self._runner.server)
+        self._drain.begin(self._runner.server, self._idle.busy)
         self._files.drain()
         await self._runs.drain(seconds)
 

@@ -17,6 +17,7 @@ from cluster.wire.output_parsing import parsing_to_wire
 from cluster.wire.pooling import pooling_to_start
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
+from router.affinity.blocks import Trail
 from router.call_origin import call_origin
 from router.generation.choice import Choice
 from router.generation.generation import Generation
@@ -26,6 +27,7 @@ from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
 from router.validation import choice_sampling
 
+_NO_TRAIL = Trail()
 Translate = Callable[[Admitted, str], Awaitable[Admitted]]
 """Function that admits a request anew for the replica of an id, which has another tokenizer."""
 
@@ -84,8 +86,10 @@ class Builder:
             generation.prompt = admitted.checked.prompt
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
         if admitted.read_anew is not None if admitted.groups else not admitted.checked.names_ids:
+            # The ids of the first tokenizer are of no use then, and would take 36 bytes of each for as long as it runs.
+            kept = replace(admitted, ids=(), groups=(), trail=_NO_TRAIL)
             for choice in choices:
-                choice.again = partial(self._again, admitted, generation, choice)
+                choice.again = partial(self._again, kept, generation, choice)
         if admitted.groups:
             for choice in choices:
                 choice.together = choices

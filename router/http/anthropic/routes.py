@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 
 from aiohttp import web
 
@@ -37,8 +38,11 @@ class MessagesRoutes:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
         asked = read_messages(await self._calls.json(request), request.headers)
+        answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
+        # The answer has what it needs of it, and a stream lives long.
+        del asked
         try:
-            return await self._answer(request, asked)
+            return await answer
         except InvalidRequestError as error:
             raise InvalidRequestError(
                 [
@@ -47,19 +51,20 @@ class MessagesRoutes:
                 ]
             ) from error
 
-    async def _answer(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
-        model = asked.generate.model
-        if not asked.stream:
-            reply = await self._calls.generate(request, asked.generate)
-            headers = answer_headers(request, reply.request_id, asked.ignored)
-            return web.json_response(message_object(reply, model), headers=headers)
-        keyed = bool(asked.generate.idempotency_key)
-        events = MessageEvents(model, request.headers.get(REQUEST_ID, ""), event_ids=keyed, after=asked.after)
+    async def _whole(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
+        reply = await self._calls.generate(request, asked.generate)
+        headers = answer_headers(request, reply.request_id, asked.ignored)
+        return web.json_response(message_object(reply, asked.generate.model), headers=headers)
+
+    def _stream(self, request: web.Request, asked: AskedMessage) -> Awaitable[web.StreamResponse]:
+        keyed, ignored = bool(asked.generate.idempotency_key), asked.ignored
+        called = request.headers.get(REQUEST_ID, "")
+        events = MessageEvents(asked.generate.model, called, event_ids=keyed, after=asked.after)
         generate = api.StreamGenerateRequest(generate=asked.generate)
         if asked.after is not None:
             generate.resume.received_tokens.append(asked.after.tokens)
-        return await self._calls.stream(
-            request, generate, events, lambda: answer_headers(request, events.request_id, asked.ignored)
+        return self._calls.stream(
+            request, generate, events, lambda: answer_headers(request, events.request_id, ignored)
         )
 
     async def count(self, request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from penstock.values.objects import BodyError, is_int, shown
 from penstock.values.requests import prompt_to_proto
 from penstock.values.results import Choice, Completion, Usage
 from router.http.bodies import LAST_EVENT, Asked, read_request
-from router.http.chunks import receipt_object
+from router.http.chunks import ChunkOptions, receipt_object
 
 MAX_PROMPTS = 1_024
 """Most prompts of one request."""
@@ -49,6 +49,33 @@ class AskedTexts:
         """Number of choices of each prompt."""
         sampling = self.asked.generate.sampling
         return sampling.n if sampling.HasField("n") else 1
+
+    def options(self) -> TextOptions:
+        """Return what a stream needs of the request."""
+        return TextOptions(
+            shown=ChunkOptions.of(self.asked, event_ids=self.comes_back),
+            prompts=len(self.generates),
+            n=self.n,
+            echo=self.echo,
+            echo_only=self.echo_only,
+            logprobs=self.logprobs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """What a client wants to see in a stream of completions."""
+
+    shown: ChunkOptions
+    prompts: int
+    """Number of prompts."""
+    n: int
+    """Number of choices of each."""
+    echo: bool
+    """Whether each text begins with its prompt."""
+    echo_only: bool
+    """Whether the texts end with their prompts."""
+    logprobs: bool
 
 
 def read_completions(body: Mapping[str, Any], headers: Mapping[str, str]) -> AskedTexts:

@@ -15,7 +15,7 @@ from penstock.wire import finish_reason_from_wire, logprobs_from_wire
 from router.call_context import text_event
 from router.http.chunks import DONE, event_id, queue_place, unenforced_of
 from router.http.compact import NULL, compact, numbers, running_usage
-from router.http.completions.bodies import AskedTexts, Echo, receipts_object, sum_of
+from router.http.completions.bodies import Echo, TextOptions, receipts_object, sum_of
 from router.http.errors import HttpError
 from router.inference.servicer import raise_if_stopped
 
@@ -23,15 +23,15 @@ from router.inference.servicer import raise_if_stopped
 class TextChunks:
     """Chunks of one stream. Every chunk has the same id, creation time and model, whichever prompt it is of."""
 
-    def __init__(self, asked: AskedTexts, head: Mapping[str, Any]) -> None:
+    def __init__(self, options: TextOptions, head: Mapping[str, Any]) -> None:
         """`head` has the fields that all chunks share beside their id."""
-        self.asked = asked
+        self.options = options
         self.request_id = ""
         """The cluster's id of the first request; empty until the first event."""
         self._fields = head
         self._head = ""
         """Beginning of every chunk."""
-        self._open = len(asked.generates)
+        self._open = options.prompts
         """Prompts whose choices have not all ended."""
         self._usages: list[Usage] = []
         self._receipts: list[types.Receipt] = []
@@ -40,7 +40,7 @@ class TextChunks:
 
     def part(self, prompt: int, echo: str) -> TextPart:
         """Return the encoder of one prompt's events. `echo`: the prompt's text; empty where it is not echoed."""
-        return TextPart(self, prompt * self.asked.n, echo)
+        return TextPart(self, prompt * self.options.n, echo)
 
     def failed(self, error: HttpError) -> bytes:
         """Return the last line of a stream that fails; OpenAI's clients raise its error. No [DONE] follows."""
@@ -74,7 +74,7 @@ class TextChunks:
             reason: the reason of its end, as JSON.
             beside: fields beside the choice.
         """
-        usage = running_usage(self.prompt_tokens, self.output_tokens) if self.asked.asked.running_usage else ""
+        usage = running_usage(self.prompt_tokens, self.output_tokens) if self.options.shown.running_usage else ""
         others = f",{compact(beside)[1:-1]}" if beside else ""
         tokens = "" if ids is None else f',"token_ids":{numbers(ids)}'
         said = f'"text":{encode_basestring(text)},"logprobs":{logprobs},"finish_reason":{reason}{tokens}'
@@ -87,10 +87,10 @@ class TextChunks:
         self._open -= 1
         if self._open:
             return b""
-        if not self.asked.asked.usage:
+        if not self.options.shown.usage:
             return DONE
         usage = usage_object(sum_of(self._usages))
-        if self.asked.asked.receipt:
+        if self.options.shown.receipt:
             usage |= receipts_object(self._receipts)
         return f'{self._head}"choices":[],"usage":{compact(usage)}}}\n\n'.encode() + DONE
 
@@ -101,21 +101,22 @@ class TextPart:
     def __init__(self, whole: TextChunks, first_index: int, echo: str) -> None:
         """`first_index`: number of the prompt's first choice in the answer."""
         self._whole = whole
-        self._asked = whole.asked
+        self._options = whole.options
         self._first = first_index
         self._echo: Echo | None = Echo(echo)
         """None while the log probabilities that belong to it are not known."""
-        if self._asked.echo and self._asked.logprobs:
+        if self._options.echo and self._options.logprobs:
             self._echo, self._text = None, echo
-        self._echoed: set[int] = set()
+        self._echoed = 0
+        """Choices whose prompt was echoed, a bit each."""
         self._held: list[api.Delta] = []
         """Output of other choices that waits for the first one, which alone brings the prompt's log probabilities."""
         self._lists: dict[int, TextLogprobs] = {}
-        self._received = list(self._asked.asked.received or (0,))
+        self._received = list(self._options.shown.received or (0,))
         """Output tokens of each choice that the client has with the next chunk."""
-        self._event_ids = self._asked.comes_back
-        self._ids = self._asked.asked.token_ids
-        self._plain = not (self._asked.logprobs or self._asked.echo)
+        self._event_ids = self._options.shown.event_ids
+        self._ids = self._options.shown.token_ids
+        self._plain = not (self._options.logprobs or self._options.echo)
 
     def of(self, event: api.StreamGenerateResponse) -> bytes:
         """Return the lines of an event; empty where it has none.
@@ -171,7 +172,7 @@ class TextPart:
     def _output(self, delta: api.Delta) -> bytes:
         index = delta.choice_index
         begin = self._echo_of(index)
-        if self._asked.echo_only or not (delta.text or delta.logprobs or (self._ids and delta.token_ids)):
+        if self._options.echo_only or not (delta.text or delta.logprobs or (self._ids and delta.token_ids)):
             return begin
         logprobs = NULL
         if delta.logprobs:
@@ -185,9 +186,9 @@ class TextPart:
         return event_id(self._received, index, tokens) if self._event_ids else b""
 
     def _echo_of(self, index: int) -> bytes:
-        if not self._asked.echo or self._echo is None or index in self._echoed:
+        if not self._options.echo or self._echo is None or self._echoed >> index & 1:
             return b""
-        self._echoed.add(index)
+        self._echoed |= 1 << index
         logprobs = NULL
         if self._echo.positions:
             logprobs = compact(self._lists_of(index).lists(self._echo.positions, prompt=True))
@@ -196,7 +197,7 @@ class TextPart:
     def _lists_of(self, index: int) -> TextLogprobs:
         if index not in self._lists:
             leading = self._echo.leading if self._echo is not None else 0
-            self._lists[index] = TextLogprobs(as_ids=self._asked.asked.tokens_as_ids, leading=leading)
+            self._lists[index] = TextLogprobs(as_ids=self._options.shown.tokens_as_ids, leading=leading)
         return self._lists[index]
 
     def _end(self, finished: api.Finished) -> bytes:
@@ -204,6 +205,6 @@ class TextPart:
         lines, beside = [], unenforced_of(finished)
         for choice in finished.choices:
             lines.append(self._echo_of(choice.index))
-            reason = "length" if self._asked.echo_only else finish_reason_from_wire(choice.finish_reason).value
+            reason = "length" if self._options.echo_only else finish_reason_from_wire(choice.finish_reason).value
             lines.append(self._whole.chunk(self._first + choice.index, "", reason=f'"{reason}"', beside=beside))
         return b"".join([*lines, self._whole.ended(finished)])

@@ -41,9 +41,12 @@ class CompletionRoutes:
         """Continue texts."""
         asked = read_completions(await self._calls.json(request), request.headers)
         echoes = await self._echoes(request, asked)
-        if asked.asked.stream:
-            return await self._stream(request, asked, echoes)
+        answer = (self._stream if asked.asked.stream else self._whole)(request, asked, echoes)
+        # The answer has what it needs of them, and a stream lives long.
+        del asked, echoes
+        return await answer
 
+    async def _whole(self, request: web.Request, asked: AskedTexts, echoes: Sequence[str]) -> web.StreamResponse:
         async def one(generate: api.GenerateRequest) -> api.GenerateResponse:
             return await self._calls.generate(request, generate)
 
@@ -82,18 +85,18 @@ class CompletionRoutes:
 
         return await _each(asked.generates, one)
 
-    async def _stream(self, request: web.Request, asked: AskedTexts, echoes: Sequence[str]) -> web.StreamResponse:
-        chunks = TextChunks(asked, self._head(asked))
+    def _stream(self, request: web.Request, asked: AskedTexts, echoes: Sequence[str]) -> Awaitable[web.StreamResponse]:
+        chunks, ignored = TextChunks(asked.options(), self._head(asked)), asked.asked.ignored
         parts = [chunks.part(prompt, echo) for prompt, echo in enumerate(echoes)]
         wanted = [api.StreamGenerateRequest(generate=generate) for generate in asked.generates]
         if asked.asked.received is not None:
             wanted[0].resume.received_tokens.extend(asked.asked.received)
 
         def headers() -> Mapping[str, str]:
-            return answer_headers(request, chunks.request_id, asked.asked.ignored)
+            return answer_headers(request, chunks.request_id, ignored)
 
         if len(parts) == 1:
-            return await self._calls.stream(request, wanted[0], parts[0], headers)
+            return self._calls.stream(request, wanted[0], parts[0], headers)
         whole, lock = EventStream(request, parts[0], headers, goes_on=asked.comes_back), asyncio.Lock()
         streams = [SharedStream(whole, part, lock) for part in parts]
 
@@ -101,7 +104,7 @@ class CompletionRoutes:
             call = self._calls.caller(request, streams[prompt])
             await self._calls.inference.StreamGenerate(wanted[prompt], *call)
 
-        return await self._calls.answer(request, whole, _each(range(len(parts)), one))
+        return self._calls.answer(request, whole, _each(range(len(parts)), one))
 
 
 async def _each(items: Sequence[_I], work: Callable[[_I], Awaitable[_T]]) -> list[_T]:

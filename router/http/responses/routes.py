@@ -161,7 +161,6 @@ class ResponseRoutes:
         return self._json(request, response, reply.request_id, ready.ignored)
 
     async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
-        generate = api.StreamGenerateRequest(generate=ready.generate)
         encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
         stream = EventStream(request, encoder, lambda: answer_headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
@@ -170,7 +169,8 @@ class ResponseRoutes:
             encoder.note = partial(self._runs.note, claim)
 
         async def work() -> None:
-            await self._calls.inference.StreamGenerate(generate, *self._calls.caller(request, stream))
+            call = self._calls.caller(request, stream)
+            await self._calls.inference.StreamGenerate(api.StreamGenerateRequest(generate=ready.generate), *call)
             if claim is not None and encoder.response is not None:
                 encoder.response = await self._keep(ready, claim, encoder.response, new=False)
             await stream.send(encoder.last())

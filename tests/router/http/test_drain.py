@@ -118,7 +118,7 @@ async def test_the_rest_of_a_body_is_read_while_a_router_drains(tmp_path: Path) 
         sending = asyncio.create_task(session.post(f"{base(stack)}/v1/chat/completions", data=slow(), headers=typed))
         http = stack.routers[0].http
         assert http is not None
-        await until(lambda: len(http._drain._busy) == 2)
+        await until(lambda: len(http._idle.busy) == 2)
         stopping = draining(stack)
         await asyncio.sleep(0)
         gate.set()

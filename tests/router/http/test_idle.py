@@ -85,7 +85,7 @@ async def test_a_connection_without_a_whole_head_ends(tmp_path: Path, monkeypatc
 
 def test_those_that_are_idle_longest_go_first_and_new_ones_last() -> None:
     bound = IdleConnections(2)
-    bound._busy = {"busy"}
+    bound.busy = {"busy"}
     assert bound.surplus(["old", "busy"], 1.0) == []
     bound._since |= {"late": 9.0, "early": 5.0, "closed": 1.0}
     assert bound.surplus(["old", "late", "new", "early", "busy"], 20.0) == ["old", "early", "late"]

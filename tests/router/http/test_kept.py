@@ -1,0 +1,47 @@
+"""What a stream keeps of its request: nothing that only its beginning needed, which is as long as the prompt."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from router.http.anthropic.bodies import AskedMessage
+from router.http.bodies import Asked
+from router.http.completions.bodies import AskedTexts
+from router.inference.admitted import Admitted
+from tests.router.http.test_openai import ASK, HTTP, base
+from tests.support.stack import running_stack
+
+LIMITS = {"max_tokens": 500, "stream": True}
+CHAT = {"model": "demo", "messages": ASK, **LIMITS}
+APIS = {
+    "/v1/chat/completions": {**CHAT, "ignore_eos": True},
+    "/v1/completions": {"model": "demo", "prompt": "Once upon a time", "ignore_eos": True, **LIMITS},
+    "/v1/messages": CHAT,
+}
+
+
+def alive(*kinds: type) -> list[Any]:
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+
+@pytest.mark.parametrize("path", APIS)
+async def test_a_stream_keeps_neither_its_body_nor_token_ids(tmp_path: Path, path: str) -> None:
+    async with (
+        running_stack(tmp_path, router=HTTP, sim={"base_ms": 50.0}) as stack,
+        aiohttp.ClientSession() as session,
+        session.post(f"{base(stack)}{path}", json=APIS[path]) as answer,
+    ):
+        assert 200 == answer.status
+        await answer.content.readuntil(b"\n\n")
+        assert [] == alive(Asked, AskedTexts, AskedMessage)
+        # It can still be encoded for a replica with another tokenizer.
+        [admitted] = alive(Admitted)
+        assert ((), "demo") == (admitted.ids, admitted.checked.model)
+        choices = stack.routers[0].pools["demo"].choices
+        assert all(choice.again is not None for choice in choices.values())
