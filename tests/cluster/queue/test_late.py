@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import msgpack
@@ -198,6 +199,23 @@ async def test_calls_move_a_bounded_number(scene: Scene) -> None:
 
     assert [first.request_id, second.request_id] == [f"old{LATE_PER_CALL}", f"old{LATE_PER_CALL + 1 + LATE_LEAST}"]
     assert third.request_id == "new"
+
+
+async def test_a_command_moves_many_late_ones(redis_backend: Backend) -> None:
+    """Else a line that is late as a whole costs each call several times as much."""
+    scene = Scene(redis_backend.queue(), redis_backend.clock)
+    grant = await busy(scene)
+    for number in range(LATE_PER_CALL + 1):
+        await scene.queue.submit("A", entry(f"old{number}", late_after_ms=1000))
+    await wait(scene, 2, grant)
+    assert redis_backend.server is not None
+    with contextlib.closing(redis_backend.server.client()) as client:
+        client.config_resetstat()
+        following = await give_back(scene, grant)
+        stats = client.info("commandstats")
+
+    assert following.request_id == f"old{LATE_PER_CALL}"
+    assert LATE_PER_CALL > sum(each["calls"] for each in stats.values())
 
 
 async def test_entries_of_an_older_release_are_never_late(redis_backend: Backend) -> None:

@@ -136,6 +136,11 @@ function Q.class_candidates(class, raw_limit)
   end
   -- `tenant`: 1 name, 2 service, 3 page of members, nil at the end, 4 offset of the page, 5 members taken of the page,
   -- 6 late entries that come first, nil before they are read, 7 set of the ids of those that were returned.
+  local function read_page(tenant, size)
+    tenant[3] = call('ZRANGEBYLEX', K[LINE], '[' .. class .. '\0' .. tenant[1] .. '\0',
+      '(' .. class .. '\0' .. tenant[1] .. '\1', 'LIMIT', tenant[4], size)
+    tenant[5] = 0
+  end
   local function pull(tenant)
     local prefix = class .. '\0' .. tenant[1] .. '\0'
     if not tenant[6] then
@@ -154,15 +159,17 @@ function Q.class_candidates(class, raw_limit)
       if tenant[5] == #tenant[3] then
         local size = #tenant[3] == 0 and 1 or Q.lookahead
         tenant[4] = tenant[4] + #tenant[3]
-        tenant[3] = call('ZRANGEBYLEX', K[LINE], '[' .. prefix, '(' .. class .. '\0' .. tenant[1] .. '\1',
-          'LIMIT', tenant[4], size)
-        tenant[5] = 0
+        read_page(tenant, size)
         if #tenant[3] == 0 then return nil end
       end
+      local id = Q.split(tenant[3][tenant[5] + 1])[4]
+      local falls = Q.may_fall_behind(Q.get(id))
+      -- Those behind one that became late are mostly late too.
+      if falls and #tenant[3] == 1 then read_page(tenant, Q.lookahead) end
       tenant[5] = tenant[5] + 1
-      local id = Q.split(tenant[3][tenant[5]])[4]
-      if Q.falls_behind(id, Q.get(id)) then
-        tenant[4] = tenant[4] - 1 -- the entries behind it have moved up
+      if falls then
+        local moved = Q.fall_behind(tenant[3], tenant[5])
+        tenant[4], tenant[5] = tenant[4] - moved, tenant[5] + moved - 1 -- the entries behind them have moved up
         -- If the page reaches the late entries it may be on it a second time.
         if tonumber(Q.split(tenant[3][#tenant[3]])[3]) >= LATE_FROM then
           for at = #tenant[3], tenant[5] + 1, -1 do tenant[3][at] = nil end

@@ -211,21 +211,44 @@ function Q.most_to_fall()
   return Q.may_fall
 end
 
--- Move a waiting entry that has become late behind its tenant's other entries; return whether it was moved.
-function Q.falls_behind(id, e)
+-- Whether a waiting entry has become late and this call may still move it.
+function Q.may_fall_behind(e)
   local at = e[LATE_AT] or 0
-  if at == 0 or Q.now < at or Q.is_late(e) or Q.fell_behind >= Q.most_to_fall() then return false end
-  Q.fell_behind = Q.fell_behind + 1
+  return at > 0 and Q.now >= at and not Q.is_late(e) and Q.fell_behind < Q.most_to_fall()
+end
+
+-- Move waiting entries of a tenant that have become late behind its others: those of a page of its line from `first` on,
+-- up to one that stays. Return how many were moved. Each command is for all of them: with some for each entry, a line
+-- that is late as a whole would cost its calls several times as much.
+function Q.fall_behind(page, first)
+  local ids, unread, left, joined, not_owned, owned, records = {}, {}, {}, {}, {}, {}, {}
+  for i = first, math.min(#page, first + Q.most_to_fall() - Q.fell_behind) do
+    ids[#ids + 1] = Q.split(page[i])[4]
+    if not Q.entries[ids[#ids]] then unread[#unread + 1] = ids[#ids] end
+  end
+  Q.read_many(K[ENTRIES], unread, function(id, packed) Q.entries[id] = packed and cmsgpack.unpack(packed) or nil end)
+  local moved = 0
+  for _, id in ipairs(ids) do
+    local e = Q.get(id)
+    if not Q.may_fall_behind(e) then break end
+    Q.fell_behind, moved = Q.fell_behind + 1, moved + 1
+    left[#left + 1], not_owned[#not_owned + 1] = Q.line_member(id, e), Q.waiting_member('w', id, e)
+    e[PLACE] = string.format('%016.0f', tonumber(e[PLACE]) + LATE_SHIFT)
+    joined[#joined + 1], joined[#joined + 2] = '0', Q.line_member(id, e)
+    owned[#owned + 1], owned[#owned + 2] = '0', Q.waiting_member('w', id, e)
+    records[#records + 1], records[#records + 2] = id, cmsgpack.pack(e)
+  end
+  if moved == 0 then return 0 end
   if not P[P_MARKS] then Q.set(P_MARKS, 0) end -- a packed array must have no holes
   Q.set(P_LATE, Q.now)
-  call('ZREM', K[LINE], Q.line_member(id, e))
-  call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
-  e[PLACE] = string.format('%016.0f', tonumber(e[PLACE]) + LATE_SHIFT)
-  call('ZADD', K[LINE], 0, Q.line_member(id, e))
-  call('ZADD', K[OWNERS], 0, Q.waiting_member('w', id, e))
-  call('HDEL', K[SKIPS], id)
-  Q.put(id, e)
-  return true
+  Q.for_all('ZREM', K[LINE], left)
+  Q.for_all('ZREM', K[OWNERS], not_owned)
+  Q.for_all('ZADD', K[LINE], joined)
+  Q.for_all('ZADD', K[OWNERS], owned)
+  for i = #ids, moved + 1, -1 do ids[i] = nil end
+  Q.for_all('HDEL', K[SKIPS], ids)
+  Q.for_all('HSET', K[ENTRIES], records)
+  return moved
 end
 
 function Q.drop_reservation(id, e)
