@@ -220,10 +220,12 @@ class ModelCell:
     # --- shares -------------------------------------------------------------------------------------------------------
 
     def _account(self, entry: CellEntry, tokens: int, waiting: tuple[bool, ...]) -> None:
+        own = self._classes[entry.request_class]
         if sum(waiting) < 2:
+            owed = self._shares[entry.request_class] * self._served - own.share_served
+            own.share_served += max(0.0, min(owed, tokens))
             return
         entry.counted = True
-        own = self._classes[entry.request_class]
         self._served += tokens
         own.share_served += tokens
         for line, share, competes in zip(self._classes, self._shares, waiting, strict=True):

@@ -72,6 +72,39 @@ async def test_batch_gives_way_and_comes_back_first(floor: Floor) -> None:
     assert await floor.end("chat") == ["b0"]
 
 
+async def test_of_what_gives_way_no_more_comes_back_first_than_the_share_of_its_class(floor: Floor) -> None:
+    """An attempt that goes on is charged nothing, but it serves its class: otherwise the first short chat would leave
+    batch below its share, and batch would take back all the room that it makes.
+    """
+    await floor.scene.start({"r1": Windows(4, 10_000, 10**6)}, ("A", "B"))
+    for number in range(5):
+        await floor.submit(f"b{number}", RequestClass.BATCH)
+    await floor.run(3.0)
+    for number in range(3):
+        await floor.submit(f"chat{number}", RequestClass.INTERACTIVE)
+    granted = [name for told in await floor.run(1.0) for name in await floor.obey(told)]
+    assert ["chat0", "chat1"] == [name for name in granted if name.startswith("chat")]
+    # The one that came back for batch's share takes no more: the next one gives way a quantum later at most.
+    granted = [name for told in await floor.run(3.0) for name in await floor.obey(told)]
+    assert ["chat2"] == granted
+
+
+async def test_what_a_class_gets_alone_pays_what_it_is_owed(floor: Floor) -> None:
+    """Batch that has all slots is not below its share, so it gives way."""
+    await floor.scene.start({"r1": TWO}, ("A", "B"))
+    for name in ("s0", "s1"):
+        await floor.submit(name, RequestClass.STANDARD)
+    for number in range(2):
+        await floor.submit(f"b{number}", RequestClass.BATCH)
+    await floor.submit("s2", RequestClass.STANDARD)
+    # s2 is served while batch waits, which leaves it below its share. Then batch alone is left.
+    assert ["s2", "b0", "b1"] == [*await floor.end("s0"), *await floor.end("s1"), *await floor.end("s2")]
+    await floor.run(3.0)
+    await floor.submit("chat", RequestClass.INTERACTIVE)
+    assert ["b0"] == await floor.run(1.0)
+    assert ["chat"] == await floor.obey("b0")
+
+
 async def test_the_least_work_to_redo_goes_first(floor: Floor) -> None:
     await floor.open(prompts=(10, 500))
     await floor.submit("chat", RequestClass.INTERACTIVE)
@@ -125,8 +158,7 @@ async def test_batch_keeps_its_reserved_share(backend: Backend) -> None:
     await floor.submit("chat", RequestClass.INTERACTIVE)
     await floor.submit("b2", RequestClass.BATCH)
     # One round in which the classes compete: the chat is served, so batch is behind its share.
-    await floor.end("b0")
-    await floor.end("b1")
+    assert ["chat"] == await floor.end("b0")
     await floor.submit("chat2", RequestClass.INTERACTIVE)
     await floor.submit("chat3", RequestClass.INTERACTIVE)
     assert await floor.run(4.0) == []

@@ -37,15 +37,28 @@ end
 
 -- Count served tokens per class while classes compete. A class without waiting entries, or batch work that relief makes
 -- give way, neither saves nor owes. A class that another reason kept below its share is owed a bounded number of
--- tokens: otherwise it would get every grant for a long time.
-function Q.account(e, tokens, waiting)
+-- tokens: otherwise it would get every grant for a long time. What a class gets while no other waits pays what it is
+-- owed: with all slots in its hands it must not have the next ones first, and keep its work from giving way.
+-- `again`: tokens of an attempt that its entry is not charged for, because it goes on from an earlier one. It serves the
+-- class all the same: what gave way would otherwise come back for nothing before those that it gave way for.
+function Q.account(e, tokens, again, waiting)
   local class, competing, competes = e[CLASS], 0, {}
   for other = 0, 2 do
     competes[other] = waiting[other] and not (other == 2 and Q.batch_yields())
     if competes[other] then competing = competing + 1 end
   end
-  if competing < 2 then return end
-  e[COUNTED] = 1
+  tokens = tokens + again
+  if competing < 2 then
+    local owed = Q.share(class) * P[P_SERVED] - P[P_S + class]
+    if owed > 0 then Q.set(P_S + class, P[P_S + class] + math.min(owed, tokens)) end
+    return
+  end
+  if e[COUNTED] >= 1 then
+    e[COUNTED] = e[COUNTED] + again
+  else
+    -- A resume is charged nothing, so its settlement adds what it really gets.
+    e[COUNTED] = 1 + (e[CHARGED] == 0 and again or 0)
+  end
   Q.set(P_SERVED, P[P_SERVED] + tokens)
   Q.set(P_S + class, P[P_S + class] + tokens)
   for other = 0, 2 do if not competes[other] then Q.set(P_S + other, Q.share(other) * P[P_SERVED]) end end
@@ -54,13 +67,13 @@ function Q.account(e, tokens, waiting)
 end
 
 function Q.grant(id, e, replica, l, waiting)
-  local tokens = 0
+  local tokens, again = 0, e[EXPECTED]
   if e[CHARGED] < 0 then
-    if e[RESUME] == 0 then tokens = e[PROMPT] + e[EXPECTED] end
+    if e[RESUME] == 0 then tokens, again = e[PROMPT] + e[EXPECTED], 0 end
     e[CHARGED] = tokens
     Q.note_estimate(e, 1)
-    if waiting then Q.account(e, tokens, waiting) end
   end
+  if waiting then Q.account(e, tokens, again, waiting) end
   Q.serve(e[CLASS], e[TENANT], tokens / e[WEIGHT], true)
   if e[STATE] == 'w' then
     if Q.is_late(e) then call('HDEL', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT]) end

@@ -8,9 +8,10 @@ function Q.settle(e, ran, output)
     -- The prompt of a resume was charged to its first attempt.
     if ran and e[RESUME] == 0 then used = used + e[PROMPT] end
     local correction = used - e[CHARGED]
-    if e[COUNTED] == 1 then
-      Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + correction)
-      Q.set(P_SERVED, P[P_SERVED] + correction)
+    if e[COUNTED] >= 1 then
+      local counted = correction - (e[COUNTED] - 1)
+      Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + counted)
+      Q.set(P_SERVED, P[P_SERVED] + counted)
     end
     Q.serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
   end
