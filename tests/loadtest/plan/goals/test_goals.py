@@ -201,7 +201,7 @@ def test_other_goals_say_what_they_answer(capsys: pytest.CaptureFixture[str]) ->
     """The model, the requests, the SLO and the confidence, as a plan has them."""
     words = ["plan", "--gpu", "h100", "--tp", "2", "--price", "h100=2.5", "--no-store"]
     assert 0 == main([*words, "--model", "Qwen/Qwen3-32B-AWQ", "--requests", "1000", "--deadline", "1"])
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("Qwen3-32B-AWQ (planned as qwen3-32b), requests of 1000 + 250 tokens; sure to 90 %")
     assert "What is known of the engines' speed: prior" in said
 
