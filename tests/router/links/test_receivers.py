@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.trust.tls import LinkDialer
 from penstock.internal.v1 import replica_pb2 as pb
+from router.generation.choice import Choice
 from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.safeguards import LinkSafeguards
@@ -48,7 +50,9 @@ def bare_link() -> ReplicaLink:
     )
 
 
-async def test_output_that_cannot_be_taken_disturbs_no_other_stream(tmp_path: Path) -> None:
+async def test_output_that_cannot_be_taken_disturbs_no_other_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_stack(tmp_path, sim={"base_ms": 5.0}) as stack:
         expected = await golden(stack, **LONG)
         pool = stack.routers[0].pools["demo"]
@@ -58,13 +62,15 @@ async def test_output_that_cannot_be_taken_disturbs_no_other_stream(tmp_path: Pa
         other = stack.inference().StreamGenerate(stream_request(**LONG))
         await read_until(other, 5)
         failures = []
+        take = Choice.on_delta
 
-        def broken(*_: object) -> None:
-            failures.append(choice.attempt)
-            del choice.on_delta
-            raise RuntimeError("a bug")
+        def broken(one: Choice, *news: Any) -> None:
+            if one is choice and not failures:
+                failures.append(choice.attempt)
+                raise RuntimeError("a bug")
+            take(one, *news)
 
-        choice.on_delta = broken  # type: ignore[method-assign]
+        monkeypatch.setattr(Choice, "on_delta", broken)
         events.extend(await collect(hurt))
         assert 1 == len(failures)
         assert expected == ids_of(events)
