@@ -112,7 +112,7 @@ async def run_parts(url: str, meters: Sequence[Meter], sequences: int, seconds: 
         slots=replicas * sequences,
         submits_per_s=total.submits / seconds,
         grants_per_s=total.grants / seconds,
-        at_once=total.at_once / total.submits,
+        at_once=total.at_once / max(1, total.submits),
         redis_us_per_request=1e6 * sum(used) / total.releases,
         redis_busy=max(used) / seconds,
         busiest_us_per_request=1e6 * max(used) / total.releases,

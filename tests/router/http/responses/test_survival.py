@@ -227,9 +227,10 @@ async def test_a_stream_that_nobody_comes_back_for_ends(tmp_path: Path, server: 
 
 async def test_a_response_whose_output_is_lost_is_not_spliced(stack: Stack, tmp_path: Path) -> None:
     """Its router and its replica die together, and the next run says something else."""
-    ask = {**ASK, "extra_body": {"ignore_eos": True}, "temperature": 1.0}
+    # Long, so that it is under way when they die, also on a busy machine.
+    ask = {**ASK, "extra_body": {"ignore_eos": True}, "temperature": 1.0, "max_output_tokens": 3 * TOKENS}
     async with sdk(stack, 0) as client, sdk(stack, 1) as other:
-        events = await read(await client.responses.create(**ask, background=True, stream=True), 40)
+        events = await read(await client.responses.create(**ask, background=True, stream=True), 10)
         await asyncio.gather(stack.kill_replica(0), murder(stack))
         await stack.add_replica()
         more = await rest(other, events)
