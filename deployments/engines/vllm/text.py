@@ -49,28 +49,22 @@ class PlainText:
         return ""
 
 
-class ByteText:
-    """Text of a sequence without stop strings, from the bytes of its tokens.
+class ByteDecoder:
+    """Decoder of a sequence's tokens by their bytes.
 
     The Rust library's stream, which vLLM's detokenizer uses, decodes the last tokens twice for each new one, and the
     whole prompt at the first. Both give the same text in the same pieces: nothing while it ends inside of a character.
     """
 
-    __slots__ = ("_bytes", "_held", "match")
+    __slots__ = ("_bytes", "_held")
 
     def __init__(self, token_bytes: Mapping[int, bytes], held: bytes = b"") -> None:
         """`held` is a part of a character that came before."""
         self._bytes = token_bytes
         self._held = held
-        self.match = ""
 
-    def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
-        ids = token_ids[:-1] if stop_token else token_ids
-        if len(ids) == 1:
-            return self._add(ids[0])
-        return "".join(map(self._add, ids))
-
-    def _add(self, token_id: int) -> str:
+    def decode(self, token_id: int) -> str:
+        """Return the text that one more token releases: "" inside a character."""
         data = self._held + self._bytes[token_id]
         text = data.decode("utf-8", "replace")
         if text.endswith(_UNFINISHED):
@@ -79,9 +73,6 @@ class ByteText:
         if self._held:
             self._held = b""
         return text
-
-    def rest(self) -> str:
-        return ""
 
 
 _UNFINISHED = "\ufffd"
@@ -98,12 +89,13 @@ class ByteTexts:
         self.exact = self._shown.exact
         """Whether texts of this tokenizer can be made so."""
 
-    def after(self, prompt: Sequence[int], *, skip_special: bool) -> ByteText:
+    def after(self, prompt: Sequence[int], *, skip_special: bool) -> PlainText:
         """Return the text that follows a prompt, which may end inside of a character. `skip_special`: special tokens
         have no text.
         """
         token_bytes = self._skipped if skip_special else self._shown
-        return ByteText(token_bytes, unfinished(b"".join([token_bytes[each] for each in prompt[-_CHARACTER_BYTES:]])))
+        begun = unfinished(b"".join([token_bytes[each] for each in prompt[-_CHARACTER_BYTES:]]))
+        return PlainText(ByteDecoder(token_bytes, begun).decode)
 
 
 class StoppableText:

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.decoders import DecodeStream
 
-from deployments.engines.vllm.text import ByteText, ByteTexts
+from deployments.engines.vllm.text import ByteDecoder, ByteTexts
 
 CORPUS = ["The wheel turns.", "Grüße aus Köln! 你好世界 🙂🙂", "def f(x):\n\treturn x\n"] * 3
 SPECIAL = ["<s>", "<|end of turn|>"]
@@ -90,5 +90,5 @@ def test_only_byte_level_decoders_give_texts_of_bytes_alone(decoder: object, exa
 
 
 def test_what_is_held_is_forgotten_once_its_character_is_whole() -> None:
-    text = ByteText({1: b"\xc3", 2: b"\xa9", 3: b"a"})
-    assert ["", "é", "a"] == [text.feed([each], stop_token=False, last=False) for each in (1, 2, 3)]
+    decoder = ByteDecoder({1: b"\xc3", 2: b"\xa9", 3: b"a"})
+    assert ["", "é", "a"] == [decoder.decode(each) for each in (1, 2, 3)]
