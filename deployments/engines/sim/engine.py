@@ -37,6 +37,10 @@ from penstock.models import (
 log = logging.getLogger(__name__)
 
 _STALL_S = 10.0
+_MADE_UP_S = 0.1
+"""Most time of late wake-ups that is made up for. After a longer halt of its process no real engine would make all the
+missed steps at once.
+"""
 NO_CONSTRAINTS = "the simulated engine cannot shape its output"
 
 
@@ -274,6 +278,7 @@ class SimEngine:
             # With those that the budget left out of this step: they hold their place in the batch.
             in_batch = self._core.running
             # Measured from the planned end of the last step, so that late wake-ups do not add up.
+            due = max(due, self._clock.monotonic() - _MADE_UP_S)
             due += step_seconds(self._settings, result.tokens, result.kv_tokens) * self._settings.time_scale
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
             self._deliver(result, in_batch)

@@ -434,23 +434,34 @@ async def test_many_choices_whose_result_never_came_run_again(stack: Stack, monk
     assert [list(choice.token_ids) for choice in first.result().choices] == [list(c.token_ids) for c in again.choices]
 
 
-async def test_several_choices_run_on_while_a_repeat_waits_for_their_result(stack: Stack) -> None:
-    """Their client has left for longer than the grace, and the repeat can't attach."""
-    wanted = keyed(n=2, tokens=500)
-    first = stack.inference(0).StreamGenerate(wanted)
-    begun = await read_tokens(first, 4)
-    first.cancel()
+async def test_several_choices_run_on_while_a_repeat_waits_for_their_result(tmp_path: Path, store_url: str) -> None:
+    """Their client leaves for longer than the grace, and the repeat can't attach."""
+    async with running_stack(
+        tmp_path,
+        redis_url=store_url,
+        routers=2,
+        queue={"lease_s": 20.0, "attach_grace_s": 0.3},
+        sim={"base_ms": 5.0, "max_num_seqs": 2},
+    ) as stack:
+        wanted = keyed(n=2, tokens=500)
+        first = stack.inference(0).StreamGenerate(wanted)
+        begun = await read_tokens(first, 4)
+        [name] = {event.started.request_id for event in begun if event.HasField("started")}
+        again = asyncio.ensure_future(stack.inference(1).Generate(wanted.generate, timeout=60))
+        # With the grace alone, a slow machine could end it before the repeat is there.
+        await until(lambda: stack.routers[0].pools["demo"].keys.awaited("anonymous", "key", name))
+        first.cancel()
 
-    again = await stack.inference(1).Generate(wanted.generate, timeout=30)
+        answer = await again
 
-    assert {again.request_id} == {event.started.request_id for event in begun if event.HasField("started")}
-    assert [500, 500] == [len(choice.token_ids) for choice in again.choices]
-    assert {1} == {len(again.receipt.attempts) // 2}
-    # Without one that waits, the grace is the end.
-    lonely = stack.inference(0).StreamGenerate(keyed("lonely", n=2, tokens=5000))
-    await read_tokens(lonely, 4)
-    lonely.cancel()
-    await until(lambda: stack.replicas[0].table.sequences == 0)
+        assert name == answer.request_id
+        assert [500, 500] == [len(choice.token_ids) for choice in answer.choices]
+        assert {1} == {len(answer.receipt.attempts) // 2}
+        # Without one that waits, the grace is the end.
+        lonely = stack.inference(0).StreamGenerate(keyed("lonely", n=2, tokens=5000))
+        await read_tokens(lonely, 4)
+        lonely.cancel()
+        await until(lambda: stack.replicas[0].table.sequences == 0)
 
 
 async def test_a_request_that_is_refused_in_part_leaves_its_key_free(tmp_path: Path, store_url: str) -> None:

@@ -15,6 +15,7 @@ from deployments.engines.sim import SimEngine
 from deployments.engines.sim.engine import step_seconds
 from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
+from tests.support.waiting import until
 
 PROMPT = (40, 41, 42)
 
@@ -88,6 +89,23 @@ async def test_wedged_engine_is_noticed_once_it_has_work() -> None:
     clock.advance(2)
     with pytest.raises(EngineDeadError, match="no step"):
         await engine.check_health()
+    await engine.close()
+
+
+async def test_after_a_halt_of_its_process_the_missed_steps_do_not_come_all_at_once() -> None:
+    clock = ManualClock()
+    settings = SimSettings(base_ms=50.0)
+    engine = SimEngine(PoolSettings(engine=EngineKind.SIM, sim=settings), None, clock=clock)
+    await engine.start()
+    _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(400)))
+    await recorder.first.wait()
+    clock.advance(10)
+    # The step that runs already is not late.
+    await until(lambda: len(recorder.tokens) > 1)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    # Two steps are made up. The clock stands still, so each step after those is a whole one.
+    assert len(recorder.tokens) < 10
     await engine.close()
 
 
