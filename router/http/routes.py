@@ -23,6 +23,8 @@ from router.http.drain import Drain
 
 _OF_CHAT = {"sampling.logprobs": "top_logprobs"}
 """Fields of bodies by ours, where they have other names than in a completion."""
+_NEWER = "max_completion_tokens"
+"""Newer name of `max_tokens`, which goes before the older one."""
 
 
 class Routes:
@@ -50,16 +52,18 @@ class Routes:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = read_request(await self._calls.json(request), request.headers, chat=True)
+        body = await self._calls.json(request)
+        asked = read_request(body, request.headers, chat=True)
+        names = _OF_CHAT if body.get(_NEWER) is None else {**_OF_CHAT, "sampling.max_tokens": _NEWER}
         answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
         # The answer has what it needs of it, and a stream lives long.
-        del asked
+        del asked, body
         try:
             return await answer
         except InvalidRequestError as error:
             # In a conversation `logprobs` is a flag, and `top_logprobs` the number.
             raise InvalidRequestError(
-                [replace(each, field=_OF_CHAT.get(each.field, each.field)) for each in error.violations]
+                [replace(each, field=names.get(each.field, each.field)) for each in error.violations]
             ) from error
 
     async def _whole(self, request: web.Request, asked: Asked) -> web.StreamResponse:

@@ -10,7 +10,7 @@ from penstock.batch.structural_tag import read_structural_tag, read_structural_t
 from penstock.models import StructuredOutput, ToolMode
 from penstock.values.chat import ChatOptions
 from penstock.values.messages import Message, read_message
-from penstock.values.objects import INT64, UINT32, Fields, is_int, is_number, shown, within
+from penstock.values.objects import INT64, POSITIVE, UINT32, Fields, is_int, is_number, shown, within
 from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
 from penstock.values.sampling import Sampling
 from penstock.values.tools import read_tool_choice, read_tools
@@ -20,7 +20,10 @@ COMPLETIONS_MAX_TOKENS = 16
 """max_tokens of a completion that gives none, as in OpenAI's API; a chat gets the rest of the context."""
 
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_COUNTS = ("n", "min_tokens")
+MOST_CHOICES = 16
+"""Largest `n` of the API. An operator may set a smaller one."""
+MOST_LOGPROBS = 20
+"""Most alternatives of a token in the API. An operator may set fewer."""
 _OFF = -1
 """Value that vLLM's server also takes for no `top_k` and no `seed`."""
 _MOST_DIGITS = len(str(UINT32[1]))
@@ -120,7 +123,7 @@ def _completion_prompt(body: Fields) -> Prompt:
 
 def _sampling(body: Fields, *, chat: bool) -> Sampling:
     values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
-    values |= {name: body.count(name) for name in _COUNTS}
+    values |= {"n": body.count("n", POSITIVE, MOST_CHOICES), "min_tokens": body.count("min_tokens")}
     best_of = body.take("best_of")
     if best_of is not None and (not is_int(best_of) or best_of not in (1, values["n"])):
         raise body.wrong("best_of", f"must be 1, n or absent, got {shown(best_of)}")
@@ -134,15 +137,15 @@ def _sampling(body: Fields, *, chat: bool) -> Sampling:
         stop_token_ids=tuple(_ints(body, "stop_token_ids")),
         ignore_eos=body.flag("ignore_eos"),
         logprobs=_logprobs(body, chat=chat),
-        prompt_logprobs=body.count("prompt_logprobs"),
+        prompt_logprobs=body.count("prompt_logprobs", most=MOST_LOGPROBS),
         logit_bias=_logit_bias(body),
         structured=_structured(body),
     )
 
 
 def _max_tokens(body: Fields, *, chat: bool) -> int | None:
-    tokens = body.count("max_tokens")
-    newer = body.count("max_completion_tokens") if chat else None
+    tokens = body.count("max_tokens", POSITIVE)
+    newer = body.count("max_completion_tokens", POSITIVE) if chat else None
     if newer is not None:
         return newer
     return COMPLETIONS_MAX_TOKENS if tokens is None and not chat else tokens
@@ -172,8 +175,8 @@ def _ints(body: Fields, name: str) -> list[int]:
 
 def _logprobs(body: Fields, *, chat: bool) -> int | None:
     if not chat:
-        return body.count("logprobs")
-    top = body.count("top_logprobs")
+        return body.count("logprobs", most=MOST_LOGPROBS)
+    top = body.count("top_logprobs", most=MOST_LOGPROBS)
     if body.flag("logprobs"):
         return top or 0
     if top:

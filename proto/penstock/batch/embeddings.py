@@ -11,7 +11,7 @@ from penstock.models import RequestClass
 from penstock.v1 import embeddings_pb2 as api
 from penstock.values.embeddings import Embeddings, Input, PoolingOptions, inputs_to_proto, unpack
 from penstock.values.fields import build
-from penstock.values.objects import BodyError, Fields, is_int, shown
+from penstock.values.objects import INT64, POSITIVE, UINT32, BodyError, Fields, is_int, shown
 from penstock.values.unsupported import Unsupported
 
 EMBEDDINGS_URL = "/v1/embeddings"
@@ -90,7 +90,7 @@ def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDA
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"must be float or base64, got {shown(encoding)}")
-    model, inputs, dimensions = _model(fields), _inputs(fields, "input"), fields.count("dimensions")
+    model, inputs, dimensions = _model(fields), _inputs(fields, "input"), fields.count("dimensions", POSITIVE)
     normalize, options = _flag(fields, "use_activation"), _options(fields, request_class)
     request = _built(
         api.EmbedRequest,
@@ -198,12 +198,13 @@ def _flag(fields: Fields, name: str) -> bool | None:
 
 
 def _options(fields: Fields, request_class: RequestClass) -> PoolingOptions:
-    most = fields.count("truncate_prompt_tokens", (-1, (1 << 32) - 1))
+    most = fields.count("truncate_prompt_tokens", INT64)
     side = fields.text("truncation_side")
     if side not in ("", "left", "right"):
         raise fields.wrong("truncation_side", f"must be left or right, got {shown(side)}")
-    if most == 0:
-        raise fields.wrong("truncate_prompt_tokens", "must be -1 for the model's context, or at least 1, got 0")
+    if most is not None and (most == 0 or not -1 <= most <= UINT32[1]):
+        limit = f"at most {UINT32[1]}" if most > 0 else "-1 for the model's context, or at least 1"
+        raise fields.wrong("truncate_prompt_tokens", f"must be {limit}, got {most}")
     # A side alone cuts nothing, as in vLLM's server.
     return PoolingOptions(
         truncate=most is not None,

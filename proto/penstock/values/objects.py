@@ -10,6 +10,8 @@ from typing import Any
 from penstock.values.unsupported import UNKNOWN, Unsupported
 
 UINT32 = (0, (1 << 32) - 1)
+POSITIVE = (1, UINT32[1])
+UINT64 = (0, (1 << 64) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
 _NONE: Mapping[str, Unsupported] = {}
 _SHOWN = 60
@@ -91,13 +93,22 @@ class Fields:
         except OverflowError:
             raise self.wrong(name, f"must be a number below 1.8e308, got {shown(value)}") from None
 
-    def count(self, name: str, bounds: tuple[int, int] = UINT32) -> int | None:
-        """Return a whole number within bounds, both inclusive; None when absent."""
+    def count(self, name: str, bounds: tuple[int, int] = UINT32, most: int | None = None) -> int | None:
+        """Return a whole number within bounds, both inclusive; None when absent.
+
+        Args:
+            name: of the field.
+            bounds: what the wire can carry.
+            most: the largest value of the API, which the service checks. An error about a number that the wire can't
+                carry names it.
+        """
         value = self.take(name)
         if value is None:
             return None
         if not is_int(value):
             raise self.wrong(name, f"must be a whole number, got {shown(value)}")
+        if most is not None and value > bounds[1]:
+            bounds = bounds[0], most
         within(self, name, value, bounds)
         return int(value)
 
@@ -166,11 +177,16 @@ class Fields:
 def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> None:
     """Check a number against bounds, both inclusive.
 
+    The error has the bound that is broken alone. The other may be that of the wire, where the service has a narrower
+    one, which the caller would meet next.
+
     Raises:
         BodyError: the number is outside.
     """
-    if not bounds[0] <= value <= bounds[1]:
-        raise fields.wrong(name, f"must be at least {bounds[0]} and at most {bounds[1]}, got {value}")
+    if value < bounds[0]:
+        raise fields.wrong(name, f"must be at least {bounds[0]}, got {value}")
+    if value > bounds[1]:
+        raise fields.wrong(name, f"must be at most {bounds[1]}, got {shown(value)}")
 
 
 def is_int(value: object) -> bool:

@@ -14,6 +14,7 @@ from penstock.v1 import announced_pb2 as api
 from penstock.values.admin.announced import AnnouncedLoad
 from penstock.values.objects import Fields
 from router.admin.servicer import AdminServicer
+from router.announced.api import MOST_TOKENS
 from router.http.calls import Calls
 from router.http.registry.routes import read_flag, read_moment
 
@@ -52,8 +53,8 @@ class AnnouncedRoutes:
         asked = api.AnnounceLoadRequest(
             pool=body.text("model"),
             id=body.text("id"),
-            prompt_tokens=body.count("prompt_tokens") or 0,
-            output_tokens=body.count("output_tokens") or 0,
+            prompt_tokens=body.count("prompt_tokens", most=MOST_TOKENS) or 0,
+            output_tokens=body.count("output_tokens", most=MOST_TOKENS) or 0,
         )
         rates = {name: rate for name in _RATES if (rate := body.number(name)) is not None}
         if len(rates) > 1:

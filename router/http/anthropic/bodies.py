@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.objects import POSITIVE, BodyError, Fields, shown
 from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
 from penstock.wire import structured_to_wire
@@ -109,7 +109,7 @@ def _came_back(headers: Mapping[str, str], *, stream: bool, keyed: bool) -> Stre
 
 
 def _sample(fields: Fields, sampling: types.SamplingParams, *, counted: bool) -> None:
-    most = fields.count("max_tokens", (1, (1 << 32) - 1))
+    most = fields.count("max_tokens", POSITIVE)
     if most is not None:
         sampling.max_tokens = most
     elif not counted:

@@ -15,7 +15,7 @@ from cluster.jobs.contract import FileJob, JobCursor, JobRecord, JobStore
 from cluster.jobs.ids import id_on, pool_of
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2 as api
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.objects import INT64, BodyError, Fields, shown
 from penstock.wire import duration_to_wire
 from router.http.files.endpoints import ENDPOINTS
 from router.http.files.ids import job_of
@@ -99,7 +99,7 @@ def _keep(fields: Fields, longest_s: float) -> int | None:
     after = fields.object("output_expires_after")
     if after is None:
         return None
-    anchor, seconds = after.text("anchor"), after.count("seconds")
+    anchor, seconds = after.text("anchor"), after.count("seconds", INT64)
     if anchor != "created_at":
         raise after.wrong("anchor", f"must be created_at, got {shown(anchor)}")
     return check_life(after.wrong("seconds", "").field, seconds, longest_s)

@@ -18,7 +18,7 @@ _CHUNK_BYTES = 64 << 10
 _MAX_FIELD_BYTES = 4_096
 _MAX_FIELDS = 32
 _MAX_NAME = 255
-_WHOLE = re.compile(r"[0-9]{1,10}")
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _MALFORMED = (ValueError, AssertionError, HttpProcessingError)
 """What the reader of forms raises where one is broken; the last is for headers of parts."""
 

@@ -17,13 +17,14 @@ from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 from penstock.v1 import registry_pb2 as api
 from penstock.values.admin.registry import RegistryChange, RegistryDifference, RegistryEntry, RegistryResult
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.objects import UINT64, BodyError, Fields, shown
 from penstock.wire import duration_to_wire
 from router.admin.servicer import AdminServicer
 from router.call_context import CallContext
 from router.http.calls import Calls
 from router.identity import Caller, minimum_role, require_role
 from router.identity.rights import ADMIN_SERVICE
+from router.registry.api import MOST_CHANGES, MOST_ENTRIES
 from router.registry.keys import MOST_OVERLAP_S
 
 _PATH = "/v1/registry"
@@ -77,7 +78,7 @@ class RegistryRoutes:
         asked = api.ListRegistryRequest(
             kind=_kind(request),
             name=name,
-            limit=_count(query, "limit"),
+            limit=_count(query, "limit", MOST_ENTRIES),
             after=query.get("after", ""),
             hashes=read_flag(query, "hashes"),
         )
@@ -91,8 +92,8 @@ class RegistryRoutes:
         asked = api.ListRegistryChangesRequest(
             kind=_PLURALS.get(kind, kind),
             name=query.get("name", ""),
-            limit=_count(query, "limit"),
-            before=_count(query, "before"),
+            limit=_count(query, "limit", MOST_CHANGES),
+            before=_count(query, "before", UINT64[1]),
         )
         found = await self._admin.ListRegistryChanges(asked, context, caller)
         page = {"object": "list", "data": [_change(each) for each in found.changes], "has_more": bool(found.before)}
@@ -220,7 +221,7 @@ def _asked(edits: Sequence[api.RegistryEdit], query: Mapping[str, str]) -> api.E
 
 
 def _seconds(text: str) -> Duration:
-    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", text):
+    if not re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", text):
         raise BodyError("wait", f"must be seconds, such as 5 or 0.5, got {shown(text)}")
     return duration_to_wire(float(text))
 
@@ -251,12 +252,12 @@ def read_flag(query: Mapping[str, str], name: str) -> bool:
     return text in ("1", "true")
 
 
-def _count(query: Mapping[str, str], name: str) -> int:
+def _count(query: Mapping[str, str], name: str, most: int) -> int:
     text = query.get(name, "")
     if not text:
         return 0
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise BodyError(name, f"must be a whole number below 1000000000, got {shown(text)}")
+    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) > most:
+        raise BodyError(name, f"must be a whole number of at least 0 and at most {most}, got {shown(text)}")
     return int(text)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.batch.body import MOST_LOGPROBS
+from penstock.values.objects import POSITIVE, BodyError, Fields, shown
 from router.http.bodies import tier_name
 from router.http.responses.items import Item, read_items
 
@@ -81,14 +82,14 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     ignored += left_out
     _check_truncation(fields)
     tools, choice = _tools(fields), _tool_choice(fields)
-    parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs")
+    parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
     effort, reasoning, more_ignored = _reasoning(fields)
     ignored += more_ignored
     text_format, verbosity = _text(fields)
     shown_fields = {
         "background": background,
         "instructions": instructions or None,
-        "max_output_tokens": fields.count("max_output_tokens"),
+        "max_output_tokens": fields.count("max_output_tokens", POSITIVE),
         "metadata": _metadata(fields),
         "model": model,
         "parallel_tool_calls": parallel,

@@ -83,6 +83,8 @@ async def test_fewer_dimensions_are_a_cut_of_the_vector_with_length_1(sdk: opena
         ({"input": ["a", "word " * 2 * CONTEXT]}, "input[1]", f"context of {CONTEXT}"),
         ({"input": [[5, 10**6]]}, "input[0][1]", "vocabulary"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1"),
+        ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "or at least 1, got -2"),
+        ({"input": "a", "dimensions": -1}, "dimensions", "must be at least 1, got -1"),
         ({"input": ["a"] * 2049}, "input", "1 to 2048"),
     ],
 )
