@@ -117,7 +117,8 @@ def run_submit(options: argparse.Namespace) -> int:
         report_call_errors(options) as outcome,
         open_client(options) as client,
     ):
-        with _progress(errors) as progress:
+        # Gone when it is stored or refused, and the next line says which.
+        with _progress(errors, transient=True) as progress:
             task = progress.add_task("uploading", total=len(batch.items))
             job = client.submit_job(
                 batch.model,
@@ -273,9 +274,13 @@ def _follow(client: Client, job_id: str, output: _Output | None, console: Consol
     last: Job | None = None
     first: JobItemError | None = None
     try:
-        with _progress(console) as progress:
+        with contextlib.ExitStack() as shown:
+            progress = _progress(console)
             task = progress.add_task("queued", total=None)
             for update in client.watch_job(job_id, progress_only=output is None):
+                if last is None:
+                    # Not before: the id may be a typo.
+                    shown.enter_context(progress)
                 last = update.job
                 _write(update, output)
                 first = first or next((each.error for each in update.results if each.error is not None), None)
@@ -308,9 +313,9 @@ def _write(update: JobUpdate, output: _Output | None) -> int:
     return len(update.results)
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: Console, *, transient: bool = False) -> Progress:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description}"), *columns, console=console)
+    return Progress(TextColumn("{task.description}"), *columns, console=console, transient=transient)
 
 
 def _report(job: Job, console: Console) -> None:

@@ -58,9 +58,10 @@ from tests.support.waiting import until
 SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
 MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "demo")
 """Simulated engines take its tokenizer."""
-FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": round(patience(), 1), "attach_grace_s": round(2.0 * patience(), 1)}
+FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": round(patience(), 1), "attach_grace_s": 10.0}
 """So that tests do not wait for production's seconds. A loop that stands still for a lease counts as dead. On a busy
-machine it stands still for longer, and everything would begin again, and again.
+machine it stands still for longer, and everything would begin again, and again. The grace is longer than any halt of
+the machine: a client that comes back in time in a test always does. A test that waits for its end sets a short one.
 """
 FAST_JOBS = {"poll_s": 0.05, "lease_s": round(patience(), 1)}
 """As above."""

@@ -185,6 +185,19 @@ async def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent
     assert before == len(stack.stored_jobs())
 
 
+async def test_no_bar_is_drawn_of_what_does_not_exist(run: Any, tmp_path: Path) -> None:
+    status, out, messages = await run("watch", "demo.typo")
+    assert (1, "", True) == (status, out, "no job 'demo.typo'" in messages)
+    assert "━" not in messages
+
+    status, out, messages = await run("submit", write(tmp_path / "in.jsonl", 3, model="typo"))
+    assert (1, "", True) == (status, out, "'typo'" in messages)
+    assert "━" not in messages
+
+    job_id = (await run("submit", write(tmp_path / "in.jsonl", 3), "--detach"))[1].strip()
+    assert "━" in (await run("watch", job_id))[2]
+
+
 async def test_a_file_keeps_what_it_has_until_the_job_is_known(run: Any, tmp_path: Path) -> None:
     kept, fresh = tmp_path / "kept.jsonl", tmp_path / "fresh.jsonl"
     kept.write_text("of yesterday\n", encoding="utf-8")

@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from deployments.engines.sim.engine import SimEngine
+from deployments.engines.sim.turn import StepResult
 from deployments.replica.replica import Replica
 from penstock.v1 import inference_pb2 as api
 from tests.router.links.parts import read_until
@@ -50,6 +51,30 @@ async def read_until_held(stack: Stack, call: Any, tokens: int) -> Events:
     engine._stall_s = math.inf
     engine.wedge()
     return events
+
+
+def hold_at(stack: Stack, tokens: int) -> None:
+    """Make the engine whose sequence is the first to have so many tokens take no more steps. However late its client
+    reads them, there are no others.
+    """
+    held = False
+
+    def watched(engine: SimEngine) -> Callable[[StepResult, int], None]:
+        deliver = engine._deliver
+
+        def delivered(result: StepResult, in_batch: int) -> None:
+            nonlocal held
+            deliver(result, in_batch)
+            if not held and any(each.output_tokens >= tokens for each in engine._live.values()):
+                held = True
+                engine.wedge()
+
+        return delivered
+
+    for engine in stack.engines:
+        assert isinstance(engine, SimEngine)
+        engine._stall_s = math.inf
+        engine._deliver = watched(engine)  # type: ignore[method-assign]
 
 
 async def idle(stack: Stack, replica: Replica) -> Callable[[], None]:
