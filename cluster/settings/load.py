@@ -31,8 +31,19 @@ _BOUNDS = {
     "less_than": ("below", "lt"),
 }
 """Pydantic's errors of bounds: what is said of the bound, and where it is."""
+_TYPES = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("string_type", "string_unicode"), "text"),
+    **dict.fromkeys(("path_type",), "a path"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table"),
+}
+"""Pydantic's errors of types: what is expected, in the words of a settings file."""
 _NAME = "[key]"
 """Last part of the place of a name that is wrong, such as that of a pool."""
+_PLACE = re.compile(r"[\w.\[\]-]+: ")
 _SHOULD = re.compile(r"^\w+ should ")
 """How pydantic's messages of all other errors begin."""
 
@@ -140,7 +151,7 @@ def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"settings file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -188,7 +199,8 @@ def list_errors(
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"] if part != _NAME) or "settings"
-        if (name := (variables or {}).get(tuple(str(part) for part in item["loc"]))) is not None:
+        name = (variables or {}).get(tuple(str(part) for part in item["loc"]))
+        if name is not None:
             where = f"{where} ({name})"
         if item["type"] == "extra_forbidden":
             near = "" if root is None else near_setting(root, item["loc"])
@@ -196,9 +208,18 @@ def list_errors(
         else:
             whole = item["type"] in NO_SECTION or isinstance(item["input"], Mapping | BaseModel)
             hidden = whole or bool(item["loc"] and item["loc"][-1] in hide)
-            shown = "" if hidden else f", got {item['input']!r}"
-            lines.append(f"{where}: {_problem(item)}{shown}")
+            told = _problem(item)
+            if name is not None and _TYPES.get(item["type"]) in ("a list", "a table"):
+                told += ", as JSON"
+            shown = "" if hidden or ", got " in told else f", got {_shown(item['input'])}"
+            # What a section says of its parts begins with their place.
+            place = "" if not item["loc"] and _PLACE.match(told) else f"{where}: "
+            lines.append(f"{place}{told}{shown}")
     return lines
+
+
+def _shown(value: Any) -> str:
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _problem(item: ErrorDetails) -> str:
@@ -213,5 +234,7 @@ def _problem(item: ErrorDetails) -> str:
             word, name = _BOUNDS[kind]
             bound = given[name]
             return f"must be {word} {int(bound) if float(bound).is_integer() else bound}"
+        case kind if kind in _TYPES and item["loc"][-1:] != (_NAME,):
+            return f"must be {_TYPES[kind]}"
     told = _SHOULD.sub("must ", item["msg"]).replace(" after validation", "")
     return f"the name {told}" if item["loc"][-1:] == (_NAME,) else told

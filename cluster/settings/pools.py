@@ -296,6 +296,12 @@ class PoolSettings(Section):
         return fields
 
     @model_validator(mode="after")
+    def _budget_has_a_price(self) -> PoolSettings:
+        if self.budget_per_hour is not None and not self.price_per_gpu_hour:
+            raise ValueError("price_per_gpu_hour must be above 0 where there is a budget_per_hour, got 0")
+        return self
+
+    @model_validator(mode="after")
     def _fills_cells(self) -> PoolSettings:
         scaled = self.autoscale.mode == "active"
         least, name = (self.autoscale.min_replicas, "autoscale.min_replicas") if scaled else (self.replicas, "replicas")

@@ -240,9 +240,12 @@ class RouterSettings(Section):
     @model_validator(mode="after")
     def _ports_differ(self) -> RouterSettings:
         last = self.metrics_port + self.processes - 1
-        if self.metrics_port and self.metrics_port <= self.port <= last:
-            raise ValueError(
-                f"port must not be among those of the metrics, metrics_port to metrics_port + processes - 1 = "
-                f"{self.metrics_port} to {last}, got {self.port}"
-            )
+        for name, port in (("port", self.port), ("http.port", self.http.port)):
+            if port and self.metrics_port and self.metrics_port <= port <= last:
+                raise ValueError(
+                    f"{name} must not be among those of the metrics, metrics_port to metrics_port + processes - 1 = "
+                    f"{self.metrics_port} to {last}, got {port}"
+                )
+        if self.port and self.port == self.http.port:
+            raise ValueError(f"http.port must not be port = {self.port}, got {self.http.port}")
         return self

@@ -105,7 +105,7 @@ def read_keys_file(path: Path) -> KeysFile:
     """
     try:
         size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
+        text = path.read_text(encoding="utf-8-sig") if size <= MAX_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{SETTING}: {path} cannot be read: {plain_reason(error)}") from error
     if size > MAX_BYTES:

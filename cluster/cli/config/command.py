@@ -96,12 +96,17 @@ def run_check(options: argparse.Namespace) -> int:
     """Print every problem, or what the settings describe. The exit status is 2 where there is a problem."""
     from cluster.cli.config.files import missing_files
     from cluster.cli.config.origin import Origins
+    from cluster.settings import access_of
     from cluster.settings.load import check_sources
 
     sources = _sources(options)
     found = check_sources(sources)
     if isinstance(found, list):
         return _report(found, Origins(sources))
+    try:
+        access_of(found)
+    except SettingsError as error:
+        return _report([str(error)], Origins(sources))
     if not options.no_files and (missing := missing_files(found)):
         return _report(missing, Origins(sources))
     sys.stdout.write(f"{sources.file or 'the settings'}: no problems\n{_summary(found)}")

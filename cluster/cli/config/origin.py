@@ -32,7 +32,7 @@ class Origins:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         file = sources.file
-        self._lines = {} if file is None else lines_of(file.read_text(encoding="utf-8"))
+        self._lines = {} if file is None else lines_of(file.read_text(encoding="utf-8-sig"))
 
     def of(self, path: Path) -> str:
         """Return where a value comes from: flags win over variables, and variables over the file."""
@@ -44,9 +44,18 @@ class Origins:
         return self._place(path) if _has(self._sources.from_file, path) else "default"
 
     def place_of(self, problem: str) -> str:
-        """Return file and line of the setting that a problem begins with, before a colon; else nothing."""
-        path = tuple(problem.partition(":")[0].split("."))
-        return f"{self._place(path)}: " if _has(self._sources.from_file, path) else ""
+        """Return file and line, or the flag, of the setting that a problem begins with; else nothing.
+
+        What is missing, or within a list that is written in one piece, has the line of what it belongs to.
+        """
+        place = problem.partition(": ")[0]
+        flag = next((path for path in _paths(self._sources.flags) if _is_in(place, path)), None)
+        if flag is not None:
+            return f"{self.of(flag)}: "
+        if place.endswith(")") or any(_is_in(place, path) for path in self._sources.environment.variables):
+            return ""
+        longest = max((path for path in self._lines if _is_in(place, path)), key=len, default=None)
+        return "" if longest is None else f"{self._place(longest)}: "
 
     def _place(self, path: Path) -> str:
         lines = (self._lines.get(path[:length]) for length in range(len(path), 0, -1))
@@ -66,6 +75,21 @@ def _walk(path: Path, node: Mapping[str, Any], origins: Origins) -> Iterator[Sho
     for name, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from _walk((*path, name), value, origins)
+
+
+def _is_in(place: str, path: Path) -> bool:
+    """Return whether a place, as problems name it, is a path or within it."""
+    name = ".".join(path)
+    return place == name or place.startswith((f"{name}.", f"{name}["))
+
+
+def _paths(tree: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the paths of all values."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from ((name, *path) for path in _paths(value))
+        else:
+            yield (name,)
 
 
 def _has(tree: Mapping[str, Any], path: Path) -> bool:

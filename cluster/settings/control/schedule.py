@@ -27,7 +27,7 @@ def _known_zone(name: str) -> str:
     try:
         zone_of(name)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"no time zone of this name is known here: {name!r}") from error
+        raise ValueError(f"must be a time zone that is known here, such as Europe/Berlin, got {name!r}") from error
     return name
 
 

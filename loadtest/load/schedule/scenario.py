@@ -134,7 +134,7 @@ def find_scenario(name: str) -> Scenario:
         near = did_you_mean(name, SCENARIOS)
         raise SettingsError(f"scenario must be one of {', '.join(SCENARIOS)}, or a .toml file, got {name!r}{near}")
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        fields = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"scenario {name} cannot be read: {plain_reason(error)}") from error
     return scenario_from({"name": path.stem, **fields})

@@ -75,7 +75,7 @@ def read_models(path: Path, add_flags: Callable[[argparse.ArgumentParser], None]
 
 def _tree(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"models: {path} cannot be read: {plain_reason(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

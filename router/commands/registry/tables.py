@@ -84,7 +84,7 @@ def read_file(path: Path) -> Tables:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {plain_reason(error)}") from error
     except tomllib.TOMLDecodeError as error:

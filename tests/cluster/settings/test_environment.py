@@ -74,7 +74,7 @@ def test_null_takes_a_setting_of_the_file_back(file: Path) -> None:
         ({"PENSTOCK_DEFAULT_TENANT_WEIGHT": "1"}, "did you mean PENSTOCK_DEFAULT_TENANT__WEIGHT?"),
         ({"PENSTOCK_PROT": "1"}, "PENSTOCK_PROT: unknown variable; settings are PENSTOCK_<SECTION>__<KEY>"),
         ({"PENSTOCK_ROUTER__PROT": "1"}, "router.prot (PENSTOCK_ROUTER__PROT): unknown setting; did you mean port?"),
-        ({"PENSTOCK_ROUTER__PORT": "many"}, "router.port (PENSTOCK_ROUTER__PORT): must be a valid integer"),
+        ({"PENSTOCK_ROUTER__PORT": "many"}, "router.port (PENSTOCK_ROUTER__PORT): must be an integer"),
         ({"PENSTOCK_ROUTER": "50051"}, "PENSTOCK_ROUTER: must be a JSON object"),
         ({"PENSTOCK_ROUTER": "null"}, "PENSTOCK_ROUTER: must be a JSON object"),
         (

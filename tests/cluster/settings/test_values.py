@@ -33,6 +33,7 @@ def _numbers_in(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[str, .
             yield from _numbers_in(part, inner)
 
 
+HOURS = {"start": "08:00", "end": "18:00", "min_replicas": 1}
 NUMBERS = sorted(set(numbers(Settings)))
 
 
@@ -58,12 +59,61 @@ def flags(path: tuple[str, ...], value: object) -> dict[str, Any]:
         ({"pools": {"a b": {}}}, "pools.a b: the name must match pattern"),
         ({"aliases": {"f": {"targets": []}}}, "aliases.f.targets: must have at least 1 item, not 0, got []"),
         ({"aliases": {"f": {}}}, "aliases.f.targets: is required"),
+        ({"aliases": {"f": {"targets": {"a": 1}}}}, "aliases.f.targets: must be a list"),
+        ({"registry": {"fixed": "pool"}}, "registry.fixed: must be a list, got 'pool'"),
+        ({"pools": 3}, "pools: must be a table"),
+        ({"router": {"port": "a"}}, "router.port: must be an integer, got 'a'"),
+        ({"router": {"port": 1.5}}, "router.port: must be an integer, got 1.5"),
+        ({"router": {"drain_s": "a"}}, "router.drain_s: must be a number, got 'a'"),
+        ({"router": {"reflection": "perhaps"}}, "router.reflection: must be true or false, got 'perhaps'"),
+        ({"cluster": {"ray_address": 1}}, "cluster.ray_address: must be text, got 1"),
+        (
+            {"pools": {"d": {"budget_per_hour": 3}}},
+            "pools.d: price_per_gpu_hour must be above 0 where there is a budget_per_hour, got 0",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_with_place_limit_and_value(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(flags=given, environ={})
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"telemetry": {"otlp_endpoint": "a:1"}},
+            "telemetry.otlp_endpoint: must begin with http:// or https://, got 'a:1'",
+        ),
+        (
+            {"pools": {"d": {"autoscale": {"schedule": [{**HOURS, "time_zone": "Mars/Base"}]}}}},
+            "pools.d.autoscale.schedule.0.time_zone: must be a time zone that is known here, such as Europe/Berlin, "
+            "got 'Mars/Base'",
+        ),
+        (
+            {"tenants": {"x": {"quota": {"cost_per_month": 1}}}, "queue": {"ledger_days": 3}},
+            "tenants.x.quota.cost_per_month: queue.ledger_days must be at least 31 for it, got 3",
+        ),
+    ],
+)
+def test_a_problem_has_its_place_and_its_value_once(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags=given, environ={})
+    assert told == str(caught.value)
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=".".join)
+def test_true_is_no_number(path: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags=flags(path, True), environ={})
+    problems = str(caught.value).split("; ")
+    assert f"{'.'.join(path)}: must be a number, got true" in problems
+
+
+def test_true_is_no_integer() -> None:
+    with pytest.raises(SettingsError, match=r"^pools\.d\.replicas: must be an integer, got true$"):
+        load_settings(flags={"pools": {"d": {"replicas": True}}}, environ={})
 
 
 def test_the_numbers_are_found() -> None:
