@@ -12,11 +12,16 @@ ALERTS = (
         severity=Severity.CRITICAL,
         summary="No autoscaler leads pool {{ $labels.pool }}, so its number of replicas stays as it is.",
         expr="""
-            max by (pool) (last_over_time(penstock_autoscaler_leading[1h]))
-            unless max by (pool) (penstock_autoscaler_leading) == 1
+            max by (pool) (penstock_autoscaler_leading) == 0
+            or (
+              max by (pool) (last_over_time(penstock_autoscaler_leading[1h]))
+              unless max by (pool) (penstock_autoscaler_leading)
+              unless on () penstock_autoscaler_pools
+            )
         """,
         pending_minutes=2,
-        meaning="Requests are still served. Only pools that had an autoscaler within the hour raise this alert.",
+        meaning="Requests are still served. Where no autoscaler is there at all, only pools that had one within the hour "
+        "raise this alert. A pool that was removed, or whose mode is off now, raises none while an autoscaler runs.",
         steps=(
             Step(
                 _LOGS,

@@ -28,6 +28,9 @@ class AutoscalerMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         gauges: dict[str, GaugeMetricFamily] = {}
         scalers = self._scalers()
+        pools = GaugeMetricFamily(f"{_PREFIX}pools", "Pools that this one looks after, as leader or not.")
+        pools.add_metric([], len(scalers))
+        yield pools
         for pool, scaler in scalers.items():
             for name, text, labels, value in self._gauges(scaler):
                 if name not in gauges:

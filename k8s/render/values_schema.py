@@ -7,6 +7,12 @@ from typing import Any
 
 import yaml
 
+from cluster.settings import Settings
+from cluster.settings.auth import IssuerSettings
+from cluster.settings.pools import PoolSettings
+from cluster.settings.tree import AutoscalerSettings
+from k8s.render.settings_schema import schema_of
+
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 POSITIVE: dict[str, Any] = {"type": "integer", "minimum": 1}
 HOSTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "pattern": "^[^\\s@/,]+:[0-9]+$"}}
@@ -22,6 +28,11 @@ TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "str
 PULL_SECRET: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]
 }
+_POOL = schema_of(PoolSettings)
+for _name in ("replicas", "tensor_parallel_size", "pipeline_parallel_size"):
+    # The chart calculates with these, and has defaults for them.
+    _POOL["properties"][_name]["type"] = ["integer", "null"]
+_POOL["properties"]["engine"]["enum"].append(None)
 SELECTED_BY = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/component",
@@ -87,14 +98,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-    # Settings that the chart itself calculates with.
-    "pools.*.settings": {
-        "type": "object",
-        "properties": {
-            key: {"type": ["integer", "null"], "minimum": 1}
-            for key in ("replicas", "tensor_parallel_size", "pipeline_parallel_size")
-        },
-    },
+    "pools.*.settings": _POOL,
     "pools.*.device": {"enum": ["cpu", "gpu"]},
     "pools.*.image.digest": DIGEST,
     "pools.*.image.pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
@@ -179,29 +183,21 @@ LIMITS: dict[str, dict[str, Any]] = {
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
     # The chart has values of its own for these, or sets them itself. A second place would be ignored without a message.
-    "settings": {
-        "type": "object",
-        "properties": {
-            **dict.fromkeys(("pools", "auth", "autoscaler"), False),
-            "redis": {"properties": {"url": False}},
-            "cluster": {"properties": dict.fromkeys(("secret_file", "state_dir", "log_format", "ray_address"), False)},
-            "replica": {"properties": dict.fromkeys(("host", "drain_s", "port", "metrics_port", "tls"), False)},
-            "router": {
-                "properties": {
-                    **dict.fromkeys(("host", "port", "metrics_port", "processes", "drain_s", "tls"), False),
-                    "http": {"properties": {"port": False}},
-                }
-            },
-        },
-    },
-    "auth.serviceAccounts.settings": {
-        "type": "object",
-        "properties": dict.fromkeys(("issuer", "audiences", "jwks_url", "jwks_file", "ca_file", "token_file"), False),
-    },
-    "autoscaler.settings": {
-        "type": "object",
-        "properties": dict.fromkeys(("host", "port", "token_file"), False),
-    },
+    "settings": schema_of(
+        Settings,
+        without=[
+            *("pools", "auth", "autoscaler", "redis.url"),
+            *(f"cluster.{name}" for name in ("secret_file", "state_dir", "log_format", "ray_address")),
+            *(f"replica.{name}" for name in ("host", "drain_s", "port", "metrics_port", "tls")),
+            *(f"router.{name}" for name in ("host", "port", "metrics_port", "processes", "drain_s", "tls")),
+            "router.http.port",
+        ],
+    ),
+    "auth.jwt": {"type": "object", "additionalProperties": schema_of(IssuerSettings)},
+    "auth.serviceAccounts.settings": schema_of(
+        IssuerSettings, without=("issuer", "audiences", "jwks_url", "jwks_file", "ca_file", "token_file")
+    ),
+    "autoscaler.settings": schema_of(AutoscalerSettings, without=("host", "port", "token_file")),
 }
 FREE_MAPS = frozenset({
     "auth.jwt", "auth.serviceAccounts.settings",

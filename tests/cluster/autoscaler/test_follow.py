@@ -170,10 +170,12 @@ async def test_threads_that_go_through_the_scalers_are_not_disturbed_by_pools_th
         await until(lambda: "more" in autoscaler.scalers)
         assert ["demo"] == [name for name, _ in under_way]
         assert registry.get_sample_value("penstock_autoscaler_leading", {"pool": "more"}) is not None
+        assert 2 == registry.get_sample_value("penstock_autoscaler_pools")
         under_way = iter(autoscaler.scalers.items())
         await put(admin, "more", None)
         await until(lambda: "more" not in autoscaler.scalers)
         assert ["demo", "more"] == [name for name, _ in under_way]
+        assert 1 == registry.get_sample_value("penstock_autoscaler_pools")
 
 
 async def test_no_number_is_decided_under_settings_that_are_older_than_the_entries(
