@@ -33,6 +33,20 @@ for _name in ("replicas", "tensor_parallel_size", "pipeline_parallel_size"):
     # The chart calculates with these, and has defaults for them.
     _POOL["properties"][_name]["type"] = ["integer", "null"]
 _POOL["properties"]["engine"]["enum"].append(None)
+_SETTINGS = schema_of(
+    Settings,
+    without=[
+        *("pools", "auth", "autoscaler", "redis.url"),
+        *(f"cluster.{name}" for name in ("secret_file", "state_dir", "log_format", "ray_address")),
+        *(f"replica.{name}" for name in ("host", "drain_s", "port", "metrics_port", "tls")),
+        *(f"router.{name}" for name in ("host", "port", "metrics_port", "processes", "drain_s", "tls")),
+        "router.http.port",
+    ],
+)
+for _section in _SETTINGS["properties"].values():
+    if _section:
+        # One whose keys are all comments is null.
+        _section["type"] = ["object", "null"]
 SELECTED_BY = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/component",
@@ -183,16 +197,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
     # The chart has values of its own for these, or sets them itself. A second place would be ignored without a message.
-    "settings": schema_of(
-        Settings,
-        without=[
-            *("pools", "auth", "autoscaler", "redis.url"),
-            *(f"cluster.{name}" for name in ("secret_file", "state_dir", "log_format", "ray_address")),
-            *(f"replica.{name}" for name in ("host", "drain_s", "port", "metrics_port", "tls")),
-            *(f"router.{name}" for name in ("host", "port", "metrics_port", "processes", "drain_s", "tls")),
-            "router.http.port",
-        ],
-    ),
+    "settings": _SETTINGS,
     "auth.jwt": {"type": "object", "additionalProperties": schema_of(IssuerSettings)},
     "auth.serviceAccounts.settings": schema_of(
         IssuerSettings, without=("issuer", "audiences", "jwks_url", "jwks_file", "ca_file", "token_file")
