@@ -68,7 +68,8 @@ def test_all_defaults_are_taken() -> None:
         tree[section] = {name: value for name, value in tree[section].items() if name not in names}
     del tree["router"]["http"]["port"]
     given = {name: value for name, value in tree.items() if name not in ("pools", "auth", "autoscaler")}
-    own = {name: value for name, value in _all(AutoscalerSettings).items() if name not in ("host", "port", "token_file")}
+    chosen = ("host", "port", "token_file")
+    own = {name: value for name, value in _all(AutoscalerSettings).items() if name not in chosen}
     pool = SCHEMA["properties"]["pools"]["additionalProperties"]["properties"]["settings"]
     jsonschema.validate(given, SCHEMA["properties"]["settings"])
     jsonschema.validate(_all(PoolSettings), pool)
