@@ -20,8 +20,9 @@ ALERTS = (
             )
         """,
         pending_minutes=2,
-        meaning="Requests are still served. Where no autoscaler is there at all, only pools that had one within the hour "
-        "raise this alert. A pool that was removed, or whose mode is off now, raises none while an autoscaler runs.",
+        meaning="Requests are still served. Where no autoscaler is there at all, only pools that had one within the "
+        "hour raise this alert. A pool that was removed, or whose mode is off now, raises none while an autoscaler "
+        "runs.",
         steps=(
             Step(
                 _LOGS,
