@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.batch.body import read_body
+from cluster.errors import InvalidRequestError
+from penstock.batch.body import Body, read_body
 from penstock.batch.encoding import is_unicode
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
@@ -28,6 +30,12 @@ LAST_EVENT = "Last-Event-ID"
 RECEIPT = "x-penstock-receipt"
 """Header that asks for the receipt of a request."""
 _LONGEST_ID = 256
+CHAT_NAMES: Mapping[str, str] = {"sampling.logprobs": "top_logprobs", "prompt": "messages"}
+"""Names of fields of chats, as `name_in` reads them: there `logprobs` is a flag, and `top_logprobs` the number."""
+_NEWER = "max_completion_tokens"
+"""Newer name of `max_tokens` in a chat, which goes before the older one."""
+_TEXT_NAMES: Mapping[str, str] = {}
+_INDEX = re.compile(r"\[\d+\]")
 _SURROGATES = (b"\\ud", b"\\uD", b"\xed", b"\0")
 """Parts of a body, one of which it has if it has a surrogate: its escape, its first byte in UTF-8, and a byte of UTF-16
 and UTF-32. To look at the whole value takes longer than to read it."""
@@ -55,6 +63,8 @@ class Asked:
     """Tokens that a client which comes back has of each choice; None where it begins."""
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
+    names: Mapping[str, str]
+    """Paths of our fields, and what this body calls them, as `name_in` reads them."""
 
 
 def read_json(data: bytes) -> Mapping[str, Any]:
@@ -125,7 +135,47 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
         receipt=receipt,
         received=received,
         ignored=request.ignored,
+        names=_names(body, request, headers, options.session_id, chat=chat),
     )
+
+
+def _names(
+    body: Mapping[str, Any], request: Body, headers: Mapping[str, str], session: str, *, chat: bool
+) -> Mapping[str, str]:
+    names = {}
+    if chat and body.get(_NEWER) is not None:
+        names["sampling.max_tokens"] = _NEWER
+    if request.constraint not in ("", "response_format"):
+        names["sampling.structured_output*"] = request.constraint
+    if session and not request.session_id:
+        names["session_id"] = "X-Session-ID" if headers.get("X-Session-ID") else "prompt_cache_key"
+    # Most requests share a mapping, for it lives as long as their streams.
+    shared = CHAT_NAMES if chat else _TEXT_NAMES
+    return {**shared, **names} if names else shared
+
+
+def as_written(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+    """Return an error of the services with the names that a body has for their fields."""
+    return InvalidRequestError([replace(each, field=name_in(names, each.field)) for each in error.violations])
+
+
+def name_in(names: Mapping[str, str], field: str) -> str:
+    """Return the name that a body has for one of our fields.
+
+    Args:
+        names: paths of our fields, and the names. A path may be that of a list, whose index stays; `*` at its end
+            stands for any rest.
+        field: path of the field; it comes back where nothing is known of it.
+    """
+    for ours, written in names.items():
+        if ours.endswith("*"):
+            if field.startswith(ours[:-1]):
+                return written
+        elif field == ours:
+            return written
+        elif field.startswith(f"{ours}[") and (index := _INDEX.match(field, len(ours))):
+            return written + index[0]
+    return field
 
 
 def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +14,7 @@ from aiohttp import web
 from cluster.errors import PenstockError
 from cluster.telemetry.tracing.context import TRACE_PARENT, TRACE_STATE
 from penstock.v1 import inference_pb2 as api
-from penstock.values.objects import BodyError
+from penstock.values.objects import BodyError, shown
 from penstock.values.results import Receipt
 from router.call_context import CallContext, ClientGoneError
 from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_span
@@ -32,6 +33,8 @@ REQUEST_ID = "x-request-id"
 IGNORED = "x-penstock-ignored"
 """Header with the fields of the body that nobody knows."""
 _JSON_TYPE = "application/json"
+_ENCODINGS = ("gzip", "deflate", "br", "zstd", "identity")
+"""Compressions of a body that are undone before it is read. The server itself refuses one that it lacks."""
 BODY_S = 60.0
 """Longest time in seconds until a body has arrived."""
 
@@ -130,10 +133,15 @@ class Calls:
         except web.HTTPException as error:
             # No route, another method, or a body that is too large.
             kind = "not_found_error" if error.status == web.HTTPNotFound.status_code else "invalid_request_error"
-            code = error.reason.lower().replace(" ", "_")
+            code = HTTPStatus(error.status).phrase.lower().replace(" ", "_")
             answer = self._answer(request, HttpError(error.status, kind, _told(request, error), code))
             if isinstance(error, web.HTTPMethodNotAllowed):
                 answer.headers["Allow"] = error.headers["Allow"]
+            return answer
+        except web.RequestPayloadError:
+            answer = self._answer(request, http_error(_broken(request)))
+            # Where the next request begins can't be told.
+            answer.force_close()
             return answer
         except Exception as error:  # noqa: BLE001 - the table of errors hides what is not meant for clients
             return self._answer(request, http_error(error))
@@ -176,13 +184,39 @@ async def json_body(request: web.Request) -> Mapping[str, Any]:
     """
     if request.content_type != _JSON_TYPE:
         # A page in a browser could send any other type to a router on its user's machine without being asked.
-        raise BodyError("", f"must have the content type {_JSON_TYPE}, got {request.content_type[:80]}")
+        raise BodyError("", f"must have the content type {_JSON_TYPE}, got {content_type(request)}")
+    check_encoding(request)
     try:
         async with asyncio.timeout(BODY_S):
             data = await _body(request)
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
     return read_json(data)
+
+
+def content_type(request: web.Request) -> str:
+    """Return the content type of a body for an error."""
+    return request.content_type[:80] if "Content-Type" in request.headers else "none"
+
+
+def check_encoding(request: web.Request) -> None:
+    """Check that a body is compressed in a way that is known: any other would be read as it came.
+
+    Raises:
+        BodyError: it is not.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() not in _ENCODINGS:
+        known = ", ".join(_ENCODINGS[:-1])
+        raise BodyError("Content-Encoding", f"must be {known} or absent, got {shown(encoding)}")
+
+
+def _broken(request: web.Request) -> BodyError:
+    """Return the error for a body that ends too early, or is not compressed as it says."""
+    encoding = request.headers.get("Content-Encoding", "")
+    if encoding:
+        return BodyError("Content-Encoding", f"must be that of the body, which is no whole {shown(encoding)}")
+    return BodyError("", "must be whole, and its chunks well formed")
 
 
 async def _body(request: web.Request) -> bytes:
@@ -240,8 +274,22 @@ def _told(request: web.Request, error: web.HTTPException) -> str:
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return f"{error.reason}: a body has at most {request.client_max_size} bytes"
     if isinstance(error, web.HTTPNotFound):
-        return f"{error.reason}: there is no {request.path[:200]}"
+        return f"{error.reason}: there is no {request.path[:200]}{_meant(request)}"
     return error.reason
+
+
+def _meant(request: web.Request) -> str:
+    """Return the path that a client most likely meant, as a question; most often its base URL lacks /v1 or doubles it.
+    Empty where there is none.
+    """
+    parts = [part for part in request.path.split("/") if part]
+    bare = "/".join(part for index, part in enumerate(parts) if part != "v1" or index > 1)
+    infos = [resource.get_info() for resource in request.app.router.resources()]
+    for path in (f"/v1/{bare}", f"/{bare}"):
+        for info in infos:
+            if info.get("path") == path or ("pattern" in info and info["pattern"].fullmatch(path)):
+                return f"; did you mean {path[:200]}?"
+    return ""
 
 
 def _name(request: web.Request) -> str:

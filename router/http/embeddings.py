@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from cluster.errors import InvalidRequestError
 from penstock.batch.embeddings import (
     EMBEDDINGS_URL,
     EmbedBody,
     Encoding,
+    ScoreBody,
     embedding_value,
     prompt_usage,
     read_classify,
@@ -28,7 +30,7 @@ from penstock.values.embeddings import Scores
 from penstock.values.objects import Fields
 from penstock.values.results import Receipt
 from router.embeddings.servicer import EmbeddingServicer
-from router.http.bodies import tier_class
+from router.http.bodies import as_written, tier_class
 from router.http.calls import Calls, answer_headers, timing_headers
 
 Body = TypeVar("Body")
@@ -76,15 +78,13 @@ class EmbeddingRoutes:
 
     async def score(self, request: web.Request) -> web.StreamResponse:
         """Return how well documents fit queries."""
-        body = await self._body(request, read_score)
-        reply = await self._embeddings.Score(body.request, *self._calls.caller(request))
+        body, reply = await self._scored(request, read_score)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores)]
         return self._answer(request, body.ignored, reply, f"score-{reply.request_id}", body.request.model, data)
 
     async def rerank(self, request: web.Request) -> web.StreamResponse:
         """Return the documents that fit a query best."""
-        body = await self._body(request, read_rerank)
-        reply = await self._embeddings.Score(body.request, *self._calls.caller(request))
+        body, reply = await self._scored(request, read_rerank)
         results: list[dict[str, Any]] = []
         for each in Scores.from_proto(reply).ranking(body.top or None):
             result: dict[str, Any] = {"index": each.index, "relevance_score": each.score}
@@ -98,6 +98,15 @@ class EmbeddingRoutes:
             "usage": prompt_usage(reply.usage.prompt_tokens),
         }
         return web.json_response(found, headers=_headers(request, reply.request_id, body.ignored, reply.receipt))
+
+    async def _scored(
+        self, request: web.Request, read: Callable[[Fields, RequestClass], ScoreBody]
+    ) -> tuple[ScoreBody, api.ScoreResponse]:
+        body = await self._body(request, read)
+        try:
+            return body, await self._embeddings.Score(body.request, *self._calls.caller(request))
+        except InvalidRequestError as error:
+            raise as_written(error, body.names) from error
 
     async def _body(self, request: web.Request, read: Callable[[Fields, RequestClass], Body]) -> Body:
         fields = Fields("", await self._calls.json(request), ignore_unknown=True)

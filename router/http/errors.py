@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
@@ -14,7 +14,7 @@ from cluster.errors import ModelChangedError
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
-STATUSES: Mapping[int, tuple[int, str]] = {
+_STATUSES: Mapping[int, tuple[int, str]] = {
     code_pb2.INVALID_ARGUMENT: (400, "invalid_request_error"),
     code_pb2.FAILED_PRECONDITION: (400, "invalid_request_error"),
     code_pb2.UNAUTHENTICATED: (401, "authentication_error"),
@@ -50,6 +50,9 @@ _FIELDS = (
     (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),
     (r"^prompt\.chat$", "messages"),
     (r"^sampling$", ""),
+    (r"^idempotency_key$", "Idempotency-Key"),
+    (r"^resume\.received_tokens.*", "Last-Event-ID"),
+    (r"^probabilities$", "use_activation"),
     (r"^options\.truncation\.max_tokens", "truncate_prompt_tokens"),
     (r"^options\.truncation\.side", "truncation_side"),
     (r"^(?:prompt\.chat|sampling|options)\.", ""),
@@ -112,18 +115,31 @@ def http_error(error: BaseException) -> HttpError:
         return HttpError(400, "invalid_request_error", text, "invalid_request", error.field or None)
     status = to_rpc_status(error)
     reason, violations, retry_after_s = _details(status)
-    http, kind = _BY_REASON.get(reason) or STATUSES.get(status.code, (500, "server_error"))
-    message, field, code = status.message, None, _CODES.get(reason, reason.lower())
+    if reason == ModelChangedError.reason:
+        # The clients of HTTP APIs would send the same ids again, which mean another text now.
+        retry_after_s = None
+    found = error_of(status.code, reason, status.message, violations)
+    return replace(found, retry_after_s=retry_after_s)
+
+
+def error_of(code: int, reason: str, message: str, violations: Sequence[tuple[str, str]]) -> HttpError:
+    """Return what a client sees of an error that makes no retry.
+
+    Args:
+        code: the gRPC status.
+        reason: our word for it.
+        message: sentence for people.
+        violations: paths of our fields that are wrong, and what is wrong with them.
+    """
+    http, kind = _BY_REASON.get(reason) or _STATUSES.get(code, (500, "server_error"))
+    field, word = None, _CODES.get(reason, reason.lower())
     if violations:
         named = [(in_body(name), text) for name, text in violations]
         field = named[0][0] or None
         message = "; ".join(f"{name}: {text}" if name else text for name, text in named)
         if "in a context of" in violations[0][1]:
-            code = "context_length_exceeded"
-    if reason == ModelChangedError.reason:
-        # The clients of HTTP APIs would send the same ids again, which mean another text now.
-        retry_after_s = None
-    return HttpError(http, kind, message, code, field, retry_after_s)
+            word = "context_length_exceeded"
+    return HttpError(http, kind, message, word, field)
 
 
 def _details(status: status_pb2.Status) -> tuple[str, list[tuple[str, str]], float | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -16,15 +15,10 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
 from penstock.wire import model_task_from_wire
 from router.http.anthropic.models import VERSION, model_info, models_page
-from router.http.bodies import Asked, read_request
+from router.http.bodies import Asked, as_written, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
 from router.http.drain import Drain
-
-_OF_CHAT = {"sampling.logprobs": "top_logprobs"}
-"""Fields of bodies by ours, where they have other names than in a completion."""
-_NEWER = "max_completion_tokens"
-"""Newer name of `max_tokens`, which goes before the older one."""
 
 
 class Routes:
@@ -52,19 +46,15 @@ class Routes:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        body = await self._calls.json(request)
-        asked = read_request(body, request.headers, chat=True)
-        names = _OF_CHAT if body.get(_NEWER) is None else {**_OF_CHAT, "sampling.max_tokens": _NEWER}
+        asked = read_request(await self._calls.json(request), request.headers, chat=True)
         answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
+        names = asked.names
         # The answer has what it needs of it, and a stream lives long.
-        del asked, body
+        del asked
         try:
             return await answer
         except InvalidRequestError as error:
-            # In a conversation `logprobs` is a flag, and `top_logprobs` the number.
-            raise InvalidRequestError(
-                [replace(each, field=names.get(each.field, each.field)) for each in error.violations]
-            ) from error
+            raise as_written(error, names) from error
 
     async def _whole(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)

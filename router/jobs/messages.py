@@ -99,10 +99,12 @@ def response_result(
 def error_result(index: int, item: api.JobItem, status: status_pb2.Status) -> ItemResult:
     """Pack an item's error."""
     result = _result(index, item, secrets.token_hex(12))
-    info = error_details_pb2.ErrorInfo()
+    info, wrong = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
-        detail.Unpack(info)
-    result.error.CopyFrom(api.JobError(code=status.code, reason=info.reason, message=status.message))
+        if not detail.Unpack(info):
+            detail.Unpack(wrong)
+    fields = [api.JobFieldError(field=each.field, description=each.description) for each in wrong.field_violations]
+    result.error.CopyFrom(api.JobError(code=status.code, reason=info.reason, message=status.message, fields=fields))
     return ItemResult(result.SerializeToString(), failed=True)
 
 

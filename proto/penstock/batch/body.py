@@ -43,6 +43,8 @@ class Body:
     """Paths of unsupported fields that were left out."""
     repeated: str = ""
     """Fields of the request that the answer repeats, as the text of a JSON object; empty for none."""
+    constraint: str = ""
+    """Name of the field with the constraint on the output; empty for none."""
 
 
 def read_body(body: Fields, *, chat: bool) -> Body:
@@ -53,9 +55,11 @@ def read_body(body: Fields, *, chat: bool) -> Body:
     """
     model = body.required("model")
     prompt = _chat_prompt(body) if chat else _completion_prompt(body)
-    sampling, session_id = _sampling(body, chat=chat), body.text("session_id")
+    constraint, structured = _structured(body)
+    sampling, session_id = _sampling(body, structured, chat=chat), body.text("session_id")
     options = _chat_options(body) if chat else ChatOptions()
-    return Body(model, prompt, sampling, session_id, options, body.leftovers(CHAT if chat else COMPLETION))
+    ignored = body.leftovers(CHAT if chat else COMPLETION)
+    return Body(model, prompt, sampling, session_id, options, ignored, constraint=constraint)
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -121,7 +125,7 @@ def _completion_prompt(body: Fields) -> Prompt:
 # --- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def _sampling(body: Fields, *, chat: bool) -> Sampling:
+def _sampling(body: Fields, structured: StructuredOutput | None, *, chat: bool) -> Sampling:
     values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
     values |= {"n": body.count("n", POSITIVE, MOST_CHOICES), "min_tokens": body.count("min_tokens")}
     best_of = body.take("best_of")
@@ -139,7 +143,7 @@ def _sampling(body: Fields, *, chat: bool) -> Sampling:
         logprobs=_logprobs(body, chat=chat),
         prompt_logprobs=body.count("prompt_logprobs", most=MOST_LOGPROBS),
         logit_bias=_logit_bias(body),
-        structured=_structured(body),
+        structured=structured,
     )
 
 
@@ -206,25 +210,24 @@ def _is_token_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= UINT32[1]
 
 
-def _structured(body: Fields) -> StructuredOutput | None:
-    found = [
-        constraint
-        for constraint in (
-            _response_format(body),
-            _guided(body, "guided_json", (dict, str), json_schema),
-            _guided(body, "guided_regex", (str,), regex),
-            _guided(body, "guided_grammar", (str,), grammar),
-            _choice(body, "guided_choice"),
-            _structured_outputs(body),
-        )
-        if constraint is not None
-    ]
-    if len(found) > 1:
-        raise body.wrong("response_format", "only one constraint on the output can be given")
+def _structured(body: Fields) -> tuple[str, StructuredOutput | None]:
+    """Return the constraint on the output, and the name of its field."""
+    given = {
+        "response_format": _response_format(body),
+        "guided_json": _guided(body, "guided_json", (dict, str), json_schema),
+        "guided_regex": _guided(body, "guided_regex", (str,), regex),
+        "guided_grammar": _guided(body, "guided_grammar", (str,), grammar),
+        "guided_choice": _choice(body, "guided_choice"),
+        "structured_outputs": _structured_outputs(body),
+    }
+    found = [(name, constraint) for name, constraint in given.items() if constraint is not None]
     best_effort = body.flag("structured_output_best_effort")
     if not found:
-        return None
-    return replace(found[0], best_effort=True) if best_effort else found[0]
+        return "", None
+    name, constraint = found[0]
+    if len(found) > 1:
+        raise body.wrong(found[1][0], f"must be absent with {name}: only one constraint on the output can be given")
+    return name, replace(constraint, best_effort=True) if best_effort else constraint
 
 
 def _guided(

@@ -79,6 +79,8 @@ class ScoreBody:
     documents: tuple[str, ...]
     """Texts that a ranking repeats."""
     ignored: tuple[str, ...]
+    names: Mapping[str, str]
+    """Fields of the request, and what the body calls them; `*` stands for any rest of a path."""
 
 
 def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDARD) -> EmbedBody:
@@ -131,7 +133,8 @@ def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDA
         probabilities=_flag(fields, "use_activation"),
         options=_options(fields, request_class).to_proto(),
     )
-    return ScoreBody(request, 0, tuple(texts[1]), fields.leftovers(_KNOWN))
+    written = {"queries": names[0], "documents": names[1]}
+    return ScoreBody(request, 0, tuple(texts[1]), fields.leftovers(_KNOWN), written)
 
 
 def read_rerank(fields: Fields, request_class: RequestClass = RequestClass.STANDARD) -> ScoreBody:
@@ -150,7 +153,8 @@ def read_rerank(fields: Fields, request_class: RequestClass = RequestClass.STAND
         probabilities=_flag(fields, "use_activation"),
         options=_options(fields, request_class).to_proto(),
     )
-    return ScoreBody(request, top, tuple(texts) if repeats else (), fields.leftovers(_KNOWN))
+    repeated = tuple(texts) if repeats else ()
+    return ScoreBody(request, top, repeated, fields.leftovers(_KNOWN), {"queries*": "query"})
 
 
 def embedding_value(vector: bytes, encoding: Encoding) -> list[float] | str:

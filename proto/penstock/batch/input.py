@@ -59,6 +59,8 @@ class BatchLine:
     """Paths of unsupported fields that were left out at the caller's wish."""
     repeated: str = ""
     """Fields of the request that the answer repeats, as the text of a JSON object; empty for none."""
+    constraint: str = ""
+    """Name of the field with the constraint on the output; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +163,5 @@ def _read_line(text: str, ignore_unknown: bool, endpoints: Endpoints) -> BatchLi
         session_id=request.session_id,
         **chat_fields(request.options),
     )
-    return BatchLine(url, request.model, item, (*fields.leftovers(), *request.ignored), request.repeated)
+    ignored = (*fields.leftovers(), *request.ignored)
+    return BatchLine(url, request.model, item, ignored, request.repeated, request.constraint)

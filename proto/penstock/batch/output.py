@@ -84,11 +84,12 @@ def unenforced_fields(unenforced: Iterable[Unenforced]) -> dict[str, Any]:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
+    """Return the counts of tokens. Those from a cache are part of the prompt's, which count once for all choices."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": min(usage.cached_tokens, usage.prompt_tokens)},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 

@@ -29,7 +29,7 @@ from penstock.v1 import inference_pb2 as penstock_dot_v1_dot_inference__pb2
 from penstock.v1 import types_pb2 as penstock_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/jobs.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cpenstock/v1/embeddings.proto\x1a\x1bpenstock/v1/inference.proto\x1a\x17penstock/v1/types.proto\"l\n\x10SubmitJobRequest\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.penstock.v1.JobHeaderH\x00\x12&\n\x05items\x18\x02 \x01(\x0b\x32\x15.penstock.v1.JobItemsH\x00\x42\x06\n\x04part\"\xbb\x01\n\tJobHeader\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\rrequest_class\x18\x02 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12-\n\nrun_within\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0ctrace_parent\x18\x05 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x06 \x01(\t\"/\n\x08JobItems\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.penstock.v1.JobItem\"u\n\x07JobItem\x12\x11\n\tcustom_id\x18\x01 \x01(\t\x12-\n\x07request\x18\x02 \x01(\x0b\x32\x1c.penstock.v1.GenerateRequest\x12(\n\x05\x65mbed\x18\x03 \x01(\x0b\x32\x19.penstock.v1.EmbedRequest\"C\n\x11SubmitJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"\xd7\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.penstock.v1.JobState\x12\x30\n\rrequest_class\x18\x04 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x06\x64ue_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05items\x18\n \x01(\r\x12\x17\n\x0fsucceeded_items\x18\x0b \x01(\r\x12\x14\n\x0c\x66\x61iled_items\x18\x0c \x01(\r\x12$\n\x05usage\x18\r \x01(\x0b\x32\x15.penstock.v1.JobUsage\x12\x11\n\trouter_id\x18\x0e \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x0f \x01(\t\"\x8c\x01\n\x08JobUsage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04\x63ost\x18\x05 \x01(\x01\x12\x18\n\x10reasoning_tokens\x18\x06 \x01(\x04\"\xc0\x02\n\tJobResult\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\r\x12\x11\n\tcustom_id\x18\x03 \x01(\t\x12,\n\x08\x65nded_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x63hat\x18\x05 \x01(\x08\x12\x31\n\x08response\x18\x06 \x01(\x0b\x32\x1d.penstock.v1.GenerateResponseH\x00\x12&\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x15.penstock.v1.JobErrorH\x00\x12\x30\n\nembeddings\x18\t \x01(\x0b\x32\x1a.penstock.v1.EmbedResponseH\x00\x12\x14\n\x0c\x65xecution_id\x18\x08 \x01(\t\x12\x17\n\x0fresponse_fields\x18\n \x01(\tB\t\n\x07outcome\"9\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"N\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x15\n\rprogress_only\x18\x03 \x01(\x08\"\x81\x01\n\x10WatchJobResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.penstock.v1.JobResult\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.penstock.v1.Job\x12\x14\n\x0cresume_token\x18\x03 \x01(\x0c\x12\x0f\n\x07rewound\x18\x04 \x01(\x08\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"K\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.penstock.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"2\n\x11\x43\x61ncelJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse*\xb1\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x04\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x32\xc9\x03\n\nJobService\x12L\n\tSubmitJob\x12\x1d.penstock.v1.SubmitJobRequest\x1a\x1e.penstock.v1.SubmitJobResponse(\x01\x12I\n\x08WatchJob\x12\x1c.penstock.v1.WatchJobRequest\x1a\x1d.penstock.v1.WatchJobResponse0\x01\x12\x41\n\x06GetJob\x12\x1a.penstock.v1.GetJobRequest\x1a\x1b.penstock.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.penstock.v1.ListJobsRequest\x1a\x1d.penstock.v1.ListJobsResponse\x12J\n\tCancelJob\x12\x1d.penstock.v1.CancelJobRequest\x1a\x1e.penstock.v1.CancelJobResponse\x12J\n\tDeleteJob\x12\x1d.penstock.v1.DeleteJobRequest\x1a\x1e.penstock.v1.DeleteJobResponseBL\n\x0f\x64\x65v.penstock.v1B\tJobsProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/jobs.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cpenstock/v1/embeddings.proto\x1a\x1bpenstock/v1/inference.proto\x1a\x17penstock/v1/types.proto\"l\n\x10SubmitJobRequest\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.penstock.v1.JobHeaderH\x00\x12&\n\x05items\x18\x02 \x01(\x0b\x32\x15.penstock.v1.JobItemsH\x00\x42\x06\n\x04part\"\xbb\x01\n\tJobHeader\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\rrequest_class\x18\x02 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12-\n\nrun_within\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0ctrace_parent\x18\x05 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x06 \x01(\t\"/\n\x08JobItems\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.penstock.v1.JobItem\"u\n\x07JobItem\x12\x11\n\tcustom_id\x18\x01 \x01(\t\x12-\n\x07request\x18\x02 \x01(\x0b\x32\x1c.penstock.v1.GenerateRequest\x12(\n\x05\x65mbed\x18\x03 \x01(\x0b\x32\x19.penstock.v1.EmbedRequest\"C\n\x11SubmitJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"\xd7\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.penstock.v1.JobState\x12\x30\n\rrequest_class\x18\x04 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x06\x64ue_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05items\x18\n \x01(\r\x12\x17\n\x0fsucceeded_items\x18\x0b \x01(\r\x12\x14\n\x0c\x66\x61iled_items\x18\x0c \x01(\r\x12$\n\x05usage\x18\r \x01(\x0b\x32\x15.penstock.v1.JobUsage\x12\x11\n\trouter_id\x18\x0e \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x0f \x01(\t\"\x8c\x01\n\x08JobUsage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04\x63ost\x18\x05 \x01(\x01\x12\x18\n\x10reasoning_tokens\x18\x06 \x01(\x04\"\xc0\x02\n\tJobResult\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\r\n\x05index\x18\x02 \x01(\r\x12\x11\n\tcustom_id\x18\x03 \x01(\t\x12,\n\x08\x65nded_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x63hat\x18\x05 \x01(\x08\x12\x31\n\x08response\x18\x06 \x01(\x0b\x32\x1d.penstock.v1.GenerateResponseH\x00\x12&\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x15.penstock.v1.JobErrorH\x00\x12\x30\n\nembeddings\x18\t \x01(\x0b\x32\x1a.penstock.v1.EmbedResponseH\x00\x12\x14\n\x0c\x65xecution_id\x18\x08 \x01(\t\x12\x17\n\x0fresponse_fields\x18\n \x01(\tB\t\n\x07outcome\"e\n\x08JobError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12*\n\x06\x66ields\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.JobFieldError\"3\n\rJobFieldError\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"N\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\x0c\x12\x15\n\rprogress_only\x18\x03 \x01(\x08\"\x81\x01\n\x10WatchJobResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.penstock.v1.JobResult\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.penstock.v1.Job\x12\x14\n\x0cresume_token\x18\x03 \x01(\x0c\x12\x0f\n\x07rewound\x18\x04 \x01(\x08\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"K\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.penstock.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"2\n\x11\x43\x61ncelJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.penstock.v1.Job\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse*\xb1\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x04\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x05\x12\x14\n\x10JOB_STATE_FAILED\x10\x06\x32\xc9\x03\n\nJobService\x12L\n\tSubmitJob\x12\x1d.penstock.v1.SubmitJobRequest\x1a\x1e.penstock.v1.SubmitJobResponse(\x01\x12I\n\x08WatchJob\x12\x1c.penstock.v1.WatchJobRequest\x1a\x1d.penstock.v1.WatchJobResponse0\x01\x12\x41\n\x06GetJob\x12\x1a.penstock.v1.GetJobRequest\x1a\x1b.penstock.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.penstock.v1.ListJobsRequest\x1a\x1d.penstock.v1.ListJobsResponse\x12J\n\tCancelJob\x12\x1d.penstock.v1.CancelJobRequest\x1a\x1e.penstock.v1.CancelJobResponse\x12J\n\tDeleteJob\x12\x1d.penstock.v1.DeleteJobRequest\x1a\x1e.penstock.v1.DeleteJobResponseBL\n\x0f\x64\x65v.penstock.v1B\tJobsProtoP\x01Z&penstock.dev/go/penstock/v1;penstockv1\xa2\x02\x03PSKb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.jobs_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017dev.penstock.v1B\tJobsProtoP\001Z&penstock.dev/go/penstock/v1;penstockv1\242\002\003PSK'
-  _globals['_JOBSTATE']._serialized_start=2299
-  _globals['_JOBSTATE']._serialized_end=2476
+  _globals['_JOBSTATE']._serialized_start=2396
+  _globals['_JOBSTATE']._serialized_end=2573
   _globals['_SUBMITJOBREQUEST']._serialized_start=188
   _globals['_SUBMITJOBREQUEST']._serialized_end=296
   _globals['_JOBHEADER']._serialized_start=299
@@ -56,27 +56,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBRESULT']._serialized_start=1343
   _globals['_JOBRESULT']._serialized_end=1663
   _globals['_JOBERROR']._serialized_start=1665
-  _globals['_JOBERROR']._serialized_end=1722
-  _globals['_WATCHJOBREQUEST']._serialized_start=1724
-  _globals['_WATCHJOBREQUEST']._serialized_end=1802
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1805
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1934
-  _globals['_GETJOBREQUEST']._serialized_start=1936
-  _globals['_GETJOBREQUEST']._serialized_end=1967
-  _globals['_GETJOBRESPONSE']._serialized_start=1969
-  _globals['_GETJOBRESPONSE']._serialized_end=2016
-  _globals['_LISTJOBSREQUEST']._serialized_start=2018
-  _globals['_LISTJOBSREQUEST']._serialized_end=2074
-  _globals['_LISTJOBSRESPONSE']._serialized_start=2076
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2151
-  _globals['_CANCELJOBREQUEST']._serialized_start=2153
-  _globals['_CANCELJOBREQUEST']._serialized_end=2187
-  _globals['_CANCELJOBRESPONSE']._serialized_start=2189
-  _globals['_CANCELJOBRESPONSE']._serialized_end=2239
-  _globals['_DELETEJOBREQUEST']._serialized_start=2241
-  _globals['_DELETEJOBREQUEST']._serialized_end=2275
-  _globals['_DELETEJOBRESPONSE']._serialized_start=2277
-  _globals['_DELETEJOBRESPONSE']._serialized_end=2296
-  _globals['_JOBSERVICE']._serialized_start=2479
-  _globals['_JOBSERVICE']._serialized_end=2936
+  _globals['_JOBERROR']._serialized_end=1766
+  _globals['_JOBFIELDERROR']._serialized_start=1768
+  _globals['_JOBFIELDERROR']._serialized_end=1819
+  _globals['_WATCHJOBREQUEST']._serialized_start=1821
+  _globals['_WATCHJOBREQUEST']._serialized_end=1899
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1902
+  _globals['_WATCHJOBRESPONSE']._serialized_end=2031
+  _globals['_GETJOBREQUEST']._serialized_start=2033
+  _globals['_GETJOBREQUEST']._serialized_end=2064
+  _globals['_GETJOBRESPONSE']._serialized_start=2066
+  _globals['_GETJOBRESPONSE']._serialized_end=2113
+  _globals['_LISTJOBSREQUEST']._serialized_start=2115
+  _globals['_LISTJOBSREQUEST']._serialized_end=2171
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2173
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2248
+  _globals['_CANCELJOBREQUEST']._serialized_start=2250
+  _globals['_CANCELJOBREQUEST']._serialized_end=2284
+  _globals['_CANCELJOBRESPONSE']._serialized_start=2286
+  _globals['_CANCELJOBRESPONSE']._serialized_end=2336
+  _globals['_DELETEJOBREQUEST']._serialized_start=2338
+  _globals['_DELETEJOBREQUEST']._serialized_end=2372
+  _globals['_DELETEJOBRESPONSE']._serialized_start=2374
+  _globals['_DELETEJOBRESPONSE']._serialized_end=2393
+  _globals['_JOBSERVICE']._serialized_start=2576
+  _globals['_JOBSERVICE']._serialized_end=3033
 # @@protoc_insertion_point(module_scope)

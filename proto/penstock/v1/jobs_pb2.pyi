@@ -445,26 +445,58 @@ class JobError(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The google.rpc.Code that a call of Generate would have ended with."""
     reason: _builtins.str
     """A stable word, such as INVALID_REQUEST."""
     message: _builtins.str
     """A sentence for people."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobFieldError]:
+        """Fields of the item's request that are wrong. Empty where the error is of another kind."""
+
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
+        fields: _abc.Iterable[Global___JobFieldError] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "fields", b"fields", "message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobError: _TypeAlias = JobError  # noqa: Y015
+
+@_typing.final
+class JobFieldError(_message.Message):
+    """One wrong field of an item's request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """Path of the field, such as sampling.max_tokens."""
+    description: _builtins.str
+    """A sentence with the limit and the value."""
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        description: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "field", b"field"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobFieldError: _TypeAlias = JobFieldError  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):

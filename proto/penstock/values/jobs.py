@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from penstock.models import RequestClass
+from penstock.models import FieldViolation, RequestClass
 from penstock.v1 import embeddings_pb2, jobs_pb2
 from penstock.values.chat import ChatOptions, chat_fields
 from penstock.values.embeddings import Embeddings, Inputs, PoolingOptions, inputs_to_proto
@@ -203,6 +203,13 @@ class JobItemError:
     reason: str
     """A stable word, such as INVALID_REQUEST."""
     message: str
+    violations: tuple[FieldViolation, ...] = ()
+    """Fields of the item's request that are wrong; empty where the error is of another kind."""
+
+    @classmethod
+    def from_proto(cls, wire: jobs_pb2.JobError) -> JobItemError:
+        violations = tuple(FieldViolation(each.field, each.description) for each in wire.fields)
+        return cls(wire.code, wire.reason, wire.message, violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +230,13 @@ class JobResult:
 
     @classmethod
     def from_proto(cls, wire: jobs_pb2.JobResult) -> JobResult:
-        error = JobItemError(wire.error.code, wire.error.reason, wire.error.message) if wire.HasField("error") else None
         return cls(
             index=wire.index,
             custom_id=wire.custom_id,
             ended_at=_seconds(wire.ended_at),
             chat=wire.chat,
             completion=Completion.from_proto(wire.response) if wire.HasField("response") else None,
-            error=error,
+            error=JobItemError.from_proto(wire.error) if wire.HasField("error") else None,
             embeddings=Embeddings.from_proto(wire.embeddings) if wire.HasField("embeddings") else None,
         )
 

@@ -161,12 +161,11 @@ class Fields:
             if field.neutral:
                 neutral = " or ".join(json.dumps(value) for value in field.neutral)
                 problem = f"must be {neutral} or absent, got {shown(self._left[name])}"
-            if field.instead:
-                problem = f"{problem}; {field.instead}"
+            instead = f"; {field.instead}" if field.instead else ""
             if not self._ignore_unknown:
-                raise self.wrong(name, problem if name in known else f"{problem}{self._near(name)}")
+                raise self.wrong(name, f"{problem}{instead}" if name in known else f"{problem}{self._near(name)}")
             if field.changes_answers:
-                raise self.wrong(name, f"{problem}, and can't be ignored because it changes answers")
+                raise self.wrong(name, f"{problem}, and can't be ignored because it changes answers{instead}")
         return (*self._ignored, *(self._name(name) for name in left))
 
     def _near(self, name: str) -> str:
@@ -184,7 +183,7 @@ def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> No
         BodyError: the number is outside.
     """
     if value < bounds[0]:
-        raise fields.wrong(name, f"must be at least {bounds[0]}, got {value}")
+        raise fields.wrong(name, f"must be at least {bounds[0]}, got {shown(value)}")
     if value > bounds[1]:
         raise fields.wrong(name, f"must be at most {bounds[1]}, got {shown(value)}")
 

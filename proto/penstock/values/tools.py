@@ -111,7 +111,8 @@ def _function(fields: Fields) -> Fields:
         raise fields.wrong("type", f'must be "function", got {shown(kind)}')
     function = fields.object("function")
     if function is None:
-        raise fields.wrong("function", "is required")
+        beside = "; only /v1/responses has its name beside type" if fields.take("name") is not None else ""
+        raise fields.wrong("function", f"is required{beside}")
     return function
 
 

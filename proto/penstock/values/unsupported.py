@@ -37,6 +37,10 @@ def _when(*neutral: object, changes_answers: bool = True) -> Unsupported:
     return Unsupported(neutral, changes_answers=changes_answers)
 
 
+def _of_chats(*neutral: object) -> Unsupported:
+    return Unsupported(neutral, instead="only requests with messages take it")
+
+
 UNKNOWN = Unsupported(changes_answers=False)
 """A field that nobody knows. What it does can't be told, so the caller decides."""
 _NEVER = Unsupported(always_neutral=True)
@@ -113,15 +117,14 @@ CHAT: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _OFF}
 COMPLETION: Mapping[str, Unsupported] = {
     **_BODY,
     "add_special_tokens": _when(True),
-    # These are for chats.
-    "tools": _when([]),
-    "tool_choice": _when("none", "auto"),
+    "tools": _of_chats([]),
+    "tool_choice": _of_chats("none", "auto"),
     "parallel_tool_calls": _NEVER,
-    "reasoning_effort": _ALWAYS,
-    "include_reasoning": _when(True),
-    "chat_template_kwargs": _when({}),
-    "documents": _when([]),
-    "continue_final_message": _OFF,
+    "reasoning_effort": _of_chats(),
+    "include_reasoning": _of_chats(True),
+    "chat_template_kwargs": _of_chats({}),
+    "documents": _of_chats([]),
+    "continue_final_message": _of_chats(False),
 }
 """Fields of a completion's body. Its tokenizer adds special tokens."""
 

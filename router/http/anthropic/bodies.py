@@ -51,6 +51,7 @@ _MODES = {
     "none": types.TOOL_CHOICE_MODE_NONE,
 }
 _THINKING = ("enabled", "disabled", "adaptive")
+_NAMES: Mapping[str, str] = {"prompt": "messages", "sampling.stop": "stop_sequences", "session_id": "X-Session-ID"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,16 @@ class AskedMessage:
     """Place from which a client that came back wants to go on; None where it begins."""
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
+    form: str
+    """Place of the schema that the answer follows; empty for none."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Return paths of our fields, and what the body calls them, as `name_in` reads them."""
+        if not self.form:
+            return _NAMES
+        schema = {"sampling.structured_output.json_schema*": f"{self.form}.schema"}
+        return {**_NAMES, **schema, "sampling.structured_output*": self.form}
 
 
 def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counted: bool = False) -> AskedMessage:
@@ -85,16 +96,23 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     chat = generate.prompt.chat
     chat.messages.extend(_system(fields))
     chat.messages.extend(_messages(fields))
+    # The answer goes on where the client's beginning of it ends.
+    chat.continue_final_message = _begun(chat.messages)
     chat.tools.extend(_tools(fields))
     _choose(fields, generate)
-    thinking = _think(fields, generate)
+    thinking, form = _think(fields, generate)
     _sample(fields, generate.sampling, counted=counted)
     generate.reasoning.include = thinking
     generate.idempotency_key = headers.get("Idempotency-Key", "")
     generate.session_id = headers.get("X-Session-ID", "")
     stream = fields.flag("stream")
     after = _came_back(headers, stream=stream, keyed=bool(generate.idempotency_key))
-    return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY))
+    return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY), form)
+
+
+def _begun(messages: Sequence[types.ChatMessage]) -> bool:
+    last = messages[-1] if messages else types.ChatMessage()
+    return last.role == "assistant" and bool(last.content) and not last.tool_calls
 
 
 def _came_back(headers: Mapping[str, str], *, stream: bool, keyed: bool) -> StreamPlace | None:
@@ -125,8 +143,10 @@ def _sample(fields: Fields, sampling: types.SamplingParams, *, counted: bool) ->
     sampling.stop.extend(stop or ())
 
 
-def _think(fields: Fields, generate: api.GenerateRequest) -> bool:
-    """Read how much the model may think, and the form of its answer; return whether the reasoning is asked for."""
+def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
+    """Read how much the model may think, and the form of its answer. Return whether the reasoning is asked for, and
+    the place of the form.
+    """
     thinking = fields.object("thinking")
     kind = thinking.text("type") if thinking is not None else "disabled"
     if kind not in _THINKING:
@@ -140,19 +160,22 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> bool:
     # Names of several families' templates; those without reasoning ignore them.
     variables: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
     best_effort, output = fields.flag("structured_output_best_effort"), fields.object("output_config")
+    if output is not None and (effort := output.text("effort")):
+        variables["reasoning_effort"] = effort
+    form = _format(fields, output, generate.sampling, best_effort=best_effort)
     if output is not None:
-        if effort := output.text("effort"):
-            variables["reasoning_effort"] = effort
-        _format(output, generate.sampling, best_effort=best_effort)
         fields.also_ignored(output.leftovers())
     generate.prompt.chat.template_kwargs = json.dumps(variables)
-    return thinks
+    return thinks, form
 
 
-def _format(output: Fields, sampling: types.SamplingParams, *, best_effort: bool) -> None:
-    wanted = output.object("format")
+def _format(fields: Fields, output: Fields | None, sampling: types.SamplingParams, *, best_effort: bool) -> str:
+    wanted, older = output.object("format") if output is not None else None, fields.object("output_format")
+    if wanted is not None and older is not None:
+        raise fields.wrong("output_format", "must be absent with output_config.format, its newer name")
+    wanted = wanted or older
     if wanted is None:
-        return
+        return ""
     if (kind := wanted.text("type")) != "json_schema":
         raise wanted.wrong("type", f"must be json_schema, got {shown(kind)}")
     schema = wanted.take("schema")
@@ -161,8 +184,9 @@ def _format(output: Fields, sampling: types.SamplingParams, *, best_effort: bool
     try:
         sampling.structured_output.CopyFrom(structured_to_wire(json_schema(schema, best_effort=best_effort)))
     except ValueError as error:
-        raise wanted.wrong("schema", str(error)) from None
-    output.also_ignored(wanted.leftovers())
+        raise wanted.wrong("schema", str(error).removeprefix("json_schema: ")) from None
+    fields.also_ignored(wanted.leftovers())
+    return wanted.path
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
-from router.http.bodies import count_of
+from router.http.bodies import as_written, count_of
 from router.http.calls import REQUEST_ID, Calls, answer_headers
 
 _PATH = "/v1/messages"
@@ -38,17 +38,15 @@ class MessagesRoutes:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
         asked = read_messages(await self._calls.json(request), request.headers)
-        answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
+        answer, names = self._stream(request, asked) if asked.stream else self._whole(request, asked), asked.names
         # The answer has what it needs of it, and a stream lives long.
         del asked
         try:
             return await answer
         except InvalidRequestError as error:
+            named = as_written(error, names).violations
             raise InvalidRequestError(
-                [
-                    FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description)
-                    for each in error.violations
-                ]
+                [FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description) for each in named]
             ) from error
 
     async def _whole(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from penstock.batch.logprobs import TextLogprobs, prompt_logprobs
@@ -99,6 +99,8 @@ def read_completions(body: Mapping[str, Any], headers: Mapping[str, str]) -> Ask
     if echo and not by_name:
         fields["prompt_logprobs"] = fields.get("logprobs")
     asked = read_request({**fields, "prompt": prompts[0]}, headers, chat=False)
+    if echo and not by_name:
+        asked = replace(asked, names={**asked.names, "sampling.prompt_logprobs": "logprobs"})
     found = AskedTexts(
         asked=asked,
         generates=tuple(_generates(asked.generate, prompts)),

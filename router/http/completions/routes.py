@@ -13,6 +13,7 @@ from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Receipt
+from router.http.bodies import as_written
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.completions.bodies import AskedTexts, answer, read_completions
 from router.http.completions.chunks import TextChunks
@@ -42,9 +43,13 @@ class CompletionRoutes:
         asked = read_completions(await self._calls.json(request), request.headers)
         echoes = await self._echoes(request, asked)
         answer = (self._stream if asked.asked.stream else self._whole)(request, asked, echoes)
+        names = asked.asked.names
         # The answer has what it needs of them, and a stream lives long.
         del asked, echoes
-        return await answer
+        try:
+            return await answer
+        except InvalidRequestError as error:
+            raise as_written(error, names) from error
 
     async def _whole(self, request: web.Request, asked: AskedTexts, echoes: Sequence[str]) -> web.StreamResponse:
         async def one(generate: api.GenerateRequest) -> api.GenerateResponse:

@@ -14,7 +14,7 @@ from router.http.errors import in_body
 from router.http.files.endpoints import ENDPOINTS
 from router.http.files.notes import LineError
 from router.http.responses.lines import URL as RESPONSES
-from router.http.responses.places import Places
+from router.http.responses.places import place_of
 from router.identity import Caller, may_use, require_model
 from router.jobs.lines import request_of
 from router.jobs.upload import MAX_CUSTOM_ID_BYTES
@@ -39,8 +39,8 @@ class LineChecks:
         self.errors: list[LineError] = []
         self.urls: dict[str, int] = {}
         """Endpoints, and the first line of each."""
-        self.constraints: dict[StructuredOutput, int] = {}
-        """Constraints that no compiler has judged yet, with the first line of each."""
+        self.constraints: dict[StructuredOutput, tuple[int, str]] = {}
+        """Constraints that no compiler has judged yet, with the first line of each and its field there."""
         self._served = served
         self._caller = caller
         self._limits = limits
@@ -110,14 +110,19 @@ class LineChecks:
                 return
             constraint = check_request(item.request, self._limits).sampling.structured
         except InvalidRequestError as error:
-            if line.url == RESPONSES:
-                error = Places(()).invalid(error)
             for violation in error.violations:
-                self.note(number, "invalid_request", violation.description, f"body.{in_body(violation.field)}")
+                self.note(number, "invalid_request", violation.description, _place(line, violation.field))
             return
         except (TypeError, ValueError) as error:
             self.note(number, "invalid_request", str(error), "body")
             return
         if constraint is not None and constraint not in self._judged:
             self._judged.add(constraint)
-            self.constraints[constraint] = number
+            self.constraints[constraint] = number, _place(line, "sampling.structured_output")
+
+
+def _place(line: BatchLine, field: str) -> str:
+    """Return the place of one of our fields in a line."""
+    if field.startswith("sampling.structured_output") and line.constraint not in ("", "response_format"):
+        return f"body.{line.constraint}"
+    return f"body.{in_body(place_of(field) if line.url == RESPONSES else field)}"

@@ -12,6 +12,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.values.objects import BodyError
+from router.http.calls import check_encoding, content_type
 
 _MULTIPART = "multipart/form-data"
 _CHUNK_BYTES = 64 << 10
@@ -52,7 +53,8 @@ async def read_form(request: web.Request, intake: Intake, pause_s: float) -> Upl
         BodyError: the body is no such form, a field is missing or wrong, or the client was silent for too long.
     """
     if request.content_type != _MULTIPART:
-        raise BodyError("", f"must have the content type {_MULTIPART}, got {request.content_type[:80]}")
+        raise BodyError("", f"must have the content type {_MULTIPART}, got {content_type(request)}")
+    check_encoding(request)
     try:
         return await _read(request, intake, pause_s)
     except TimeoutError:

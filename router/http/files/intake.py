@@ -16,7 +16,6 @@ from cluster.errors import (
 from cluster.jobs.contract import JobRecord, JobStore
 from cluster.jobs.ids import new_id
 from penstock.v1 import jobs_pb2 as api
-from router.http.errors import in_body
 from router.http.files.checks import LineChecks
 from router.http.files.notes import FileNote
 from router.http.files.splitter import LineSplitter
@@ -161,11 +160,11 @@ class FileIntake:
 
     async def _judge(self) -> None:
         constraints, self._checks.constraints = self._checks.constraints, {}
-        for constraint, number in constraints.items():
+        for constraint, (number, place) in constraints.items():
             if (pool := self._tools.pool(self._checks.model)) and (
                 problem := await self._tools.constraint_problem(pool, constraint)
             ):
-                self._checks.note(number, "invalid_request", problem.description, f"body.{in_body(problem.field)}")
+                self._checks.note(number, "invalid_request", problem.description, place)
 
     def _silent(self) -> InvalidRequestError:
         seconds = self._tools.settings.upload_s

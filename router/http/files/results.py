@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
@@ -11,8 +13,12 @@ from cluster.jobs.contract import JobRecord, JobState
 from penstock.batch.output import result_object
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.jobs import Job, JobResult
-from router.http.errors import STATUSES
+from router.http.bodies import CHAT_NAMES, name_in
+from router.http.errors import error_of
+from router.http.files.notes import BatchNote
+from router.http.responses.lines import URL as RESPONSES
 from router.http.responses.lines import response_object
+from router.http.responses.places import place_of
 
 _NOT_RUN = {
     JobState.EXPIRED: ("batch_expired", "This request did not run before the batch's completion window ended."),
@@ -53,17 +59,29 @@ def unfinished_line(record: JobRecord, index: int, custom_id: str) -> bytes:
 
 def _error(record: JobRecord, result: api.JobResult) -> dict[str, Any]:
     error = result.error
-    status, kind = STATUSES.get(error.code, (500, "server_error"))
+    place = _place(result, responses=bool(error.fields) and BatchNote.read(record.note).endpoint == RESPONSES)
+    violations = [(place(each.field), each.description) for each in error.fields]
+    found = error_of(error.code, error.reason, error.message, violations)
     if error.code == code_pb2.RESOURCE_EXHAUSTED:
         # A refusal for now is tried again; this one is for good.
-        kind = "insufficient_quota"
-    body = {"error": {"message": error.message, "type": kind, "param": None, "code": error.reason.lower()}}
+        found = replace(found, kind="insufficient_quota")
+    answer = {"status_code": found.status, "request_id": result.execution_id, "body": found.object()}
     return {
         "id": _id(record, result.index),
         "custom_id": result.custom_id,
-        "response": {"status_code": status, "request_id": result.execution_id, "body": body},
+        "response": answer,
         "error": None,
     }
+
+
+def _place(result: api.JobResult, *, responses: bool) -> Callable[[str], str]:
+    """Return the function from paths of our fields to places in the body of a line."""
+
+    def of_chat(field: str) -> str:
+        written = name_in(CHAT_NAMES, field)
+        return place_of(written) if responses else written
+
+    return of_chat if result.chat else str
 
 
 def _id(record: JobRecord, index: int) -> str:

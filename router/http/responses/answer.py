@@ -27,7 +27,10 @@ def usage_of(usage: types.Usage) -> dict[str, Any]:
     """Return the counts of tokens."""
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": min(usage.cached_tokens, usage.prompt_tokens),
+            "cache_write_tokens": 0,
+        },
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.output_tokens,

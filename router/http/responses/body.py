@@ -34,15 +34,6 @@ _REFUSED = {
 """Fields that can't be ignored, and what to do instead."""
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls")
 """Fields that are only repeated in the response."""
-FIELDS = {
-    "response_format.json_schema": "text.format",
-    "response_format": "text.format",
-    "max_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning.effort",
-    "reasoning.effort": "reasoning.effort",
-    "logprobs": "top_logprobs",
-}
-"""Beginnings of the fields of a chat, and what they are in this body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +239,8 @@ def _tool(where: str, tool: object) -> Mapping[str, Any]:
             f"{where}.type", f'must be "function", for Penstock runs no tools itself, got {shown(tool.get("type"))}'
         )
     if not isinstance(tool.get("name"), str) or not tool["name"]:
-        raise BodyError(f"{where}.name", f"must be text, got {shown(tool.get('name'))}")
+        inside = "; only a chat has it within function" if "function" in tool else ""
+        raise BodyError(f"{where}.name", f"must be text, got {shown(tool.get('name'))}{inside}")
     known = ("type", "name", "description", "parameters", "strict")
     return {"parameters": None, "strict": None, **{name: tool[name] for name in known if name in tool}}
 

@@ -58,6 +58,7 @@ def read_response_line(fields: Fields) -> Body:
         found.options,
         tuple(ignored),
         json.dumps(asked.shown, ensure_ascii=False),
+        found.constraint,
     )
 
 

@@ -10,6 +10,7 @@ from penstock.models import FieldViolation
 from penstock.values.objects import BodyError
 
 _FIELDS = {
+    "sampling.structured_output.json_schema": "text.format.schema",
     "sampling.structured_output": "text.format",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
@@ -17,6 +18,8 @@ _FIELDS = {
     "max_tokens": "max_output_tokens",
     "sampling.logprobs": "top_logprobs",
     "reasoning_effort": "reasoning.effort",
+    "reasoning.effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
     "prompt.chat.messages": "input",
     "messages": "input",
     "prompt.chat.tools": "tools",
@@ -50,11 +53,16 @@ class Places:
     def _place(self, field: str) -> str:
         if (found := _MESSAGE.match(field)) and int(found[1]) < len(self._of_messages):
             return self._of_messages[int(found[1])] + field[found.end() :]
-        if found := _TOOL.match(field):
-            return found[1] + field[found.end() :]
-        if found := _CHOICE.match(field):
-            return "tool_choice" + field[found.end() :]
-        for beginning, name in _FIELDS.items():
-            if field.startswith(beginning):
-                return name + field.removeprefix(beginning)
-        return field
+        return place_of(field)
+
+
+def place_of(field: str) -> str:
+    """Return the place in a body that a field of its chat comes from, where that is no message."""
+    if found := _TOOL.match(field):
+        return found[1] + field[found.end() :]
+    if found := _CHOICE.match(field):
+        return "tool_choice" + field[found.end() :]
+    for beginning, name in _FIELDS.items():
+        if field.startswith(beginning):
+            return name + field.removeprefix(beginning)
+    return field

@@ -28,7 +28,7 @@ from cluster.errors import (
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
-from router.http.bodies import read_request
+from router.http.bodies import as_written, read_request
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
 from router.http.errors import HttpError
@@ -63,6 +63,7 @@ class _Ready:
     stored: StoredRequest
     generate: api.GenerateRequest
     places: Places
+    names: Mapping[str, str]
     ignored: tuple[str, ...]
 
 
@@ -104,7 +105,7 @@ class ResponseRoutes:
                 return await self._streamed(request, ready)
             return await self._whole(request, ready)
         except InvalidRequestError as error:
-            raise ready.places.invalid(error) from None
+            raise ready.places.invalid(as_written(error, ready.names)) from None
 
     async def _ready(
         self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str
@@ -123,7 +124,7 @@ class ResponseRoutes:
         own = [item for _, item in items]
         stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, caller.api_key)
         ignored = (*asked.ignored, *places.paths(chat.ignored))
-        return _Ready(asked, name, caller, stored, chat.generate, places, ignored)
+        return _Ready(asked, name, caller, stored, chat.generate, places, chat.names, ignored)
 
     async def _repeated(
         self, request: web.Request, asked: AskedResponse, record: ResponseRecord, key: str, digest: str

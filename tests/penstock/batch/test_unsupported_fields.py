@@ -70,7 +70,7 @@ def test_a_value_in_a_message_that_changes_nothing_is_accepted(message: dict[str
         (line(functions=[{"name": "f"}]), "body.functions", "must be [] or absent, got "),
         (line(function_call={"name": "f"}), "body.function_call", 'must be "none" or "auto" or absent, got {"name": "'),
         (line(url=TEXT, reasoning_effort="high"), "body.reasoning_effort", "is not supported"),
-        (line(enable_thinking=False), "body.enable_thinking", "is not supported; give chat_template_kwargs"),
+        (line(enable_thinking=False), "body.enable_thinking", "is not supported"),
         (line(reasoning={"effort": "low"}), "body.reasoning", "must be [] or {} or absent, got "),
         (line(thinking={"type": "disabled"}), "body.thinking", "must be [] or {} or absent, got "),
         (line(url=TEXT, include_reasoning=False), "body.include_reasoning", "must be true or absent, got false"),

@@ -138,6 +138,17 @@ async def test_scores_come_in_the_order_of_the_documents(base: str, path: str, n
     assert answer["data"][1]["score"] < 0.999
 
 
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
+async def test_wrong_scores_are_told_the_names_that_the_body_has(base: str, names: tuple[str, str]) -> None:
+    body = {"model": "vectors", names[0]: ["one", "two"], names[1]: ["a", "b", "c"]}
+    status, answer, _ = await post(base, "/v1/score", body)
+    assert (400, names[0]) == (status, answer["error"]["param"])
+    _, answer, _ = await post(base, "/v1/score", {**body, names[0]: "one", "use_activation": True})
+    assert "use_activation" == answer["error"]["param"]
+
+
 async def test_classes_have_names_and_probabilities(base: str) -> None:
     status, answer, headers = await post(base, "/classify", {"model": "classes", "input": ["a", "b"], "nobody": 1})
     assert 200 == status, answer

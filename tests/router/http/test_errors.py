@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import InvalidRequestError, ModelChangedError, UnavailableError
+from router.http.bodies import name_in
 from router.http.errors import http_error
+from router.http.responses.places import place_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,9 @@ from router.http.errors import http_error
         ("tool_choice.names[0]", "tool_choice"),
         ("reasoning.effort", "reasoning_effort"),
         ("reasoning.include", "include_reasoning"),
+        ("idempotency_key", "Idempotency-Key"),
+        ("resume.received_tokens[0]", "Last-Event-ID"),
+        ("probabilities", "use_activation"),
     ],
 )
 def test_a_field_has_the_bodys_name(field: str, expected: str) -> None:
@@ -41,3 +46,34 @@ def test_ids_of_a_model_that_has_gone_are_not_sent_again(error: UnavailableError
     """A client that repeats its request as it is would send another text."""
     told = http_error(error)
     assert (503, expected) == (told.status, told.headers()["x-should-retry"])
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("sampling.structured_output.json_schema", "text.format.schema"),
+        ("sampling.structured_output", "text.format"),
+        ("sampling.max_tokens", "max_output_tokens"),
+        ("reasoning.effort", "reasoning.effort"),
+        ("verbosity", "text.verbosity"),
+        ("prompt.chat.tools[1].function.name", "tools[1].name"),
+        ("messages", "input"),
+        ("model", "model"),
+    ],
+)
+def test_a_field_has_the_name_of_the_responses_api(field: str, expected: str) -> None:
+    assert expected == place_of(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("queries", "text_1"),
+        ("queries[3].text", "text_1[3]"),
+        ("queries_of_others", "queries_of_others"),
+        ("sampling.structured_output.regex", "guided_regex"),
+        ("model", "model"),
+    ],
+)
+def test_a_name_keeps_its_index_alone(field: str, expected: str) -> None:
+    assert expected == name_in({"queries": "text_1", "sampling.structured_output*": "guided_regex"}, field)

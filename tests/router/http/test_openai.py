@@ -142,8 +142,16 @@ async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
         ({"service_tier": "gold"}, "service_tier", None),
         ({"max_tokens": 4000}, "max_tokens", None),
-        ({"messages": [{"role": "user", "content": "word " * 600}]}, "prompt", "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": "word " * 600}]}, "messages", "context_length_exceeded"),
         ({"response_format": {"type": "json_object"}}, "response_format", None),
+        ({"guided_regex": "a"}, "guided_regex", None),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs", None),
+        ({"guided_json": {}, "structured_outputs": {"regex": "a"}}, "structured_outputs", None),
+        ({"session_id": "x" * 129}, "session_id", None),
+        ({"prompt_cache_key": "x" * 129}, "prompt_cache_key", None),
+        ({"logprobs": True, "top_logprobs": 30}, "top_logprobs", None),
+        ({"max_tokens": -1}, "max_tokens", None),
+        ({"n": -1}, "n", None),
     ],
 )
 async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], param: str, code: str | None) -> None:
@@ -158,6 +166,43 @@ async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], para
     if "stream_options" not in fields:
         streamed = await post(stack, "/v1/chat/completions", json={**body, "stream": True})
         assert streamed[:2] == (status, found)
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("Idempotency-Key", "x" * 129), ("X-Session-ID", "x" * 129), ("Last-Event-ID", "7")]
+)
+async def test_a_wrong_header_is_named(stack: Stack, header: str, value: str) -> None:
+    body = {"model": "demo", "messages": ASK, "max_tokens": 2, "stream": True}
+    status, found, _ = await post(
+        stack, "/v1/chat/completions", json=body, headers={"Idempotency-Key": "named", header: value}
+    )
+    assert (400, header) == (status, found["error"]["param"])
+    assert found["error"]["message"].startswith(f"{header}: must")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_tokens": -1}, "max_tokens: must be at least 1, got -1"),
+        ({"n": 0}, "n: must be at least 1, got 0"),
+        ({"min_tokens": -1}, "min_tokens: must be at least 0, got -1"),
+        ({"top_k": 2**32}, "top_k: must be at most 4294967295, got 4294967296"),
+    ],
+)
+async def test_a_number_out_of_bounds_is_told_the_bound_that_it_breaks(
+    stack: Stack, fields: dict[str, Any], words: str
+) -> None:
+    _, found, _ = await post(stack, "/v1/chat/completions", json={"model": "demo", "messages": ASK, **fields})
+    assert words == found["error"]["message"]
+
+
+async def test_cached_tokens_are_part_of_the_prompts_tokens(stack: Stack) -> None:
+    """Those of the prompt count once for all choices, so a price of the rest is never below nothing."""
+    body = {"model": "demo", "prompt": "Penstock " * 60, "n": 3, "max_tokens": 2}
+    for _ in range(2):
+        _, found, _ = await post(stack, "/v1/completions", json=body)
+    usage = found["usage"]
+    assert 0 < usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
 
 
 async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> None:

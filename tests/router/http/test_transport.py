@@ -101,6 +101,52 @@ async def test_a_chunked_body_is_read(stack: Stack) -> None:
     assert (await raw(stack, HEAD + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+async def test_a_body_that_is_not_compressed_as_it_says_is_the_clients_mistake(
+    stack: Stack, path: str, encoding: str
+) -> None:
+    kind = "application/json" if path.startswith("/v1/chat") else "multipart/form-data; boundary=X"
+    headers = {"Content-Type": kind, "Content-Encoding": encoding}
+    status, body, told = await post(stack, path, data=b"plainly not compressed, at all" * 9, headers=headers)
+    assert (400, "Content-Encoding", "close") == (status, body["error"]["param"], told["Connection"])
+
+
+async def test_a_broken_chunk_in_the_midst_of_a_body_is_the_clients_mistake(stack: Stack) -> None:
+    head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    answer = await raw(stack, head + b"5\r\n{" + b" " * 4 + b"\r\n", b"zz\r\n")
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files"])
+async def test_an_unknown_compression_is_named(stack: Stack, path: str) -> None:
+    kind = "application/json" if path.startswith("/v1/chat") else "multipart/form-data; boundary=X"
+    _, body, _ = await post(stack, path, data=BODY, headers={"Content-Type": kind, "Content-Encoding": "rot13"})
+    expected = 'Content-Encoding: must be gzip, deflate, br, zstd or absent, got "rot13"'
+    assert ("Content-Encoding", expected) == (body["error"]["param"], body["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("/responses/resp_1/cancel", "/v1/responses/resp_1/cancel"),
+        ("/v1/tokenize", "/tokenize"),
+    ],
+)
+async def test_a_wrong_base_url_is_told_the_path_that_is_meant(stack: Stack, path: str, meant: str) -> None:
+    status, body, _ = await post(stack, path, data=BODY, headers=JSON)
+    assert (404, f"Not Found: there is no {path}; did you mean {meant}?") == (status, body["error"]["message"])
+
+
+async def test_a_path_like_no_other_is_told_nothing(stack: Stack) -> None:
+    _, body, _ = await post(stack, "/v1/images/generations", data=BODY, headers=JSON)
+    assert "Not Found: there is no /v1/images/generations" == body["error"]["message"]
+
+
 async def test_a_client_of_http_1_0_gets_its_stream(stack: Stack) -> None:
     body = BODY[:-1] + b', "stream": true}'
     head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + f"Content-Length: {len(body)}\r\n\r\n".encode()
@@ -147,6 +193,7 @@ async def test_a_client_that_reads_late_gets_everything_and_others_go_on(stack: 
 async def test_a_router_without_keys_answers_to_no_foreign_name(stack: Stack, host: str) -> None:
     status, body, _headers = await post(stack, "/v1/chat/completions", data=BODY, headers={"Host": host, **JSON})
     assert (421, "invalid_request_error") == (status, body["error"]["type"])
+    assert "misdirected_request" == body["error"]["code"]
     assert not is_own_name(host)
 
 

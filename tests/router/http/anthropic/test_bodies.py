@@ -10,6 +10,7 @@ import pytest
 from penstock.v1 import types_pb2 as types
 from penstock.values.objects import BodyError
 from router.http.anthropic.bodies import AskedMessage, read_messages
+from router.http.bodies import name_in
 
 HI = [{"role": "user", "content": "Hi"}]
 TOOL = {"name": "weather", "description": "Weather.", "input_schema": {"type": "object"}}
@@ -145,3 +146,54 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], field: str) -> None:
 def test_counting_needs_no_max_tokens() -> None:
     asked = read_messages({"model": "demo", "messages": HI}, {}, counted=True)
     assert not asked.generate.sampling.HasField("max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("It is", True),
+        ([{"type": "text", "text": "It is"}], True),
+        ("", False),
+        ([{"type": "tool_use", "id": "a", "name": "weather", "input": {}}], False),
+        ([{"type": "thinking", "thinking": "Hm", "signature": "s"}], False),
+    ],
+)
+def test_an_answer_goes_on_where_the_clients_beginning_of_it_ends(content: Any, expected: bool) -> None:
+    assert (
+        expected
+        is read(messages=[*HI, {"role": "assistant", "content": content}]).generate.prompt.chat.continue_final_message
+    )
+    assert not read().generate.prompt.chat.continue_final_message
+    assert not read(
+        messages=[{"role": "assistant", "content": "It is"}, *HI]
+    ).generate.prompt.chat.continue_final_message
+
+
+SCHEMA = {"type": "json_schema", "schema": {"type": "object"}}
+
+
+def test_the_older_name_of_a_form_holds_the_output_too() -> None:
+    older, newer = read(output_format=SCHEMA), read(output_config={"format": SCHEMA})
+    assert newer.generate.sampling.structured_output == older.generate.sampling.structured_output
+    assert older.generate.sampling.HasField("structured_output")
+    assert ((), ()) == (older.ignored, newer.ignored)
+    with pytest.raises(BodyError, match="output_format: must be absent with"):
+        read(output_format=SCHEMA, output_config={"format": SCHEMA})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "expected"),
+    [
+        ({}, "prompt", "messages"),
+        ({}, "sampling.stop[1]", "stop_sequences[1]"),
+        ({"output_format": SCHEMA}, "sampling.structured_output", "output_format"),
+        ({"output_format": SCHEMA}, "sampling.structured_output.json_schema", "output_format.schema"),
+        (
+            {"output_config": {"format": SCHEMA}},
+            "sampling.structured_output.json_schema",
+            "output_config.format.schema",
+        ),
+    ],
+)
+def test_our_fields_have_the_names_of_the_body(fields: dict[str, Any], field: str, expected: str) -> None:
+    assert expected == name_in(read(**fields).names, field)

@@ -74,8 +74,13 @@ async def test_a_line_that_fails_is_in_the_error_file_and_spoils_no_other(client
     assert {each["custom_id"] for each in await content(client, batch.output_file_id)} == {"q0", "q2"}
     [failed] = await content(client, batch.error_file_id)
     assert (failed["custom_id"], failed["error"], failed["response"]["status_code"]) == ("q1", None, 400)
-    assert "in a context of" in failed["response"]["body"]["error"]["message"]
-    assert failed["response"]["body"]["error"]["type"] == "invalid_request_error"
+    error = failed["response"]["body"]["error"]
+    assert "in a context of" in error["message"]
+    assert ("invalid_request_error", "messages", "context_length_exceeded") == (
+        error["type"],
+        error["param"],
+        error["code"],
+    )
     described = await client.files.retrieve(batch.error_file_id or "")
     assert described.bytes == len((await client.files.content(described.id)).content)
 
@@ -94,6 +99,7 @@ async def test_a_line_that_fails_is_in_the_error_file_and_spoils_no_other(client
         (line(1, temperature=9), 2, "invalid_request", "body.temperature"),
         (line(1, messages=[]), 2, "invalid_request", "body.messages"),
         (line(1, max_tokens="many"), 2, "invalid_request", "body.max_tokens"),
+        (line(1, guided_regex="a", ignore_eos=False), 2, "invalid_request", "body.guided_regex"),
         (json.dumps({"custom_id": "x", "method": "POST", "url": CHAT}), 2, "invalid_request", "body"),
         ("\n\n{", 4, "invalid_json_line", None),
     ],

@@ -167,7 +167,12 @@ async def test_a_background_response_is_cancelled(client: openai.AsyncOpenAI, st
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"metadata": {"a": 1}}, "metadata"),
-        ({"input": "word " * 1200}, "prompt"),
+        ({"input": "word " * 1200}, "input"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"guided_regex": "a"}, "guided_regex"),
+        ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "tools[0].name"),
+        ({"max_output_tokens": -1}, "max_output_tokens"),
+        ({"prompt_cache_key": "x" * 129}, "prompt_cache_key"),
     ],
 )
 async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], param: str) -> None:
