@@ -233,6 +233,8 @@ def point_from_wire(wire: api.OperatingPoint) -> OperatingPoint:
     budget = wire.budget_per_hour if wire.HasField("budget_per_hour") else None
     if budget is not None and not 0 <= budget < math.inf:
         reject("budget_per_hour", "0 or more", budget)
+    if budget is not None and wire.price_per_gpu_hour == 0:
+        reject("price_per_gpu_hour", "above 0 where there is a budget_per_hour", wire.price_per_gpu_hour)
     if wrong:
         raise InvalidRequestError(wrong)
     return OperatingPoint(*slos, attainment, wire.price_per_gpu_hour, budget)

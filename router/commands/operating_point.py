@@ -68,7 +68,9 @@ def run_operating_point(options: argparse.Namespace) -> int:
     changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
     if options.from_settings and changes:
         raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
-    with report_call_errors(options, "10 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
+    flags = {f"operating_point.{name}": f"--{name.replace('_', '-')}" for name in _CHANGES}
+    placed = placed_by({"pool": "--pool", **flags})
+    with report_call_errors(options, "10 s", placed) as outcome, open_client(options) as client:
         point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
         if options.from_settings:
             point = client.set_operating_point(options.pool, None, timeout=10.0)

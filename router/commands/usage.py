@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import sys
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from cluster.errors import SettingsError
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
 from cluster.terminal.json_values import print_json
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
     from penstock.client import Budget, UsageLine
 
 
-_KEYS = ("day", "pool", "tenant")
+_KEYS = ("pool", "tenant")
+"""Words of a line, after its period."""
+_NO_CURRENCY = "XXX"
+"""ISO 4217's code for no currency."""
+_PROVIDER = "Penstock"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +52,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument(
-        "--currency", default="XXX", help="FOCUS: code of the prices' currency, such as EUR (default: XXX)"
+        "--currency",
+        type=_currency,
+        metavar="CODE",
+        help=f"FOCUS: code of the prices' currency, such as EUR (default: {_NO_CURRENCY})",
     )
-    parser.add_argument("--provider", default="Penstock", help="FOCUS: who runs the cluster (default: Penstock)")
+    parser.add_argument("--provider", help=f"FOCUS: who runs the cluster (default: {_PROVIDER})")
     add_target_flags(parser)
     examples = (
         "penstock usage",
@@ -66,8 +75,29 @@ def _day(text: str) -> datetime.date:
         raise argparse.ArgumentTypeError(f"must be a day such as 2026-01-31, got {text!r}") from None
 
 
+def _currency(text: str) -> str:
+    if re.fullmatch("[A-Z]{3}", text) is None:
+        raise argparse.ArgumentTypeError(f"must be a code of ISO 4217 such as EUR, got {text!r}")
+    return text
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        SettingsError: names one.
+    """
+    for flag, given in (("--tenant", options.tenant), ("--all-tenants", options.all_tenants)):
+        if options.costs and given:
+            raise SettingsError(f"{flag}: can't go with --costs, which are of replicas and know no tenants")
+    for flag, given in (("--currency", options.currency), ("--provider", options.provider)):
+        if given is not None and options.format != "focus":
+            raise SettingsError(f"{flag}: needs --format focus")
+
+
 def run_usage(options: argparse.Namespace) -> int:
     """Print the usage of tenants, or the costs of replicas; the totals are in the footer."""
+    _check(options)
     days = {"first_day": options.first_day, "last_day": options.last_day}
     by_hour = options.by == "hour"
     usage, costs = UsageReport((), truncated=False), CostReport(())
@@ -92,11 +122,12 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
             write_csv(rows_of(usage.lines, costs.lines, by_hour=options.by == "hour"), sys.stdout)
         case "focus":
             rows = rows_of(usage.lines, costs.lines, by_hour=options.by == "hour")
-            write_focus(rows, sys.stdout, currency=options.currency, provider=options.provider)
+            currency, provider = options.currency or _NO_CURRENCY, options.provider or _PROVIDER
+            write_focus(rows, sys.stdout, currency=currency, provider=provider)
         case _ if options.costs:
             print_costs(costs, screen())
         case _:
-            print_table(_table(usage), screen(), keys=len(_KEYS))
+            print_table(_table(usage, options.by), screen(), keys=1 + len(_KEYS))
             for budget in usage.budgets:
                 screen().print(budget_text(budget))
 
@@ -110,10 +141,10 @@ def budget_text(budget: Budget) -> Text:
     return text.append(f" of this {period}, renews {budget.renews:%Y-%m-%d %H:%M} UTC")
 
 
-def _table(report: UsageReport) -> Table:
+def _table(report: UsageReport, period: str) -> Table:
     table = Table(show_footer=bool(report.lines))
-    names = (*_KEYS, "requests", "prompt", "cached", "output", "GPU s", "cost")
-    add_columns(table, *names, words=("pool", "tenant"), left=("day",))
+    names = (period, *_KEYS, "requests", "prompt", "cached", "output", "GPU s", "cost")
+    add_columns(table, *names, words=_KEYS, left=(period,))
     rows = [_row(line) for line in report.lines]
     totals = [sum(column) for column in zip(*(numbers for _, numbers in rows), strict=True)]
     if rows:

@@ -15,11 +15,20 @@ from rich.text import Text
 from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
-from cluster.terminal.console import messages, screen, standard_input
+from cluster.terminal.console import messages, print_problem, screen, standard_input
 from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
-from router.commands.registry.tables import TABLES, edits_of, kind_of, read_file, shown, table_of, to_toml
+from router.commands.registry.tables import (
+    TABLES,
+    edits_of,
+    kind_of,
+    place_of,
+    read_file,
+    shown,
+    table_of,
+    to_toml,
+)
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -52,14 +61,17 @@ def run_get(options: argparse.Namespace) -> int:
     kind = kind_of(options.kind)
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         entries = client.registry(kind, name=options.name, hashes=options.hashes, timeout=10.0)
+        if options.name and not entries:
+            print_problem(f"no {kind} {options.name!r}" if kind else f"nothing has the name {options.name!r}")
+            outcome.status = 1
         if options.json:
             print_json(entries)
         elif options.toml:
             sys.stdout.write(to_toml(entries))
-        elif not entries:
-            screen().print(f"no {options.kind or 'entries'}{f' {options.name}' if options.name else ''}")
-        else:
+        elif entries:
             _print_entries(entries)
+        elif not options.name:
+            screen().print(f"no {options.kind or 'entries'}")
     return outcome.status
 
 
@@ -111,7 +123,12 @@ def add_apply_flags(parser: argparse.ArgumentParser) -> None:
 def run_apply(options: argparse.Namespace) -> int:
     """Show what a file changes, ask, and change it."""
     file = read_file(options.file)
-    with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
+    edits: list[RegistryEdit] = []
+
+    def placed(field: str) -> str:
+        return place_of(field, edits)
+
+    with report_call_errors(options, f"{_CALL_S:g} s", placed) as outcome, open_client(options) as client:
         present = client.registry(timeout=10.0)
         edits = edits_of(file.entries, present, prune=options.prune)
         if len(edits) > MOST_EDITS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,15 @@ def kind_of(word: str) -> str:
 def table_of(kind: str) -> str:
     """Return the table that has the entries of a kind."""
     return _TABLE_OF.get(kind, kind)
+
+
+def place_of(field: str, edits: Sequence[RegistryEdit]) -> str:
+    """Return where a file has what a field of the call comes from, such as tenants.acme.weight."""
+    found = re.fullmatch(r"edits\[(\d+)\]\.(?:name|value(?:\.(.+))?)", field)
+    if found is None or int(found[1]) >= len(edits):
+        return field
+    edit = edits[int(found[1])]
+    return ".".join(part for part in (table_of(edit.kind), edit.name, found[2]) if part)
 
 
 @dataclass(frozen=True, slots=True)

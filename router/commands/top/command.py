@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from cluster.errors import SettingsError
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.values import above_zero
@@ -48,6 +49,9 @@ def run_top(options: argparse.Namespace) -> int:
     with report_call_errors(options, "5 s") as outcome, open_client(options, quiet=not once) as client:
         # The first look reports errors as other commands do: there is no picture to keep yet.
         first = look(client, options.target, None, Wish())
+        pools = [each.name for each in first.status.pools]
+        if options.pool and options.pool not in pools:
+            raise SettingsError(f"--pool: {options.pool!r} is none of {', '.join(pools)}")
         if once:
             time.sleep(ONCE_S)
             _print(look(client, options.target, first, Wish()), options.pool, console)

@@ -86,7 +86,7 @@ def client(stack: Stack, key: str) -> AsyncClient:
 async def test_a_point_reaches_replicas_and_routers_without_a_leader(stack: Stack, keys: Keys) -> None:
     governor, pool = stack.replicas[0].governor, stack.routers[0].pools["demo"]
     assert governor.point.itl_p95_s == SLOW_S
-    tight = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=FAST_S), budget_per_hour=5.0)
+    tight = OperatingPoint(interactive=ClassSlo(1.0, FAST_S), price_per_gpu_hour=1.0, budget_per_hour=5.0)
     async with client(stack, keys.admin) as admin, client(stack, keys.operator) as operator:
         assert tight == await admin.set_operating_point("demo", tight)
         await until(lambda: governor.point == tight and pool.admission.demand.point == tight)
@@ -100,6 +100,12 @@ async def test_a_point_reaches_replicas_and_routers_without_a_leader(stack: Stac
         await admin.set_operating_point("demo", None)
         await until(lambda: governor.point.itl_p95_s == SLOW_S)
         assert not (await operator.decisions()).operating_point_set
+
+
+async def test_a_budget_needs_a_price(stack: Stack, keys: Keys) -> None:
+    async with client(stack, keys.admin) as admin:
+        with pytest.raises(InvalidArgumentError, match="price_per_gpu_hour: must be above 0 where there is a budget"):
+            await admin.set_operating_point("demo", OperatingPoint(budget_per_hour=5.0))
 
 
 async def test_only_admins_may(stack: Stack, keys: Keys) -> None:

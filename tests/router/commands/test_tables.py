@@ -131,7 +131,7 @@ def test_jobs_lose_nothing_on_a_narrow_screen() -> None:
 
 def test_usage_loses_nothing_on_a_narrow_screen() -> None:
     console = narrow()
-    print_table(usage._table(UsageReport((used("acme"), used("other")), truncated=False)), console, keys=3)
+    print_table(usage._table(UsageReport((used("acme"), used("other")), truncated=False), "day"), console, keys=3)
     numbers = {"2026-11-23", "1,234,567", "9,876,543,210", "8,765,432,109", "123,456.7891", "98,765.4321"}
     totals = {"2,469,134", "19,753,086,420", "246,913.5782", "197,530.8642"}
     assert numbers | totals <= words_of(text_of(console))
@@ -157,7 +157,7 @@ def test_only_words_are_folded() -> None:
     pool: dict[str, Any] = dict.fromkeys(PoolStatus.__dataclass_fields__, 0)
     tables = {
         jobs._table([]): {"key"},
-        usage._table(UsageReport((), truncated=False)): {"pool", "tenant"},
+        usage._table(UsageReport((), truncated=False), "day"): {"pool", "tenant"},
         status._pool_table(PoolStatus(**pool | {"name": "large", "replicas": ()})): {"replica"},
     }
     for table, words in tables.items():
@@ -191,7 +191,7 @@ def test_a_receipt_has_its_cost_where_there_is_one() -> None:
 def test_keys_tenants_and_alarms_are_shown_as_they_are() -> None:
     shown = narrow(200)
     print_table(jobs._table([job(NASTY)]), shown)
-    print_table(usage._table(UsageReport((used(NASTY),), truncated=False)), shown, keys=3)
+    print_table(usage._table(UsageReport((used(NASTY),), truncated=False), "day"), shown, keys=3)
     show_decisions(
         DecisionList((made(2, (NASTY,)), made(1)), OperatingPoint(), operating_point_set=False), shown, everything=True
     )

@@ -14,7 +14,9 @@ import pytest
 
 from cluster.cli.main import main
 from penstock.values.admin.costs import CostLine, GpuTime
+from penstock.values.results import UsageReport
 from router.commands.costs import picture_of
+from router.commands.usage import _table
 from tests.support.keys import Keys, bearer
 from tests.support.stack import request, running_stack, sim_pool
 
@@ -25,6 +27,30 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
     idle, lost = GpuTime(100.0, 1.0), GpuTime(-1e-6, -1e-8)
     line = CostLine(datetime(2027, 1, 1), "demo", idle, requests=idle, idle=idle, lost=lost, charged=0.0, **kinds)
     assert "x lost        0.0%  0.0000" in picture_of([line]).plain
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--costs", "--tenant", "acme"], "--tenant: can't go with --costs"),
+        (["--costs", "--all-tenants"], "--all-tenants: can't go with --costs"),
+        (["--currency", "EUR"], "--currency: needs --format focus"),
+        (["--provider", "me", "--json"], "--provider: needs --format focus"),
+        (["--currency", "euro", "--format", "focus"], "must be a code of ISO 4217 such as EUR, got 'euro'"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["usage", *flags])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert 2 == status
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("period", ["day", "hour"])
+def test_the_first_column_is_named_after_the_period(period: str) -> None:
+    assert period == str(_table(UsageReport((), truncated=False), period).columns[0].header)
 
 
 async def test_usage_is_shown_to_whom_it_belongs(
