@@ -270,7 +270,8 @@ class QuotaExceededError(RequestError):
             super().__init__(f"{text}; the budget renews at {renews:%Y-%m-%d %H:%M} UTC")
             return
         when = f"this one alone asks for {asked}" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
-        super().__init__(f"tenant {tenant!r} may use {limit} {name} of {pool!r}; {when}")
+        most = f"have {limit} requests at once in" if quota == "concurrency" else f"use {limit} {name} of"
+        super().__init__(f"tenant {tenant!r} may {most} {pool!r}; {when}")
 
 
 class NotInTimeError(RequestError):

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from router.http.calls import Handler
 
-_METHODS = "GET, POST, DELETE"
+_METHODS = "GET, POST, PUT, DELETE"
 _DAY = "86400"
 
 

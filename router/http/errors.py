@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
@@ -97,7 +98,9 @@ class HttpError:
         return f"retry: {math.ceil(1000 * self.retry_after_s)}\n".encode()
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that tell clients whether and when to try again."""
+        """Return the headers that tell clients whether and when to try again, and how to say who they are."""
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return {"x-should-retry": "false", "www-authenticate": "Bearer"}
         if self.retry_after_s is None or self.retry_after_s > _LONGEST_RETRY_S:
             again = {"x-should-retry": "false"}
             return again if self.retry_after_s is None else {**again, "retry-after": _whole(self.retry_after_s)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +12,14 @@ from aiohttp import web
 from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as api
-from penstock.values.objects import UINT32, BodyError, Fields, is_int, shown, within
+from penstock.values.objects import UINT32, BodyError, Fields, shown, within
 from router.http.bodies import count_of, read_request
 from router.http.calls import IGNORED, Calls
 
 _OWN = ("add_special_tokens", "add_generation_prompt", "return_token_strs")
 """Fields that only these bodies have."""
+_LONG = 4_096
+"""Tokens from which on an answer is written in a thread."""
 
 
 class TokenizerRoutes:
@@ -44,15 +47,19 @@ class TokenizerRoutes:
             "tokens": list(found.token_ids),
             "token_strs": list(found.names) if count.names else None,
         }
-        return web.json_response(answer, headers={IGNORED: ", ".join(ignored)} if ignored else None)
+        headers = {IGNORED: ", ".join(ignored)} if ignored else None
+        # In a thread where it is long, because the event loop has streams to serve.
+        written = asyncio.to_thread(json.dumps, answer) if found.tokens > _LONG else None
+        text = json.dumps(answer) if written is None else await written
+        return web.json_response(text=text, headers=headers)
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """Return the text of tokens."""
         fields = Fields("", await self._calls.json(request), ignore_unknown=True)
         tokens = fields.take("tokens")
-        if not isinstance(tokens, list) or not all(is_int(token) for token in tokens):
+        if not isinstance(tokens, list) or not set(map(type, tokens)) <= {int}:
             raise fields.wrong("tokens", f"must be a list of token ids, got {shown(tokens)}")
-        for token in tokens:
+        for token in (min(tokens), max(tokens)) if tokens else ():
             within(fields, "tokens", token, UINT32)
         asked = api.DetokenizeRequest(model=await self._model(request, fields.take("model")), token_ids=tokens)
         try:

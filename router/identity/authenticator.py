@@ -135,7 +135,7 @@ class Authenticator:
         ):
             return self._now_valid(entry)
         if self._anonymous is None:
-            raise UnauthenticatedError("credentials are missing: send metadata `authorization: Bearer <API key>`")
+            raise UnauthenticatedError("credentials are missing: send `authorization: Bearer <API key>`")
         return self._anonymous
 
     def _within_limit(self, credential: str, context: Any) -> Caller:
@@ -193,7 +193,7 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         return None
     scheme, _, key = str(values[0]).partition(" ")
     if len(values) > 1 or scheme.lower() != _SCHEME or not key.strip():
-        raise UnauthenticatedError("metadata `authorization` must be given once, as: Bearer <API key or token>")
+        raise UnauthenticatedError("`authorization` must be given once, as: Bearer <API key or token>")
     return key.strip()
 
 

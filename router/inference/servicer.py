@@ -218,7 +218,7 @@ class InferenceServicer:
         _info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant)
         found = api.CountTokensResponse(tokens=len(ids), token_ids=ids)
         if checked.names:
-            found.names.extend((await self._catalog.model(pool))[1].names(ids))
+            found.names.extend(await (await self._catalog.model(pool))[1].names(ids))
         return found
 
     async def Detokenize(  # noqa: N802

@@ -138,18 +138,24 @@ class Tokenizer:
             InvalidRequestError: an id is outside the vocabulary.
         """
         size = self.vocabulary_size
-        for index, token_id in enumerate(token_ids):
-            if token_id >= size:
-                raise InvalidRequestError.of(
-                    f"token_ids[{index}]", f"must be below the vocabulary size {size}, got {token_id}"
-                )
+        # A million ids hold the event loop for half a second where each is looked at in Python.
+        if token_ids and max(token_ids) >= size:
+            index, wrong = next((index, each) for index, each in enumerate(token_ids) if each >= size)
+            raise InvalidRequestError.of(
+                f"token_ids[{index}]", f"must be below the vocabulary size {size}, got {wrong}"
+            )
         decode = partial(self._encoder.decode, list(token_ids), skip_special_tokens=False)
         if len(token_ids) <= INLINE_CHARACTERS:
             return decode()
         return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
 
-    def names(self, token_ids: Sequence[int]) -> list[str]:
+    async def names(self, token_ids: Sequence[int]) -> list[str]:
         """Return the names of tokens in the vocabulary; an empty one for an id without a token."""
+        if len(token_ids) <= INLINE_CHARACTERS:
+            return self._names(token_ids)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._names, token_ids)
+
+    def _names(self, token_ids: Sequence[int]) -> list[str]:
         return [self._encoder.id_to_token(token_id) or "" for token_id in token_ids]
 
     def _encode(self, text: str, special: bool) -> list[int]:

@@ -123,6 +123,10 @@ async def test_pages_of_other_origins_may_call_only_where_it_is_set(stack: Stack
             async with session.options(base(open_stack) + PATH, headers=preflight) as reply:
                 assert (204, "https://app.example.com") == (reply.status, reply.headers[allowed])
                 assert reply.headers["Access-Control-Allow-Headers"] == "authorization,content-type"
+                methods = set(reply.headers["Access-Control-Allow-Methods"].split(", "))
+            http = open_stack.routers[0].http
+            assert http is not None
+            assert {route.method for route in http.app.router.routes()} == {*methods, "HEAD"}
             body = {**BODY, "max_tokens": 2, "stream": True}
             origin = {"Origin": "https://app.example.com"}
             async with session.post(base(open_stack) + PATH, json=body, headers=origin) as reply:

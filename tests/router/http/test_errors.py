@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.errors import InvalidRequestError, ModelChangedError, UnavailableError
+from cluster.errors import (
+    InvalidRequestError,
+    ModelChangedError,
+    QuotaExceededError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from router.http.bodies import name_in
 from router.http.errors import http_error
 from router.http.responses.places import place_of
@@ -77,3 +83,19 @@ def test_a_field_has_the_name_of_the_responses_api(field: str, expected: str) ->
 )
 def test_a_name_keeps_its_index_alone(field: str, expected: str) -> None:
     assert expected == name_in({"queries": "text_1", "sampling.structured_output*": "guided_regex"}, field)
+
+
+def test_who_is_not_known_is_told_how_to_say_who_it_is() -> None:
+    told = http_error(UnauthenticatedError("the API key is not known")).headers()
+    assert {"x-should-retry": "false", "www-authenticate": "Bearer"} == told
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        ("concurrency", "tenant 'acme' may have 2 requests at once in 'demo'; retry in 1.0 s"),
+        ("tokens_per_minute", "tenant 'acme' may use 2 tokens per minute of 'demo'; retry in 1.0 s"),
+    ],
+)
+def test_a_quota_is_a_sentence(quota: str, expected: str) -> None:
+    assert expected == http_error(QuotaExceededError("demo", "acme", quota, 2, 1.0)).message

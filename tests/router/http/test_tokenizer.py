@@ -98,6 +98,19 @@ async def test_tokens_become_their_text(stack: Stack, encoder: Tokenizer) -> Non
         assert (200, {"prompt": f"<|begin|>{TEXT}"}) == (status, found)
 
 
+async def test_long_texts_have_the_same_tokens_names_and_text(stack: Stack, encoder: Tokenizer) -> None:
+    """They are worked on beside the event loop."""
+    text = "Water turns the turbine. " * 900
+    wanted = encoder.encode(text)
+    assert len(wanted.ids) > 4_096
+    _, found, _ = await post(stack, "/tokenize", json={"prompt": text, "return_token_strs": True})
+    assert (wanted.ids, wanted.tokens, len(wanted.ids)) == (found["tokens"], found["token_strs"], found["count"])
+    _, back, _ = await post(stack, "/detokenize", json={"tokens": wanted.ids})
+    assert f"<|begin|>{text}" == back["prompt"]
+    status, error, _ = await post(stack, "/detokenize", json={"tokens": [*wanted.ids, 10**6, 10**7]})
+    assert (400, f"tokens[{len(wanted.ids)}]") == (status, error["error"]["param"])
+
+
 async def test_the_configuration_names_special_tokens_and_template(stack: Stack) -> None:
     for path in ("/tokenizer_info", "/tokenizer_info?model=demo"):
         status, found = await get(stack, path)
