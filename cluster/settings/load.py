@@ -43,6 +43,7 @@ _TYPES = {
 """Pydantic's errors of types: what is expected, in the words of a settings file."""
 _NAME = "[key]"
 """Last part of the place of a name that is wrong, such as that of a pool."""
+_CREDENTIALS = re.compile(r"[^/@\s'\"]*:[^/@\s'\"]+@")
 _PLACE = re.compile(r"[\w.\[\]-]+: ")
 _SHOULD = re.compile(r"^\w+ should ")
 """How pydantic's messages of all other errors begin."""
@@ -219,7 +220,8 @@ def list_errors(
 
 
 def _shown(value: Any) -> str:
-    return repr(value).lower() if isinstance(value, bool) else repr(value)
+    """Return a value as TOML has it, without the credentials that an address may have."""
+    return repr(value).lower() if isinstance(value, bool) else _CREDENTIALS.sub("***@", repr(value))
 
 
 def _problem(item: ErrorDetails) -> str:

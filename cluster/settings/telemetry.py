@@ -35,7 +35,7 @@ class TelemetrySettings(Section):
     @classmethod
     def _is_an_address(cls, address: str) -> str:
         if address and not address.startswith(("http://", "https://")):
-            raise ValueError(f"must begin with http:// or https://, got {address!r}")
+            raise ValueError("must begin with http:// or https://")
         return address
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,12 @@ from cluster.settings import Settings
 from cluster.settings.load import Sources
 
 Path = tuple[str, ...]
+
+_HIDDEN = "***"
+_SECRET = re.compile(r"(?:^|_)(?:password|secret|token|api_key)$")
+"""Names of secrets, such as one for an engine in `vllm.extra`."""
+_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*")
+"""Option of an address that is a password, such as `sentinel_password`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ def shown_settings(settings: Settings, origins: Origins) -> Iterator[ShownSettin
 def _walk(path: Path, node: Mapping[str, Any], origins: Origins) -> Iterator[ShownSetting]:
     for name, value in node.items():
         if not isinstance(value, Mapping) or not value:
-            yield ShownSetting((*path, name), _masked(value), origins.of((*path, name)))
+            yield ShownSetting((*path, name), _masked(name, value), origins.of((*path, name)))
     for name, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from _walk((*path, name), value, origins)
@@ -101,9 +108,14 @@ def _has(tree: Mapping[str, Any], path: Path) -> bool:
     return True
 
 
-def _masked(value: Any) -> Any:
-    """Return a value with the password of an address hidden."""
-    if not isinstance(value, str) or "://" not in value or "@" not in value:
+def _masked(name: str, value: Any) -> Any:
+    """Return a value with what is secret in it hidden: by its name, or the passwords of an address."""
+    if not isinstance(value, str):
         return value
-    password = urlsplit(value).password
-    return value if not password else value.replace(f":{password}@", ":***@", 1)
+    if value and _SECRET.search(name):
+        return _HIDDEN
+    if "://" not in value:
+        return value
+    password = urlsplit(value).password if "@" in value else None
+    shown = value if not password else value.replace(f":{password}@", f":{_HIDDEN}@", 1)
+    return _PASSWORD_OPTION.sub(rf"\1{_HIDDEN}", shown)

@@ -149,6 +149,32 @@ def test_show_says_where_each_value_comes_from(file: Path, capsys: Captured, mon
     assert '[pools."a.b".slo.interactive]\nitl_p95_s = 0.05' in said
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'redis.url = "redis://h:1/0?password=s3cret&socket_timeout=1"',
+        'redis.url = "redis+sentinel://a:1,b:2/m?sentinel_username=u&sentinel_password=s3cret"',
+        'redis.url = "redis+cluster://u:s3cret@a:1,b:2"',
+        'telemetry.otlp_endpoint = "https://u:s3cret@h:1"',
+        'pools.a.vllm.extra.hf_token = "s3cret"',
+    ],
+)
+def test_show_hides_passwords(setting: str, file: Path, capsys: Captured) -> None:
+    file.write_text(setting, encoding="utf-8")
+    for form in ([], ["--json"]):
+        assert 0 == main(["config", "show", str(file), "--changed", *form])
+        said = capsys.readouterr().out
+        assert "***" in said
+        assert "s3cret" not in said
+
+
+def test_a_mistake_in_an_address_is_told_without_its_password(file: Path, capsys: Captured) -> None:
+    file.write_text('telemetry.otlp_endpoint = "u:s3cret@h:1"\n', encoding="utf-8")
+    assert 2 == main(["config", "check", str(file)])
+    said = capsys.readouterr().err
+    assert f"{file}:1: telemetry.otlp_endpoint: must begin with http:// or https://, got '***@h:1'" in said
+
+
 def test_what_show_prints_is_a_file_of_the_same_settings(file: Path, capsys: Captured, tmp_path: Path) -> None:
     file.write_text(TEXT + '\n[pools."b c".vllm.lora_modules]\na = "/x"\n'.replace("b c", "b.c"), encoding="utf-8")
     assert 0 == main(["config", "show", str(file)])
