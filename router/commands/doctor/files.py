@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.addresses import is_loopback
 from cluster.bootstrap.models import check_hub, check_model, hub_models
 from cluster.errors import SettingsError
-from cluster.settings import EngineKind, PoolSettings, Settings
+from cluster.settings import EngineKind, PoolSettings, Settings, access_of
 from cluster.sources import SourceKind, source_of
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
@@ -141,17 +142,23 @@ def _certificate(subject: str, path: Path, server_name: str, now: datetime.datet
 
 
 def check_keys(settings: Settings, now: datetime.datetime | None = None) -> Iterator[DoctorFinding]:
-    """Check the file of API keys: readable for its owner only, and with somebody who may operate the cluster."""
+    """Check who may call: those without keys, and those of the keys file, which must be readable for its owner only and
+    have somebody who may operate the cluster.
+    """
     now = now or datetime.datetime.now(datetime.UTC)
     path = settings.auth.keys_file
-    if path is None and settings.auth.jwt:
-        yield ok("keys", f"no keys file; tokens of {', '.join(settings.auth.jwt)} are let in")
+    try:
+        access = access_of(settings)
+    except SettingsError as error:
+        yield bad("keys", str(error), "penstock keys new --file keys.toml --tenant ops --role admin")
         return
+    if access.anonymous:
+        here = is_loopback(settings.router.host)
+        who = "everybody on this machine" if here else "everybody"
+        yield (ok if here else warn)("keys", f"{who} may call without a key, with role {access.role}")
+    elif path is None:
+        yield ok("keys", f"no keys file; tokens of {', '.join(settings.auth.jwt)} are let in")
     if path is None:
-        open_ = settings.auth.anonymous or settings.router.host in ("127.0.0.1", "::1", "localhost")
-        who = "everybody on this machine" if settings.router.host in ("127.0.0.1", "::1", "localhost") else "everybody"
-        if open_:
-            yield (ok if who.endswith("machine") else warn)("keys", f"no keys file: {who} may call, as an admin")
         return
     try:
         found = read_keys_file(path.expanduser())

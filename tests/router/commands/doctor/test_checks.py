@@ -28,6 +28,9 @@ GPUS = machine.read_gpus(
 GIB = 1 << 30
 
 
+ISSUER = {"issuer": "https://sso.example.com", "audiences": ["penstock"], "tenant": "acme"}
+
+
 def settings(state_dir: Path, **sections: Any) -> Settings:
     return load_settings(flags={"cluster": {"state_dir": str(state_dir)}, **sections}, environ={})
 
@@ -264,6 +267,26 @@ def test_a_keys_file_is_judged_by_its_mode_and_roles(tmp_path: Path) -> None:
     assert Health.BAD is next(files.check_keys(mine)).health
     path.write_text("nonsense", encoding="utf-8")
     assert Health.BAD is only(files.check_keys(mine)).health
+
+
+@pytest.mark.parametrize(
+    ("host", "auth", "health", "text"),
+    [
+        ("127.0.0.1", {}, Health.OK, "everybody on this machine may call without a key, with role admin"),
+        ("127.0.0.9", {}, Health.OK, "everybody on this machine may call without a key, with role admin"),
+        ("10.0.0.1", {"anonymous": True}, Health.WARN, "everybody may call without a key, with role user"),
+        ("10.0.0.1", {"anonymous": True, "anonymous_role": "operator"}, Health.WARN, "with role operator"),
+        ("10.0.0.1", {}, Health.BAD, "router.host '10.0.0.1' is no loopback address"),
+        ("127.0.0.1", {"anonymous": False}, Health.BAD, "auth.anonymous is false"),
+        ("10.0.0.1", {"jwt": {"sso": ISSUER}}, Health.OK, "no keys file; tokens of sso are let in"),
+    ],
+)
+def test_who_may_call_without_a_keys_file_is_said_as_routers_decide_it(
+    tmp_path: Path, host: str, auth: dict[str, Any], health: Health, text: str
+) -> None:
+    found = only(files.check_keys(settings(tmp_path, auth=auth, router={"host": host})))
+    assert health is found.health
+    assert text in found.text
 
 
 def test_a_secret_that_others_may_read_is_worth_a_word(tmp_path: Path) -> None:
