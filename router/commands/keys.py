@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from router.identity.new_key import KeyPlan
     from router.identity.table import Entry
 
+_OVERLAP = "1h"
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -40,7 +41,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="with --cluster: public id of a key whose rights the new one takes, and which expires after --overlap",
     )
     new.add_argument(
-        "--overlap", metavar="TIME", default="1h", help="how long the replaced key stays valid (default %(default)s)"
+        "--overlap", metavar="TIME", help=f"with --replaces: how long the old key stays valid (default {_OVERLAP})"
     )
     new.add_argument(
         "--role",
@@ -90,6 +91,8 @@ def run_new(options: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     if options.replaces:
         return _replace_in_cluster(options, now)
+    if options.overlap is not None:
+        raise SettingsError("--overlap: needs --replaces")
     if not options.tenant:
         raise SettingsError("--tenant: must be given")
     plan = KeyPlan(
@@ -100,6 +103,9 @@ def run_new(options: argparse.Namespace) -> int:
         not_before=moment(options.not_before, now, "--not-before"),
         expires=moment(options.expires, now, "--expires"),
     )
+    if plan.expires is not None and plan.expires <= now:
+        text = f"--expires: {plan.expires:%Y-%m-%d %H:%M} UTC is over, so nobody can call with this key"
+        messages().print(f"[yellow]{text}[/]", highlight=False, soft_wrap=True)
     if options.cluster:
         return _make_in_cluster(options, plan)
     path = keys_path(options)
@@ -117,13 +123,14 @@ def _replace_in_cluster(options: argparse.Namespace, now: datetime) -> int:
         raise SettingsError("--replaces goes with --cluster; in a file let the old key expire, and make a new one")
     if options.tenant or options.models or options.classes or options.not_before or options.role != "user":
         raise SettingsError("--replaces takes the rights of the old key; change them with `penstock apply`")
-    until = moment(options.overlap, now, "--overlap")
+    overlap = options.overlap or _OVERLAP
+    until = moment(overlap, now, "--overlap")
     overlap_s = (until - now).total_seconds() if until is not None else 0.0
     expires = moment(options.expires, now, "--expires")
     with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         made = client.replace_key(options.replaces, overlap=overlap_s, expires=expires, timeout=10.0)
         sys.stdout.write(made.key + "\n")
-        text = f"[dim]{options.replaces} expires in {options.overlap}; the new key itself is shown only here[/]"
+        text = f"[dim]{options.replaces} expires in {overlap}; the new key itself is shown only here[/]"
         messages().print(text, highlight=False, soft_wrap=True)
     return outcome.status
 

@@ -103,6 +103,7 @@ def test_the_file_of_the_settings_is_the_default(file: Path, capsys: Captured, t
         (("--tenant", "a b"), "tenant"),
         (("--tenant", "a", "--expires", "90x"), "--expires: must be like 90d"),
         (("--tenant", "a", "--classes", "fast"), "classes"),
+        (("--tenant", "a", "--overlap", "1h"), "--overlap: needs --replaces"),
         (("--tenant", "a", "--expires", "0m"), ""),
     ],
 )
@@ -110,6 +111,13 @@ def test_wrong_flags_are_named(file: Path, capsys: Captured, flags: tuple[str, .
     status = main(["keys", "new", "--file", str(file), *flags])
     assert (2 if expected else 0) == status
     assert expected in capsys.readouterr().err
+
+
+def test_who_makes_a_key_that_has_expired_is_told(file: Path, capsys: Captured) -> None:
+    assert 0 == main(["keys", "new", "--file", str(file), "--tenant", "acme", "--expires", "2020-01-01"])
+    assert "--expires: 2020-01-01 00:00 UTC is over, so nobody can call with this key" in capsys.readouterr().err
+    assert 0 == main(["keys", "new", "--file", str(file), "--tenant", "acme", "--expires", "1d"])
+    assert "is over" not in capsys.readouterr().err
 
 
 def test_without_a_file_nothing_is_made(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
