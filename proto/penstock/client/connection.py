@@ -40,6 +40,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.lb_policy_name", "round_robin"),
 )
 
+RESUMES = (("penstock-resume", "1"),)
+"""Metadata of a call that goes on with a stream: a router takes new ones first."""
+
 MetadataHook = Callable[[], Iterable[tuple[str, str]]]
 """Function that returns the metadata of one attempt, such as credentials that change."""
 
@@ -145,6 +148,14 @@ class Connection:
         added = tuple(added)
         check_metadata(added)
         return (*key, *added)
+
+    def stream_metadata(self, request: inference_pb2.StreamGenerateRequest) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of one attempt of a stream.
+
+        Raises:
+            ValueError: gRPC can't send them.
+        """
+        return (*self.call_metadata(), *(RESUMES if request.HasField("resume") else ()))
 
     def rotation(self) -> itertools.cycle[int]:
         """Return the order in which attempts visit targets. Its start is random, so that clients spread."""

@@ -109,7 +109,7 @@ class Caller:
         with self._beginning():
             stubs = self._next(attempts)
             call = stubs.inference.StreamGenerate(
-                request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
+                request, timeout=attempts.time_left(), metadata=self._connection.stream_metadata(request)
             )
         return call, self._connection.attempt(stubs.target, attempts.timeout)
 

@@ -38,6 +38,7 @@ async def test_a_stream_whose_router_goes_away_goes_on(client, fake):
     first, *again = fake.requests
     assert len(again) == 3
     assert not first.HasField("resume")
+    assert [None, "1", "1", "1"] == [metadata.get("penstock-resume") for metadata in fake.metadata]
     for request in again:
         assert (request.resume.resume_token, list(request.resume.received_tokens)) == (b"t2", [2, 1])
         assert (request.generate, request.flush_interval) == (first.generate, first.flush_interval)
