@@ -304,7 +304,7 @@ class KeyReusedError(RequestError):
     def __init__(self, key: str, request_id: str) -> None:
         self.key = key
         self.request_id = request_id
-        super().__init__(f"idempotency_key {key!r} belongs to another request, {request_id}")
+        super().__init__(f"the idempotency key {key!r} belongs to another request, {request_id}; use a new one")
 
 
 class TakenOverError(RequestError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from cluster.errors import ModelChangedError
+from cluster.errors import KeyReusedError, ModelChangedError
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
@@ -36,6 +36,7 @@ _BY_REASON = {
 }
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
+_KEY = "Idempotency-Key"
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
 _LONGEST_RETRY_S = 120.0
 """OpenAI's client gives up on a longer wait, so it is told not to try."""
@@ -51,7 +52,7 @@ _FIELDS = (
     (r"^prompt\.chat\.template_kwargs", "chat_template_kwargs"),
     (r"^prompt\.chat$", "messages"),
     (r"^sampling$", ""),
-    (r"^idempotency_key$", "Idempotency-Key"),
+    (r"^idempotency_key$", _KEY),
     (r"^resume\.received_tokens.*", "Last-Event-ID"),
     (r"^probabilities$", "use_activation"),
     (r"^options\.truncation\.max_tokens", "truncate_prompt_tokens"),
@@ -135,7 +136,7 @@ def error_of(code: int, reason: str, message: str, violations: Sequence[tuple[st
         violations: paths of our fields that are wrong, and what is wrong with them.
     """
     http, kind = _BY_REASON.get(reason) or _STATUSES.get(code, (500, "server_error"))
-    field, word = None, _CODES.get(reason, reason.lower())
+    field, word = (_KEY if reason == KeyReusedError.reason else None), _CODES.get(reason, reason.lower())
     if violations:
         named = [(in_body(name), text) for name, text in violations]
         field = named[0][0] or None

@@ -51,6 +51,8 @@ _ID = re.compile("resp_[0-9a-f]{32}")
 _CANCEL_S = 5.0
 """Longest wait for the end of a response that is cancelled."""
 _POLL_S = 0.05
+_FLAGS = {"": False, "false": False, "0": False, "true": True, "1": True}
+"""Words of a query for yes and no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,10 @@ class ResponseRoutes:
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Return a response, or its events behind a number."""
         name = self._name(request)
-        if request.query.get("stream", "").lower() not in ("true", "1"):
+        stream = request.query.get("stream", "").lower()
+        if stream not in _FLAGS:
+            raise BodyError("stream", f"must be true or false, got {shown(stream)}")
+        if not _FLAGS[stream]:
             return await self._object(request, name)
         after = request.query.get("starting_after", "")
         if after and not (after.isascii() and after.isdigit() and len(after) < 16):

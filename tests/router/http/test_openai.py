@@ -264,6 +264,7 @@ async def test_a_repeat_under_an_idempotency_key_takes_over_or_gets_the_same_ans
     status, answer, headers = await post(stack, "/v1/chat/completions", json=other, headers={"Idempotency-Key": "k1"})
     assert (status, headers["x-should-retry"]) == (409, "false")
     assert answer["error"]["code"] == "idempotency_key_reused"
+    assert answer["error"]["param"] == "Idempotency-Key"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -144,6 +144,22 @@ async def test_a_background_response_is_cancelled(client: openai.AsyncOpenAI, st
 
 
 @pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("stream=yes", "stream"),
+        ("stream=true&starting_after=x", "starting_after"),
+        ("stream=1&starting_after=-1", "starting_after"),
+    ],
+)
+async def test_a_wrong_query_of_a_stored_response_is_named(stack: Stack, query: str, param: str) -> None:
+    _, response, _ = await call(stack, "POST", "/v1/responses", json=ASK)
+    status, found, _ = await call(stack, "GET", f"/v1/responses/{response['id']}?{query}")
+    assert (400, param) == (status, found["error"]["param"])
+    status, found, _ = await call(stack, "GET", f"/v1/responses/{response['id']}?stream=false")
+    assert (200, response["id"]) == (status, found["id"])
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"temperature": 9}, "temperature"),
