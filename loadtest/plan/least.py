@@ -12,6 +12,10 @@ MOST_GROWTH = 4
 """Times that the number grows before the search ends without an answer."""
 FAR = 0.05
 """A larger miss of the attainment needs many more replicas, not a few."""
+LOST = 2
+"""Such misses after which the largest number is tried next. Where it is not enough, those between are not either, and
+each takes as long to try.
+"""
 FINE = 0.03
 """Part of the replicas below which the search stops: closer numbers differ only by chance."""
 
@@ -28,7 +32,8 @@ class Least:
 
 
 def find_least(tried: Callable[[int], TrialFigures], promise: Promise, floor: int, guess: int) -> Least:
-    """Try numbers of replicas: the guess, then more until a number is enough, then numbers between.
+    """Try numbers of replicas: the guess, then more until a number is enough, then numbers between. After `LOST` far
+    misses the largest of them goes first.
 
     Args:
         tried: simulates a number of replicas.
@@ -38,13 +43,20 @@ def find_least(tried: Callable[[int], TrialFigures], promise: Promise, floor: in
     """
     bad, missed = floor - 1, ""
     good: int | None = None
-    at, grown = max(floor, guess), 0
+    at, grown, lost = max(floor, guess), 0, 0
+    most, known = at, dict[int, TrialFigures]()
+    for _ in range(MOST_GROWTH):
+        most = _more(most, far=True)
     while True:
-        seen = tried(at)
+        if lost == LOST and most not in known:
+            known[most] = tried(most)
+            if known[most].attainment < promise.attainment:
+                return Least(most, False, _missed(known[most], promise))
+        seen = known[at] if at in known else tried(at)
         if seen.attainment >= promise.attainment:
             good = at
         else:
-            bad, missed = at, "TTFT SLO" if seen.ttft_p99_s > promise.ttft_p99_s else "ITL SLO"
+            bad, missed = at, _missed(seen, promise)
         if good is not None:
             if good - bad <= max(1, FINE * good):
                 return Least(good, True, missed)
@@ -52,5 +64,14 @@ def find_least(tried: Callable[[int], TrialFigures], promise: Promise, floor: in
         elif grown == MOST_GROWTH:
             return Least(at, False, missed)
         else:
-            grown += 1
-            at = max(at + 1, round((1.2 if seen.attainment > promise.attainment - FAR else 1.6) * at))
+            far = seen.attainment <= promise.attainment - FAR
+            grown, lost = grown + 1, lost + far
+            at = _more(at, far=far)
+
+
+def _more(replicas: int, *, far: bool) -> int:
+    return max(replicas + 1, round((1.6 if far else 1.2) * replicas))
+
+
+def _missed(seen: TrialFigures, promise: Promise) -> str:
+    return "TTFT SLO" if seen.ttft_p99_s > promise.ttft_p99_s else "ITL SLO"

@@ -304,10 +304,14 @@ def simulate(
     replicas, missed = least.replicas, least.missed
     final = Candidate(engine, operation, replicas)
     tell(f"{engine.name}: ranges")
-    spread = ranges(engine, operation, load, promise, replicas, draws=draws, seed=seed)
+    # Where no number is enough, the ends of the ranges tell all.
+    spread = ranges(
+        engine, operation, load, promise, replicas, draws=draws if least.holds else min(2, draws), seed=seed
+    )
     binding = missed if replicas > guess else operation.binding
     if not least.holds:
-        binding = f"{missed}, and {counted(replicas, 'replica was', 'replicas were')} the most that was tried"
+        kept = f"{math.floor(1000 * sure[replicas]) / 10:g} %"
+        binding = f"{missed}: no number up to {replicas:,} is enough, because {kept} of the requests keep the SLO then"
     elif replicas == 1:
         binding = f"one replica is enough ({operation.binding})"
     return SimulatedCandidate(final, spread, binding, least.holds, sure[replicas])

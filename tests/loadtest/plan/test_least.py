@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.control.step_model import Shape, StepModel
+from loadtest.plan import least
 from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.least import Least, find_least
 from loadtest.plan.option import Engine, Operation, Promise, operate
@@ -43,9 +44,9 @@ class Trials:
 @pytest.mark.parametrize("enough", [1, 15, 16, 18, 19, 24, 29, 33])
 def test_the_least_number_that_is_enough_is_found(enough: int, far: bool) -> None:
     trials = Trials(enough, far)
-    least = find_least(trials, PROMISE, floor=15, guess=18)
-    assert max(15, enough) == least.replicas
-    assert least.holds
+    found = find_least(trials, PROMISE, floor=15, guess=18)
+    assert max(15, enough) == found.replicas
+    assert found.holds
     assert min(trials.made) >= 15
     assert len(trials.made) <= 8
 
@@ -61,10 +62,27 @@ def test_what_is_missed_is_told() -> None:
     assert Least(118, False, "TTFT SLO") == find_least(Trials(10_000), PROMISE, floor=15, guess=18)
 
 
+def test_a_promise_that_no_number_keeps_takes_three_trials() -> None:
+    trials = Trials(10_000)
+    assert Least(118, False, "TTFT SLO") == find_least(trials, PROMISE, floor=15, guess=18)
+    assert [18, 29, 118] == trials.made
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_a_look_at_the_largest_number_changes_no_answer(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[Least]:
+        return [find_least(Trials(enough, far), PROMISE, floor=15, guess=18) for enough in range(1, 130)]
+
+    looked = found()
+    monkeypatch.setattr(least, "LOST", 100)
+    assert looked == found()
+    assert {True, False} == {each.holds for each in looked}
+
+
 def test_large_numbers_are_not_told_apart_one_by_one() -> None:
     trials = Trials(960)
-    least = find_least(trials, PROMISE, floor=850, guess=1000)
-    assert 960 <= least.replicas < 960 * 1.03
+    found = find_least(trials, PROMISE, floor=850, guess=1000)
+    assert 960 <= found.replicas < 960 * 1.03
     assert len(trials.made) <= 4
 
 

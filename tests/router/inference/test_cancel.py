@@ -244,11 +244,14 @@ async def test_a_request_of_several_choices_is_cancelled_as_a_whole(bench: Bench
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(bench: Bench, keyed: bool) -> None:
+async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(
+    bench: Bench, keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The queue has made the slot this router's own, and the client is gone before the router hears of it. With a key
     its request goes on until nobody has come for as long as the grace.
     """
     stack = bench.stack
+    monkeypatch.setattr(stack.routers[1]._inference._generations, "grace_s", 0.5)
     key = "taken" if keyed else ""
     first = stack.inference(0).StreamGenerate(endless(key=key))
     token = (await seen(first, "started")).started.resume_token

@@ -77,7 +77,7 @@ async def test_work_that_is_cancelled_while_its_replica_is_not_reached_stops_whe
     grace_s = 60.0 if reached == "then" else 0.5
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
         table = stack.replicas[0].table
-        object.__setattr__(stack.routers[1].pools["demo"].queue_settings, "attach_grace_s", grace_s)
+        stack.routers[1].pools["demo"].adoption._attach_grace_s = grace_s
         table._grace_s = 60.0
         first = stack.inference(0).StreamGenerate(stream_request(max_tokens=4_000, ignore_eos=True))
         begun = await read_until(first, 20)

@@ -210,8 +210,11 @@ async def test_a_router_that_stops_leaves_its_responses_to_others(stack: Stack) 
 
 
 async def test_a_stream_that_nobody_comes_back_for_ends(tmp_path: Path, server: Server) -> None:
-    sim = {"base_ms": 8.0}
-    async with running_stack(tmp_path, router=HTTP, redis_url=server.url, sim=sim) as stack, sdk(stack) as client:
+    sim, queue = {"base_ms": 8.0}, {"attach_grace_s": 0.5}
+    async with (
+        running_stack(tmp_path, router=HTTP, redis_url=server.url, sim=sim, queue=queue) as stack,
+        sdk(stack) as client,
+    ):
         stream = await client.responses.create(**{**ASK, "max_output_tokens": 4_000}, stream=True)
         events = await read(stream, 10)
         await stream.close()
