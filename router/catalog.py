@@ -186,7 +186,11 @@ class Catalog:
     def _require(self, pool: Pool) -> ModelInfo:
         info = self.known(pool)
         if info is None:
-            raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
+            raise NoReplicaError(
+                f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known; try again when its first "
+                "one runs (operators: `penstock status` shows the pool's replicas)",
+                2.0,
+            )
         return info
 
     def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:

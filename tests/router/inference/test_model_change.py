@@ -448,4 +448,4 @@ async def test_what_was_stored_of_another_model_admits_nothing(tmp_path: Path) -
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stack.inference().Generate(request())
         assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-        assert "tokenizer is not known" in str(caught.value.details())
+        assert "tokenizer is not known; try again when its first one runs" in str(caught.value.details())
