@@ -78,6 +78,8 @@ class Point:
     """Whether the file tells the data type of the KV cache."""
     batch_limit: int = MOST_SEQUENCES
     """Batch limit of the engine, where it is lower than vLLM's own."""
+    stages: int = 1
+    """Pipeline stages."""
 
     @property
     def odd(self) -> bool:
@@ -249,9 +251,10 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
             return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
     ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
     # Experts that are split whole over the ranks of one tensor-parallel group take the same time.
-    layout = "" if _alone(row, "pp_size") else f"pipeline {row['pp_size']}"
+    stages = 1 if _alone(row, "pp_size") else int(number("pp_size"))
+    layout = "" if stages == 1 else f"pipeline {stages}"
     version = row.get("backend_version") or ""
-    return Point(config, shape, clients, ttft_s, tpot_s, layout, version, cache_told=bool(cache))
+    return Point(config, shape, clients, ttft_s, tpot_s, layout, version, cache_told=bool(cache), stages=stages)
 
 
 def _alone(row: dict[str, str], name: str) -> bool:

@@ -26,6 +26,8 @@ class OwnEngine:
     precision: str = ""
     version: str = ""
     """Of the engine's software."""
+    pipeline_parallel: int = 0
+    data_parallel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class OwnPoint:
 
     shape: Shape
     clients: int
-    """Requests under way, in the mean where they come at a rate."""
+    """Requests under way in all groups and stages, in the mean where they come at a rate."""
     tpot_s: float
     ttft_s: float
     source: str
@@ -54,17 +56,17 @@ def read_own(path: Path) -> list[OwnPoint]:
         return [
             OwnPoint(
                 each.shape,
-                each.clients,
+                each.clients * each.config.groups,
                 each.tpot_s,
                 each.ttft_s,
                 f"CSV {path.name}",
                 OwnEngine(
                     each.config.model, each.config.system, each.config.tensor_parallel, each.config.precision,
-                    each.version,
+                    each.version, each.stages, each.config.groups,
                 ),
             )
             for each in read_points(path)
-            if not each.layout and each.config.groups == 1
+            if not each.layout or each.stages > 1
         ]  # fmt: skip
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -181,14 +183,20 @@ def _vllm(fields: _Fields) -> OwnPoint:
     if math.isnan(clients) or not math.isnan(fields.perhaps("request_rate")):
         came = under_way(done / fields.number("duration"), shape, tpot, ttft)
         clients = came if math.isnan(clients) else min(clients, came)
-    # What `--metadata` adds are texts.
-    tensor = str(fields.get("tensor_parallel_size") or "")
     engine = OwnEngine(
         fields.text("model_id"),
-        tensor_parallel=int(tensor) if tensor.isdecimal() else 0,
+        tensor_parallel=_size(fields, "tensor"),
         version=fields.text("vllm_version"),
+        pipeline_parallel=_size(fields, "pipeline"),
+        data_parallel=_size(fields, "data"),
     )
     return fields.point(shape, min(clients, done), tpot, ttft, engine)
+
+
+def _size(fields: _Fields, kind: str) -> int:
+    # What `--metadata` adds are texts.
+    text = str(fields.get(f"{kind}_parallel_size") or "")
+    return int(text) if text.isdecimal() else 0
 
 
 _GUIDELLM_SCHEMAS = (1, 2)

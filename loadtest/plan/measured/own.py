@@ -16,8 +16,10 @@ from loadtest.plan.engine.precision import canonical
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.measured.correction import Room, correct, errors_of
 from loadtest.plan.measured.files import OwnEngine, OwnPoint
-from loadtest.plan.option import Engine
+from loadtest.plan.option import Engine, Layout
 
+SEVERAL = -1
+"""Size that flags name several of, so that they do not say which one points are of."""
 ENOUGH = 3
 """Points from which an engine's error is that of its points."""
 LEAST_ERROR, LEAST_TTFT_ERROR = 0.06, 0.12
@@ -85,7 +87,7 @@ class Corrections:
         for point in self.points:
             if not any(belongs(point, engine) for engine in engines):
                 own = point.engine
-                kind = f"{own.tensor_parallel} x {own.gpu}, {own.precision}"
+                kind = f"{_ranks(own)} x {own.gpu}, {own.precision}"
                 kind += f", of {own.model}" if own.model else ""
                 planned = "; ".join(engine.name for engine in engines) or "none"
                 raise SettingsError(f"points: {point.source} is of {kind}; engines that are planned for: {planned}")
@@ -118,9 +120,9 @@ def points_for(points: Iterable[OwnPoint], said: OwnEngine, *, strict: bool = Tr
     filled = []
     for point in points:
         own = point.engine
-        for name in ("gpu", "tensor_parallel", "precision"):
+        for name in ("gpu", "tensor_parallel", "precision", "pipeline_parallel", "data_parallel"):
             known, told = getattr(own, name), getattr(said, name)
-            if strict and known and told and not _same(name, known, told):
+            if strict and known and told not in (0, "", SEVERAL) and not _same(name, known, told):
                 raise SettingsError(f"points: {point.source} is of {name} {known}, and {told} was asked for")
         merged = OwnEngine(
             own.model or said.model,
@@ -128,14 +130,24 @@ def points_for(points: Iterable[OwnPoint], said: OwnEngine, *, strict: bool = Tr
             own.tensor_parallel or said.tensor_parallel,
             own.precision or said.precision,
             own.version or said.version,
+            own.pipeline_parallel or said.pipeline_parallel or 1,
+            own.data_parallel or said.data_parallel or 1,
         )
         if not (merged.gpu and merged.tensor_parallel and merged.precision):
             raise SettingsError(
                 f"points: {point.source} does not tell its accelerator, tensor parallel size and precision; "
                 "say them with points-of, such as h100,4,fp8"
             )
+        if SEVERAL in (merged.pipeline_parallel, merged.data_parallel):
+            raise SettingsError(
+                f"points: {point.source} does not tell its pipeline and data parallel sizes; give one --pp or --dp"
+            )
         filled.append(replace(point, engine=merged))
     return filled
+
+
+def _ranks(own: OwnEngine) -> str:
+    return Layout(own.pipeline_parallel or 1, own.data_parallel or 1).words(own.tensor_parallel)
 
 
 def _same(name: str, one: object, other: object) -> bool:
@@ -149,11 +161,28 @@ def belongs(point: OwnPoint, engine: Engine) -> bool:
     """Return whether a point is of an engine. A point that does not say its model is of the one that is planned for."""
     own = point.engine
     gpu, shape = find_gpu(own.gpu), find_shape(own.model) if own.model else None
-    if gpu is None or gpu.name != engine.gpu or engine.lanes != 1:
+    if gpu is None or gpu.name != engine.gpu:
         return False
     if shape is not None and shape.name != engine.model:
         return False
+    if (own.pipeline_parallel or 1) != engine.layout.pipeline:
+        return False
+    if (own.data_parallel or 1) != engine.layout.data and not (engine.layout.data == 1 and _dense(engine)):
+        return False
     return own.tensor_parallel == engine.tensor_parallel and _precise(own.precision, engine.precision)
+
+
+def _dense(engine: Engine) -> bool:
+    """Return whether data parallel ranks are engines beside each other, because they have no experts to share."""
+    shape = find_shape(engine.model)
+    return shape is not None and shape.experts is None
+
+
+def _in_lane(point: OwnPoint) -> OwnPoint:
+    """Return a point as one of the batches that run beside each other has it: clients spread over them."""
+    own = point.engine
+    lanes = Layout(own.pipeline_parallel or 1, own.data_parallel or 1).lanes
+    return replace(point, clients=max(1, round(point.clients / lanes)))
 
 
 def _precise(one: str, other: str) -> bool:
@@ -163,7 +192,7 @@ def _precise(one: str, other: str) -> bool:
 
 def corrected(engine: Engine, points: Sequence[OwnPoint]) -> tuple[Engine, Moved | None]:
     """Correct an engine by its points among others. Return it, and how its error moved."""
-    own = [point for point in points if belongs(point, engine)]
+    own = [_in_lane(point) for point in points if belongs(point, engine)]
     if not own:
         return engine, None
     room = Room(engine.kv_tokens, *engine.step_limits)
@@ -211,7 +240,7 @@ def _left(prior: float, seen: float, count: int, least: float) -> float:
 def _provenance(point: OwnPoint) -> str:
     own = point.engine
     version = f", version {own.version}" if own.version else ", version not told"
-    return f"{point.source}: {own.tensor_parallel} x {own.gpu}, {own.precision}{version}"
+    return f"{point.source}: {_ranks(own)} x {own.gpu}, {own.precision}{version}"
 
 
 def next_clients(limit: int, known: Iterable[int], count: int = NEXT) -> list[int]:
@@ -232,13 +261,16 @@ def next_clients(limit: int, known: Iterable[int], count: int = NEXT) -> list[in
 
 def what_next(engine: Engine, shape: Shape, batch: int, points: Sequence[OwnPoint]) -> str:
     """Return which points of an engine to measure next, as words and a command."""
-    own = [point.clients for point in points if belongs(point, engine)]
-    clients = next_clients(max(1, batch), own)
+    own = [_in_lane(point).clients for point in points if belongs(point, engine)]
+    clients = [engine.lanes * each for each in next_clients(max(1, batch), own)]
     told = ", ".join(str(each) for each in clients[:-1])
     told = f"{told} and {clients[-1]}" if told else str(clients[0])
     lengths = f"--random-input-len {round(shape.prompt_tokens)} --random-output-len {round(shape.output_tokens)}"
+    layout = engine.layout
+    sizes = f"pipeline_parallel_size={layout.pipeline} data_parallel_size={layout.data}"
+    split = f" --metadata tensor_parallel_size={engine.tensor_parallel} {sizes}" if engine.lanes > 1 else ""
     return (
         f"Measure one replica of {engine.name} with {told} clients next, and give the files to --points: "
         f"vllm bench serve --dataset-name random {lengths} --max-concurrency {clients[0]} "
-        f"--num-prompts {10 * clients[0]} --ignore-eos --save-result"
+        f"--num-prompts {10 * clients[0]} --ignore-eos --save-result{split}"
     )

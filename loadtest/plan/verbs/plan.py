@@ -25,7 +25,7 @@ from loadtest.plan.engine.precision import canonical
 from loadtest.plan.goals.chart import GUESS
 from loadtest.plan.goals.settings import VALUES_FILE, check_name, pool_of, write
 from loadtest.plan.measured.files import OwnEngine, read_own
-from loadtest.plan.measured.own import LEAST_TTFT_ERROR, Corrections, engine_said, points_for, what_next
+from loadtest.plan.measured.own import LEAST_TTFT_ERROR, SEVERAL, Corrections, engine_said, points_for, what_next
 from loadtest.plan.option import Engine, Layout, Promise
 from loadtest.plan.prices import check_prices, prices_of
 from loadtest.plan.profiled import LEAST_PROFILE_ERROR, engine_of, for_load
@@ -216,6 +216,14 @@ def _corrections(options: argparse.Namespace, gpus: Sequence[Gpu], precisions: S
         tensor = options.tp[0] if options.tp and len(options.tp) == 1 else 0
         alone = (gpus[0].name if len(gpus) == 1 else "", precisions[0] if len(precisions) == 1 else "")
         said = OwnEngine("", alone[0], tensor, alone[1])
+    sizes = [*(options.pp or ()), *(options.dp or ())]
+    if sizes:
+        one = len(sizes) == 1
+        said = replace(
+            said,
+            pipeline_parallel=(options.pp[0] if options.pp else 1) if one else SEVERAL,
+            data_parallel=(options.dp[0] if options.dp else 1) if one else SEVERAL,
+        )
     # What a file tells goes before what flags let us assume.
     return Corrections(points_for(points, said, strict=bool(options.points_of)))
 
@@ -225,7 +233,7 @@ def _next(best: Sequence[SimulatedCandidate], load: Load, offer: Offer) -> str:
     if not best:
         return ""
     candidate = best[0].candidate
-    if candidate.engine.lanes > 1 or load.shape.output_tokens <= 1:
+    if load.shape.output_tokens <= 1:
         return ""
     return what_next(candidate.engine, load.shape, candidate.operation.batch, offer.corrections.points)
 

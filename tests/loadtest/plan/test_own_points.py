@@ -19,7 +19,7 @@ from loadtest.plan.engine.points import COLUMNS
 from loadtest.plan.engine.steady import steady
 from loadtest.plan.measured.correction import Correction
 from loadtest.plan.measured.files import OwnEngine, OwnPoint, read_own
-from loadtest.plan.measured.own import Corrections, corrected, engine_said, next_clients, points_for, what_next
+from loadtest.plan.measured.own import SEVERAL, Corrections, corrected, engine_said, next_clients, points_for, what_next
 from loadtest.plan.option import Engine, Layout
 from loadtest.plan.search import engines
 
@@ -140,7 +140,7 @@ def test_a_csv_names_its_engines_and_their_version(tmp_path: Path) -> None:
     row["backend_version"] = "0.19.0"
     (tmp_path / "p.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
     (point,) = read_own(tmp_path / "p.csv")
-    assert OwnEngine("Qwen/Qwen3-32B", "h100_sxm", 2, "fp8", "0.19.0") == point.engine
+    assert OwnEngine("Qwen/Qwen3-32B", "h100_sxm", 2, "fp8", "0.19.0", 1, 1) == point.engine
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_a_file_does_not_tell_must_be_said() -> None:
     with pytest.raises(SettingsError, match="does not tell its accelerator"):
         points_for([point], OwnEngine())
     (known,) = points_for([point], engine_said("NVIDIA H100 80GB HBM3, 2, bf16, 0.19.1"))
-    assert OwnEngine("", "h100", 2, "bf16", "0.19.1") == known.engine
+    assert OwnEngine("", "h100", 2, "bf16", "0.19.1", 1, 1) == known.engine
     with pytest.raises(SettingsError, match="is of gpu h100, and h200 was asked for"):
         points_for([known], engine_said("h200,2,bf16"))
 
@@ -220,3 +220,102 @@ def test_a_plan_with_points_tells_how_its_error_moved(tmp_path: Path, capsys: py
     assert "corrected by 3 measured points" in found["candidates"][0]["source"]
     assert math.isfinite(found["candidates"][0]["error"])
     assert "--max-concurrency" in found["measure_next"]
+
+
+# --- engines that are split further -----------------------------------------------------------------------------------
+
+SPLITS = {
+    "groups": ("deepseek-v3", "h200", 1, "fp8", Layout(data=8)),
+    "stages": ("llama-3.1-70b", "h100", 4, "bf16", Layout(pipeline=2)),
+}
+
+
+def split_engine(split: str) -> Engine:
+    model, gpu, ranks, precision, layout = SPLITS[split]
+    (found,), _ = engines(
+        load_shape(model), [load_gpu(gpu)], [precision], prices={}, parallel=[ranks], layouts=[layout]
+    )
+    return found
+
+
+def points_of(engine: Engine, each: tuple[int, ...] = (4, 16, 64)) -> list[OwnPoint]:
+    """Points of a whole replica that has so many clients in each batch."""
+    layout = engine.layout
+    own = OwnEngine(
+        engine.model, engine.gpu, engine.tensor_parallel, engine.precision, "", layout.pipeline, layout.data
+    )
+    seen_each = [seen(engine, clients, Shape(1024, 256)) for clients in each]
+    return [replace(point, clients=engine.lanes * point.clients, engine=own) for point in seen_each]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_points_of_a_split_replica_correct_the_batch_of_each_part(split: str) -> None:
+    engine = split_engine(split)
+    truth = replace(engine, steps=Correction(1.6, 1.2, 1.3, 1.1, 2.0, 1.2).of(engine.steps))
+    better, moved = corrected(engine, points_of(truth))
+    assert moved is not None
+    assert moved.tpot[0] > 0.15
+    assert moved.tpot[1] < 0.05
+    assert better.error < engine.error
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_points_correct_no_engine_that_is_split_otherwise(split: str) -> None:
+    engine = split_engine(split)
+    points = points_of(engine)
+    other = replace(engine, layout=Layout())
+    assert (other, None) == corrected(other, points)
+    with pytest.raises(SettingsError, match=rf"is of {engine.tensor_parallel * engine.lanes} \((PP 2|DP 8, EP)\) x"):
+        Corrections(points).check([other])
+
+
+def test_data_parallel_ranks_of_a_dense_model_are_engines_beside_each_other() -> None:
+    model = "llama-3.1-8b"
+    (engine,), _ = engines(load_shape(model), [load_gpu("h100")], ["bf16"], prices={}, parallel=[1], layouts=[Layout()])
+    point = replace(seen(engine, 16, Shape(512, 128)), clients=32)
+    point = replace(point, engine=OwnEngine(model, "h100", 1, "bf16", data_parallel=2))
+    _, moved = corrected(engine, [point])
+    assert moved is not None
+    assert pytest.approx(0.0, abs=1e-6) == moved.tpot[0]
+
+
+def test_a_files_split_is_read(tmp_path: Path) -> None:
+    made = {
+        "completed": 100, "total_input_tokens": 102400, "total_output_tokens": 25600, "duration": 60.0,
+        "max_concurrency": 32, "mean_tpot_ms": 20.0, "mean_ttft_ms": 100.0, "model_id": "deepseek-v3",
+        "tensor_parallel_size": "1", "data_parallel_size": "8",
+    }  # fmt: skip
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(made), encoding="utf-8")
+    [point] = read_own(file)
+    assert (1, 0, 8) == (point.engine.tensor_parallel, point.engine.pipeline_parallel, point.engine.data_parallel)
+
+    row = dict.fromkeys(COLUMNS, "1") | {
+        "model_path": "deepseek-v3", "system": "h200", "precision": "fp8", "batch_size": "4", "isl": "1024",
+        "osl": "256", "silicon_ttft_ms": "100", "silicon_tpot_ms": "20",
+    }  # fmt: skip
+    rows = [row | {"attention_dp_size": "8", "pp_size": "1"}, row | {"attention_dp_size": "1", "pp_size": "2"}]
+    table = tmp_path / "points.csv"
+    lines = [",".join(rows[0]), *(",".join(each.values()) for each in rows)]
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = [(each.clients, each.engine.pipeline_parallel, each.engine.data_parallel) for each in read_own(table)]
+    assert [(32, 1, 8), (4, 2, 1)] == found
+
+
+def test_a_split_that_nobody_says_is_asked_for() -> None:
+    point = replace(seen(prior(), 4, Shape(100, 100)), engine=OWN)
+    [plain] = points_for([point], OwnEngine())
+    assert (1, 1) == (plain.engine.pipeline_parallel, plain.engine.data_parallel)
+    [said] = points_for([point], OwnEngine(pipeline_parallel=1, data_parallel=8))
+    assert 8 == said.engine.data_parallel
+    with pytest.raises(SettingsError, match="does not tell its pipeline and data parallel sizes"):
+        points_for([point], OwnEngine(pipeline_parallel=SEVERAL, data_parallel=SEVERAL))
+    told = replace(point, engine=replace(OWN, data_parallel=4))
+    with pytest.raises(SettingsError, match="is of data_parallel 4, and 8 was asked for"):
+        points_for([told], OwnEngine(data_parallel=8))
+
+
+def test_what_to_measure_next_of_a_split_replica_has_clients_for_all_its_parts() -> None:
+    said = what_next(split_engine("groups"), Shape(1024, 256), 64, [])
+    assert "with 32, 128 and 512 clients next" in said
+    assert said.endswith("--metadata tensor_parallel_size=1 pipeline_parallel_size=1 data_parallel_size=8")
