@@ -46,7 +46,7 @@ async def raw(stack: Stack, *pieces: bytes) -> bytes:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-        async with asyncio.timeout(5 * patience()):
+        async with asyncio.timeout(15 * patience()):
             return await reader.read()
     except ConnectionResetError:
         return b""

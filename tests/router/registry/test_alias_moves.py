@@ -55,7 +55,7 @@ async def lead(admin: AsyncClient, **weights: float) -> None:
     names = {"old": OLD, "new": NEW}
     targets = [{"model": names[name], "weight": weight} for name, weight in weights.items()]
     value = {"targets": targets, "sticky": "none"}
-    assert () == (await admin.edit_registry([RegistryEdit("alias", "large", value)], wait=10)).behind
+    assert () == (await admin.edit_registry([RegistryEdit("alias", "large", value)], wait=60)).behind
 
 
 async def test_an_alias_moves_to_another_pool_replica_by_replica_and_no_request_fails(stack: Stack) -> None:

@@ -35,7 +35,7 @@ from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.waiting import until
 
 POET = GenerateOptions(lora_adapter="poet")
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("patient_registry")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -35,7 +35,7 @@ from tests.support.speed import patience
 from tests.support.stack import Stack, request, running_stack, stream_request
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("patient_registry")]
 
 LONG = {"max_tokens": 30_000, "ignore_eos": True}
 
@@ -160,7 +160,7 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
         begun = {name: asyncio.ensure_future(call) for name, call in calls.items()}
         await until(lambda: stack.replicas[0].table.sequences >= 8)
         await revoke(stack, keys, made.id)
-        async with asyncio.timeout(5 * patience()):
+        async with asyncio.timeout(15 * patience()):
             ends = dict(zip(begun, await asyncio.gather(*begun.values()), strict=True))
     told = f"the API key {made.id} was revoked, and what it had begun ended with it"
     assert {name: told in end for name, end in ends.items()} == dict.fromkeys(ends, True)

@@ -43,7 +43,7 @@ async def test_who_leaves_takes_no_place_along() -> None:
     await asyncio.gather(first, leaves, return_exceptions=True)
     held.set()
     await follows
-    async with asyncio.timeout(5), turns.turn("d"):
+    async with asyncio.timeout(60), turns.turn("d"):
         pass
     assert not turns._lines
 

@@ -163,7 +163,7 @@ async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> No
     await asyncio.sleep(0)
     await engine.close()
     await engine.close()
-    await asyncio.wait_for(aborting, 5)
+    await asyncio.wait_for(aborting, 60)
     assert recorder.ended
     assert other.ended
 

@@ -95,7 +95,7 @@ async def test_nobody_waits_for_an_engine_that_is_gone(how: str) -> None:
         engine.step_over.set()
     else:
         await release.close()
-    await asyncio.wait_for(asyncio.gather(first, second), 5)
+    await asyncio.wait_for(asyncio.gather(first, second), 60)
     assert freed == []
     await release.close()
 

@@ -15,7 +15,7 @@ from tests.router.http.test_openai import HTTP, base
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("patient_registry")]
 
 PATH = "/v1/registry"
 
