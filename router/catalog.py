@@ -187,8 +187,8 @@ class Catalog:
         info = self.known(pool)
         if info is None:
             raise NoReplicaError(
-                f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known; try again when its first "
-                "one runs (operators: `penstock status` shows the pool's replicas)",
+                f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known; try again when its "
+                "first one runs (operators: `penstock status` shows the pool's replicas)",
                 2.0,
             )
         return info
