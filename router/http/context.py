@@ -21,6 +21,8 @@ _TOLD = (BUDGET_HEADER, MODEL_HEADER, ADAPTER_HEADER)
 class HttpContext:
     """A `CallContext` of an HTTP request."""
 
+    __slots__ = ("_keys", "_request", "_stream", "direct", "gone", "request_id")
+
     def __init__(self, request: web.Request, stream: EventStream | SharedStream | None = None, *, keys: bool) -> None:
         """Begin.
 

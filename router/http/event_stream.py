@@ -21,6 +21,9 @@ _HEADERS = {
 }
 SILENCE_S = 15.0
 """Seconds without output after which a comment keeps the connection alive. Proxies cut silent ones, some after 30 s."""
+ROWS = 64
+"""Parts of the open streams, each of which is looked at in a turn of its own: comments to all of ten thousand at once
+would hold up others."""
 _KEEP_ALIVE = b": keep-alive\n"
 """Comment. Without an empty line: OpenAI's SDK takes one for an event where events have ids, and fails on it."""
 _RETRY = b"retry: 1000\n"
@@ -54,8 +57,54 @@ class EventEncoder(Protocol):
         ...
 
 
+class Silences:
+    """Open streams of one server, which get a comment after a silence. One timer serves all of them."""
+
+    def __init__(self) -> None:
+        self._rows: tuple[set[EventStream], ...] = tuple(set() for _ in range(ROWS))
+        self._at = self._next = self._open = 0
+        """Row to look at, row of the next stream, and number of streams."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return self._open
+
+    def add(self, stream: EventStream) -> set[EventStream]:
+        """Look at a stream every `SILENCE_S`. Return its row, for `discard`."""
+        row = self._rows[self._next]
+        row.add(stream)
+        self._next = (self._next + 1) % ROWS
+        self._open += 1
+        if self._open == 1:
+            self._plan()
+        return row
+
+    def discard(self, stream: EventStream, row: set[EventStream]) -> None:
+        """Look at a stream no more."""
+        row.remove(stream)
+        self._open -= 1
+        if not self._open and self._timer is not None:
+            self._timer.cancel()
+
+    def _plan(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_S / ROWS, self._look)
+
+    def _look(self) -> None:
+        self._plan()
+        for stream in tuple(self._rows[self._at]):
+            stream.keep_alive()
+        self._at = (self._at + 1) % ROWS
+
+
+SILENCES = web.AppKey("silences", Silences)
+
+
 class EventStream:
     """One answer. Its status and headers leave with the first line."""
+
+    __slots__ = (
+        "_encoder", "_headers", "_hint", "_quiet", "_request", "_row", "_transport", "_writing", "response",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -75,7 +124,8 @@ class EventStream:
         self._writing = False
         self._quiet = True
         """Whether nothing was sent since the last look."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._row: set[EventStream] | None = None
+        """Streams that are looked at together with this one; None while it is not."""
         self._transport: asyncio.Transport | None = None
         """Connection that the answer has begun on."""
 
@@ -115,8 +165,9 @@ class EventStream:
     def close(self) -> None:
         """Send nothing more outside the coroutine of the call. May be called twice."""
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._row is not None:
+            self._request.app[SILENCES].discard(self, self._row)
+            self._row = None
 
     async def send(self, lines: bytes) -> None:
         """Send lines. Waits while the client is slow to read.
@@ -134,7 +185,8 @@ class EventStream:
                 # Nobody needs them any more, or what they are made from. They would take a kilobyte of every stream.
                 self.response.headers.clear()
                 self._headers = dict
-                self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
+                if self.chunked:
+                    self._row = self._request.app[SILENCES].add(self)
                 lines = self._hint + lines
             await self.response.write(lines)
         except ClientConnectionResetError as error:
@@ -177,15 +229,18 @@ class EventStream:
         # The framing of HTTP's chunks, as the server itself does it for what the coroutine writes.
         transport.write(b"%x\r\n%b\r\n" % (len(lines), lines))
 
-    def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(SILENCE_S, self._look)
-        if self._quiet and self.chunked and self.can_write() and not self._transport.is_closing():  # type: ignore[union-attr]
+    def keep_alive(self) -> None:
+        """Send a comment where nothing was sent since the last look."""
+        transport = self._transport
+        if self._quiet and self.can_write() and transport is not None and not transport.is_closing():
             self._send_now(_KEEP_ALIVE)
         self._quiet = True
 
 
 class SharedStream:
     """Part of an answer that several calls write. Each waits for its turn."""
+
+    __slots__ = ("_encoder", "_lock", "_whole")
 
     def __init__(self, whole: EventStream, encoder: EventEncoder, lock: asyncio.Lock) -> None:
         """`lock` is that of all parts."""

@@ -24,6 +24,7 @@ from router.http.completions.routes import CompletionRoutes
 from router.http.cors import allow_origins
 from router.http.drain import Drain
 from router.http.embeddings import EmbeddingRoutes
+from router.http.event_stream import SILENCES, Silences
 from router.http.files.routes import FileRoutes
 from router.http.hosts import refuse_foreign_hosts
 from router.http.idle import IdleConnections, most_connections
@@ -111,6 +112,7 @@ class HttpServer:
         self._owner = TaskOwner("http")
         calls = services.calls
         self.app = app = web.Application(client_max_size=settings.max_body_bytes)
+        app[SILENCES] = Silences()
         app.middlewares.append(self._watch)
         if settings.cors_origins:
             allow_origins(app, settings.cors_origins)
