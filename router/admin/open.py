@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cluster.settings import Settings
 from router.admin.control import ControlApi
@@ -54,8 +55,13 @@ def open_admin(
     servicer = AdminServicer(
         *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),
         aliases=aliases,
-        rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers),
+        rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers, partial(_addresses, pools)),
         announced=AnnouncedApi(pools, announced, policies, aliases),
         outlook=OutlookApi(pools, control_api, announced),
     )
     return AdminParts(servicer, control_api, rollouts, announced)
+
+
+def _addresses(pools: Mapping[str, Pool], pool: str) -> Sequence[str]:
+    """Return where a pool's replicas are reached, as they have announced it."""
+    return [each.address for each in pools[pool].replicas.announcements.values()] if pool in pools else ()

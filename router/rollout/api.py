@@ -9,6 +9,8 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
 
+from cluster.addresses import bare_host, is_loopback
+from cluster.bootstrap.models import check_model
 from cluster.errors import InvalidRequestError, RolloutStateError, SettingsError
 from cluster.registry.contract import Sighting
 from cluster.registry.pools import launcher_of
@@ -44,11 +46,13 @@ class RolloutApi:
         keeper: RolloutKeeper,
         target: Callable[[str], Awaitable[int]],
         watchers: Callable[[], Awaitable[Sequence[Sighting]]],
+        addresses: Callable[[str], Sequence[str]],
     ) -> None:
         """`target` returns the number of replicas that a pool's autoscaler decided last; 0 without one. `watchers`
-        returns who follows the registry.
+        returns who follows the registry, `addresses` where a pool's replicas are reached.
         """
         self._watchers = watchers
+        self._addresses = addresses
         self._pools = keeper.pools
         self._target = target
 
@@ -75,7 +79,7 @@ class RolloutApi:
             new = Revision(number, merged(old.changes, changes))
             if new.changes == old.changes:
                 raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
-            _check(pool.settings, new)
+            _check(pool, new, here=on_this_machine(self._addresses(pool.name)))
             return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
 
         if request.dry_run:
@@ -220,11 +224,22 @@ def _changes(request: api.StartRolloutRequest) -> Mapping[str, Any]:
     return changes
 
 
-def _check(settings: PoolSettings, new: Revision) -> None:
+def _check(pool: PoolRollout, new: Revision, *, here: bool) -> None:
+    """Check a revision, and the files of its model where its replicas see those of this machine (`here`). Without that
+    a replica has ended before anybody knows that none can follow it.
+    """
     try:
-        changed(settings, new.changes)
+        after = changed(pool.settings, new.changes)
+        if here:
+            check_model(pool.name, after)
     except SettingsError as error:
         raise InvalidRequestError.of("changes", str(error)) from error
+
+
+def on_this_machine(addresses: Sequence[str]) -> bool:
+    """Return whether all replicas of a pool are on this machine, by their addresses."""
+    hosts = {bare_host(address.rpartition(":")[0]) for address in addresses}
+    return bool(hosts) and all(is_loopback(host) for host in hosts)
 
 
 def _rules(request: api.StartRolloutRequest, settings: PoolSettings) -> RolloutRules:

@@ -24,6 +24,7 @@ from penstock.client import (
     RolloutAction,
     RolloutState,
 )
+from router.rollout.api import on_this_machine
 from tests.support.places import places
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.tiny_model import make_tokenizer
@@ -221,6 +222,33 @@ async def test_wrong_changes_are_named(fresh: Stack, changes: dict[str, Any], wo
         with pytest.raises(InvalidArgumentError, match=words):
             await admin.start_rollout("demo", changes)
         assert await admin.rollout("demo") is None
+
+
+async def test_a_model_that_is_not_there_takes_no_replica_away(fresh: Stack) -> None:
+    """The replicas are on the router's machine, so it sees what they would see."""
+    async with places(fresh, "demo", 3) as fleet, client(fresh) as admin:
+        await begin(fresh, fleet)
+        with pytest.raises(InvalidArgumentError, match=r"changes: pools.demo.model: there is no folder /nowhere/m"):
+            await admin.start_rollout("demo", {"model": "/nowhere/m"}, dry_run=True)
+        with pytest.raises(InvalidArgumentError, match=r"there is no folder /nowhere/m"):
+            await admin.start_rollout("demo", {"model": "/nowhere/m"})
+        assert await admin.rollout("demo") is None
+        assert [0, 0, 0] == fleet.revisions
+
+
+@pytest.mark.parametrize(
+    ("here", "addresses"),
+    [
+        (True, ["127.0.0.1:5000", "[::1]:5001"]),
+        (False, ["127.0.0.1:5000", "10.0.0.7:5000"]),
+        (False, ["gpu-node:5000"]),
+        (False, []),
+    ],
+)
+async def test_files_are_looked_at_only_where_all_replicas_are_on_this_machine(
+    here: bool, addresses: list[str]
+) -> None:
+    assert here is on_this_machine(addresses)
 
 
 async def test_a_surge_needs_an_active_autoscaler(fresh: Stack) -> None:
