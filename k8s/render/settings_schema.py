@@ -10,6 +10,9 @@ from pydantic import BaseModel
 SAID_ELSEWHERE = ("title", "description", "default", "format")
 """What a schema of values leaves out: the settings reference has it, or Helm does not know it."""
 
+WRITTEN_NUMBER: dict[str, Any] = {"type": ["number", "string"], "pattern": "^-?[0-9]*\\.?[0-9]+([eE][-+]?[0-9]+)?$"}
+"""Number with a fraction. `helm --set` gives it as text, which settings read too."""
+
 
 def schema_of(section: type[BaseModel], *, without: Iterable[str] = ()) -> dict[str, Any]:
     """Return the schema of a section, in one piece.
@@ -43,13 +46,17 @@ def _plain(node: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, An
     schema = {key: value for key, value in node.items() if key not in (*SAID_ELSEWHERE, "$defs")}
     for key in ("properties", "patternProperties"):
         if key in schema:
-            schema[key] = {name: _plain(inner, sections) for name, inner in schema[key].items()}
+            needed = schema.get("required", ())
+            inner = {name: _plain(each, sections) for name, each in schema[key].items()}
+            schema[key] = {name: each if name in needed else _or_null(each) for name, each in inner.items()}
     for key in ("items", "additionalProperties", "propertyNames"):
         if isinstance(schema.get(key), dict):
             schema[key] = _plain(schema[key], sections)
     if "enum" in schema:
         # YAML reads `off` as false, and so do settings.
         return {"enum": [*schema["enum"], *([False] if "off" in schema["enum"] else [])]}
+    if schema.get("type") == "number":
+        return schema | WRITTEN_NUMBER
     return _one(schema, sections) if "anyOf" in schema else schema
 
 
@@ -57,6 +64,19 @@ def _one(schema: dict[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a setting that may be null; without alternatives, which hide what is wrong, if possible."""
     options = [_plain(each, sections) for each in schema["anyOf"]]
     some = [each for each in options if each != {"type": "null"}]
-    if len(some) > 1 or len(some) == len(options) or "enum" in some[0]:
+    if len(some) > 1 or "enum" in some[0]:
         return schema | {"anyOf": options}
-    return some[0] | {"type": [some[0]["type"], "null"]}
+    return _or_null(some[0])
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a setting that may also be null: the chart leaves it out then, and it has its default."""
+    if "enum" in schema:
+        return {"enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        null = {"type": "null"}
+        return schema if null in schema["anyOf"] else schema | {"anyOf": [*schema["anyOf"], null]}
+    if "type" not in schema:
+        return schema
+    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    return schema if "null" in kinds else schema | {"type": [*kinds, "null"]}

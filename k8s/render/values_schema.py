@@ -29,10 +29,6 @@ PULL_SECRET: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]
 }
 _POOL = schema_of(PoolSettings)
-for _name in ("replicas", "tensor_parallel_size", "pipeline_parallel_size"):
-    # The chart calculates with these, and has defaults for them.
-    _POOL["properties"][_name]["type"] = ["integer", "null"]
-_POOL["properties"]["engine"]["enum"].append(None)
 _SETTINGS = schema_of(
     Settings,
     without=[
@@ -43,10 +39,6 @@ _SETTINGS = schema_of(
         "router.http.port",
     ],
 )
-for _section in _SETTINGS["properties"].values():
-    if _section:
-        # One whose keys are all comments is null.
-        _section["type"] = ["object", "null"]
 SELECTED_BY = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/component",

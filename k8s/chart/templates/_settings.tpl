@@ -1,6 +1,16 @@
+{{/* Take what is null out of a tree, in place: a setting that is null has its default. */}}
+{{- define "penstock.withoutNulls" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "invalid" $value -}}{{- $_ := unset $ $key -}}
+{{- else if kindIs "map" $value -}}{{- include "penstock.withoutNulls" $value -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* A pool's settings, with the defaults that the chart itself needs. */}}
 {{- define "penstock.poolSettings" -}}
 {{- $settings := deepCopy .settings -}}
+{{- include "penstock.withoutNulls" $settings -}}
 {{- $_ := set $settings "replicas" (int (default 1 $settings.replicas)) -}}
 {{- $_ := set $settings "tensor_parallel_size" (int (default 1 $settings.tensor_parallel_size)) -}}
 {{- $_ := set $settings "pipeline_parallel_size" (int (default 1 $settings.pipeline_parallel_size)) -}}
@@ -29,6 +39,7 @@
 {{- $_ := set $pools $name (include "penstock.poolSettings" $pool | fromYaml) -}}
 {{- end -}}
 {{- $cluster := dict "secret_file" "/etc/penstock/secret/cluster-secret" "state_dir" "/var/lib/penstock" "log_format" "json" -}}
+{{- include "penstock.withoutNulls" $tree -}}
 {{- mergeOverwrite $tree (dict "cluster" $cluster "replica" $replica "pools" $pools) | toYaml -}}
 {{- end }}
 
@@ -59,7 +70,9 @@
 {{- end -}}
 {{- end -}}
 {{- if $issuers -}}{{- $_ := set $auth "jwt" $issuers -}}{{- end -}}
-{{- $tree := mergeOverwrite (default dict .Values.settings | deepCopy) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
+{{- $settings := default dict .Values.settings | deepCopy -}}
+{{- include "penstock.withoutNulls" $settings -}}
+{{- $tree := mergeOverwrite $settings (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
 {{- with include "penstock.roomForJobs" . -}}
 {{- $_ := set $tree "jobs" (mergeOverwrite (dict "max_mb" (int64 .)) (default dict $tree.jobs)) -}}
 {{- end -}}
@@ -68,6 +81,7 @@
 {{- $own := dict "host" "::" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
 {{- $_ := set $tree "autoscaler" (mergeOverwrite (default dict .Values.autoscaler.settings | deepCopy) $own) -}}
 {{- end -}}
+{{- include "penstock.withoutNulls" $tree -}}
 {{- toToml $tree -}}
 {{- end }}
 

@@ -132,7 +132,7 @@ async def test_operators_see_the_line_and_the_quotas(tmp_path: Path, keys: Keys)
         await until(lambda: stack.replicas[0].table.sequences == 1)
         second = await begin(stack, keys.acme, 2)
         await waiting(stack, 1)
-        with pytest.raises(Exception, match="concurrency"):
+        with pytest.raises(Exception, match="may have 2 requests at once"):
             await (await begin(stack, keys.acme, 2))
         status = admin_pb2.GetClusterStatusResponse()
 
