@@ -36,8 +36,8 @@ _BY_REASON = {
 }
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
-_KEY = "Idempotency-Key"
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
+_KEY = "Idempotency-Key"
 _LONGEST_RETRY_S = 120.0
 """OpenAI's client gives up on a longer wait, so it is told not to try."""
 _FIELDS = (
