@@ -148,7 +148,7 @@ def test_no_replica_of_a_schedule_is_removed() -> None:
         ({"min_replicas": 0}, "min_replicas"),
         ({"dates": ["27.11.2026"]}, "dates"),
         ({"dates": ["2026-02-30"]}, "dates"),
-        ({"time_zone": "Europe/Nowhere"}, "must be a time zone that is known here, such as Europe/Berlin, got 'Europe/Nowhere'"),
+        ({"time_zone": "Europe/Nowhere"}, "must be a time zone that is known here, .*, got 'Europe/Nowhere'"),
         ({"min_replicas": 21}, r"schedule.0.min_replicas must be at most max_replicas = 20, got 21"),
     ],
 )
