@@ -269,9 +269,10 @@ async def test_waiting_clients_hear_an_eta_that_comes_true(
 async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
     """What was never in line is not withdrawn from it: refusals are many just when the pool is busiest."""
     async with running_stack(tmp_path, queue={"max_waiting_per_tenant": 1}, sim={"max_num_seqs": 1}) as stack:
-        calls = [stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for _ in range(2)]
-        for call in calls:
-            await call.read()
+        running = stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        waiting = stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
+        await waiting.read()
         queue, left = stack.routers[0].pools["demo"]._context.queue, []
         withdraw = queue.withdraw
 
@@ -282,8 +283,9 @@ async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
         queue.withdraw = counted  # type: ignore[method-assign]
         code, details = await refused(stack.inference().Generate(request(max_tokens=2)))
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-        for call in calls:
-            call.cancel()
+        # The one that waits is withdrawn once, and gets no place that the other one leaves.
+        waiting.cancel()
+        await until(lambda: len(left) > 0)
+        running.cancel()
         await until(lambda: stack.routers[0].pools["demo"].active == 0)
-        # The one that waited was withdrawn once, the one that ran not at all.
         assert 1 == len(left)
