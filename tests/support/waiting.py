@@ -57,6 +57,14 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
         await asyncio.sleep(0.005)
 
 
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has put its things away. The end of a test's loop does not wait so: it cancels
+    once more, into the clean-up, and a process that was starting is left behind.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def settled_transports() -> None:
     """Let asyncio finish what it began: an accepted connection reaches its handler, and an aborted one closes its
     socket, some turns of the loop later. Nothing tells when.

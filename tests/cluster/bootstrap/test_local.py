@@ -22,7 +22,7 @@ from cluster.errors import BootstrapError
 from cluster.ray_serve.client import AppStatus, ServeApi
 from cluster.ray_serve.start_report import Failure, StartReport, report_base
 from cluster.settings import PoolSettings, load_settings
-from tests.support.waiting import until
+from tests.support.waiting import ended, until
 
 LIVES = (sys.executable, "-c", "import time; time.sleep(600)")
 ENDS = (sys.executable, "-c", "import sys; sys.exit('port 9091 is in use')")
@@ -90,7 +90,7 @@ async def test_an_autoscaler_that_ends_and_does_not_start_again_leaves_ray_alone
     await until(lambda: len(autoscalers.started) >= 4 or watching.done())
 
     assert (False, 1, True) == (watching.done(), len(cluster.rays), cluster.rays[0].running)
-    watching.cancel()
+    await ended(watching)
 
 
 async def test_a_replaced_ray_stays_where_the_autoscaler_does_not_start(
@@ -104,7 +104,7 @@ async def test_a_replaced_ray_stays_where_the_autoscaler_does_not_start(
     await until(lambda: len(autoscalers.started) >= 4 or watching.done() or len(cluster.rays) > 2)
 
     assert (False, 2, True) == (watching.done(), len(cluster.rays), cluster.rays[1].running)
-    watching.cancel()
+    await ended(watching)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ async def test_an_autoscaler_that_hangs_as_it_starts_is_ended_and_tried_again(
     await until(lambda: len(autoscalers.started) >= 3 or watching.done())
 
     assert (False, [False, False]) == (watching.done(), [one.running for one in autoscalers.started[:2]])
-    watching.cancel()
+    await ended(watching)
 
 
 async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
@@ -133,7 +133,7 @@ async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
     await until(lambda: len(cluster.rays) == 2, seconds=local.AUTOSCALER_TIMEOUT_S / 2)
 
     assert not watching.done()
-    watching.cancel()
+    await ended(watching)
 
 
 async def test_routers_without_links_are_named_with_the_pool(
@@ -293,7 +293,7 @@ async def test_a_router_that_is_killed_is_replaced_at_its_ports_and_the_others_s
     assert ("again", 50052, 40002) == (again.router_id, again.port, again.metrics_port)
     assert (True, stays, False) == (stays.process.running, cluster.routers[0], watching.done())
     assert cluster.rays[0].running
-    watching.cancel()
+    await ended(watching)
 
 
 async def test_a_router_that_ends_fails_a_start_but_no_restart_of_ray(cluster: StandIns) -> None:

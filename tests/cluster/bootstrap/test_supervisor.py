@@ -9,7 +9,7 @@ import pytest
 
 from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError
-from tests.support.waiting import until
+from tests.support.waiting import ended, until
 
 
 def test_waits_double_up_to_the_longest_and_begin_anew_after_a_calm_time() -> None:
@@ -118,7 +118,7 @@ async def test_an_autoscaler_that_does_not_start_is_tried_again_and_ends_nothing
     assert cluster.looks > 4
     failures = [record for record in caplog.records if record.message == "autoscaler.start_failed"]
     assert [0.01, 0.02, 0.02] == [vars(record)["again_in_s"] for record in failures]
-    running.cancel()
+    await ended(running)
 
 
 async def test_an_autoscaler_that_starts_and_ends_at_once_is_started_with_growing_waits() -> None:
@@ -131,7 +131,7 @@ async def test_an_autoscaler_that_starts_and_ends_at_once_is_started_with_growin
     # The wait doubles from 1 ms: 300 looks of 1 ms each see eight starts, and a slow machine a few more.
     await until(lambda: cluster.looks > 300)
     assert 4 <= cluster.autoscaler_starts < 20
-    running.cancel()
+    await ended(running)
 
 
 async def test_ray_is_replaced_while_the_autoscaler_waits_for_its_next_start() -> None:
@@ -147,7 +147,7 @@ async def test_ray_is_replaced_while_the_autoscaler_waits_for_its_next_start() -
     cluster.ended = True
     await until(lambda: not cluster.ended)
     assert (1, 1, False) == (cluster.restarts, cluster.autoscaler_starts, running.done())
-    running.cancel()
+    await ended(running)
 
 
 async def test_redis_that_ends_while_the_autoscaler_starts_is_not_taken_for_the_autoscaler() -> None:
@@ -183,7 +183,7 @@ async def test_a_router_that_ends_is_started_again_with_growing_waits_and_ends_n
     assert cluster.looks > 4
     failures = [record for record in caplog.records if record.message == "router.start_failed"]
     assert [0.01, 0.02, 0.02] == [vars(record)["again_in_s"] for record in failures]
-    running.cancel()
+    await ended(running)
 
 
 async def test_routers_are_replaced_while_ray_comes_back() -> None:
@@ -204,7 +204,7 @@ async def test_routers_are_replaced_while_ray_comes_back() -> None:
     assert (True, False) == (cluster.ended, running.done())
     back.set()
     await until(lambda: not cluster.ended)
-    running.cancel()
+    await ended(running)
 
 
 async def test_redis_that_ends_while_ray_comes_back_ends_the_cluster_at_once() -> None:

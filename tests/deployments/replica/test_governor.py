@@ -17,6 +17,7 @@ from deployments.replica.control_metrics import ControlMetrics
 from deployments.replica.governor import Governor
 from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.deployments.replica.virtual_engine import VirtualEngine
+from tests.support.waiting import ended
 
 SIM = SimSettings(base_ms=10, per_token_us=50, per_kv_token_us=0.2, max_num_seqs=128, kv_tokens=400_000)
 TRUE = StepModel(10e-3, 50e-6, 0.2e-6)
@@ -273,7 +274,7 @@ async def test_a_limit_that_the_engine_does_not_take_is_tried_again(caplog: pyte
     await until_moved(run, 3)
     site.engine.set_batch_limits = take  # type: ignore[method-assign]
     await until_moved(run, refused + 3)
-    run.cancel()
+    await ended(run)
 
     assert refused >= 2
     assert site.applied[-1] > 8

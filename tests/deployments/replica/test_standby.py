@@ -33,7 +33,7 @@ from penstock.models import ReplicaState, SamplingParams
 from penstock.values.steps import Relief
 from tests.deployments.replica.test_output_log import Outlet
 from tests.support.stack import SECRET, sim_pool
-from tests.support.waiting import until
+from tests.support.waiting import ended, until
 
 POOL = "demo"
 
@@ -192,7 +192,7 @@ async def test_an_engine_that_can_not_sleep_stands_by_as_it_is(sleeps: bool, dra
     await until(lambda: not one.resting)
     assert not table.draining
     assert (one.wake_s is not None) is sleeps
-    task.cancel()
+    await ended(task)
     await engine.close()
 
 
@@ -225,7 +225,7 @@ async def test_a_standby_whose_store_is_away_wakes_by_itself(monkeypatch: pytest
     # No heartbeat is answered from here on.
     await until(lambda: one.wakes == 1 and not one.resting)
     assert not one.ordered
-    task.cancel()
+    await ended(task)
     await engine.close()
 
 
