@@ -391,10 +391,11 @@ def unraisable(cause: BaseException) -> BaseException:
     [
         (unraisable(ResourceWarning("unclosed transport <_SelectorSocketTransport fd=31>")), True),
         (ExceptionGroup("two", [unraisable(ResourceWarning("unclosed <socket.socket fd=31>"))]), True),  # type: ignore[list-item]
+        (unraisable(ResourceWarning("subprocess 5498 is still running")), True),
         (unraisable(ValueError("1 != 2")), False),
         (unraisable(ResourceWarning("unclosed file")), False),
         (AssertionError("1 != 2"), False),
     ],
 )
-def test_only_sockets_of_an_earlier_test_are_left_over(error: BaseException, expected: bool) -> None:
+def test_only_sockets_and_processes_of_an_earlier_test_are_left_over(error: BaseException, expected: bool) -> None:
     assert expected is is_left_over(error)

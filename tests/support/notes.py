@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Generator, Iterator
@@ -16,6 +17,7 @@ from tests.support.waiting import TimedOutError
 
 _PYTEST_TIMEOUT = ("Timeout (>", "from pytest-timeout")
 """How the message of pytest-timeout begins and how it goes on."""
+_LEFT_OVER = re.compile(r"unclosed transport|unclosed <socket|subprocess \d+ is still running")
 _longest: list[tuple[float, str]] = []
 """Of each fixture that was set up for the present test: seconds and name."""
 
@@ -31,7 +33,7 @@ class Note:
     """passed, failed or skipped."""
     seconds: float = 0.0
     timed_out: bool = False
-    """Whether it says nothing about content: a time-out, or sockets of an earlier test."""
+    """Whether it says nothing about content: a time-out, or what an earlier test left behind."""
     fixture: str = ""
     """The fixture that took most of the setup."""
     text: str = ""
@@ -54,14 +56,14 @@ def timed_out(error: BaseException) -> bool:
 
 
 def is_left_over(error: BaseException) -> bool:
-    """Return whether pytest found only sockets that an earlier test left to the garbage collector.
+    """Return whether pytest found only sockets or processes that an earlier test left to the garbage collector.
 
     It reports them in the test that happens to run then. If that is the test that left them, it fails again alone.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(is_left_over(each) for each in error.exceptions)
     cause = error.__cause__
-    left = isinstance(cause, ResourceWarning) and str(cause).startswith(("unclosed transport", "unclosed <socket"))
+    left = isinstance(cause, ResourceWarning) and _LEFT_OVER.match(str(cause)) is not None
     return isinstance(error, pytest.PytestUnraisableExceptionWarning) and left
 
 
