@@ -174,7 +174,8 @@ class SimSettings(Section):
     """Tokens per block of the prefix cache."""
     answer: str = ""
     """Text of every answer, to try clients with. Requests may then have tools: reasoning is text between <think> and
-    </think> at the beginning, and a tool call is between <tool_call> and </tool_call>, as in Qwen3's format. Default:
+    </think> at the beginning, and a tool call is between <tool_call> and </tool_call>, as in Qwen3's format. Requests
+    for structured output, or with a tool that must be called, get this text too, so write it as they need it. Default:
     made-up tokens."""
     max_loras: int = Field(default=64, ge=0, le=65_536)
     """Most LoRA adapters that are loaded. They change the made-up tokens."""

@@ -13,7 +13,7 @@ from router.validation.violations import Violations, shown
 _SHOWN_ADAPTERS = 8
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
 _SEED_RANGE = 1 << 64
-_LACKS = "is not supported by this model; its operator can set {} for the pool"
+_LACKS = "is not supported by this model; its operator can set {} for the pool, sim.answer if its engine is simulated"
 
 
 def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tuple[SamplingParams, int]:
@@ -136,7 +136,7 @@ def _check_capabilities(found: Violations, params: SamplingParams, model: ModelI
     if params.logit_bias and not able.logit_bias:
         found.add("sampling.logit_bias", "is not supported by this model")
     if params.structured is not None and not able.structured_output:
-        found.add("sampling.structured_output", "is not supported by this model")
+        found.add("sampling.structured_output", _LACKS.format("vllm.structured_output.compiler"))
     for name, supported in (("logprobs", able.logprobs), ("prompt_logprobs", able.prompt_logprobs)):
         most, asked = able.max_logprobs, getattr(params, name)
         if supported and asked is not None and asked > most:

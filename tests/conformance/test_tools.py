@@ -48,7 +48,7 @@ async def test_a_call_has_openais_form(target: Target, choice: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 async def test_a_call_that_must_be_is_taken(target: Target, choice: Any) -> None:
-    found = await target.shaped(CHAT, target.tools(tool_choice=choice), None)
+    found = await target.ok(CHAT, target.tools(tool_choice=choice))
     assert found["choices"][0]["finish_reason"] in ("tool_calls", "length")
 
 

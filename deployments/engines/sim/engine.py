@@ -20,7 +20,7 @@ from deployments.engines.sim.adapters import SimAdapters
 from deployments.engines.sim.core import BatchCore
 from deployments.engines.sim.identity import identify, task_of
 from deployments.engines.sim.limits import CoreLimits
-from deployments.engines.sim.parser import SimParser
+from deployments.engines.sim.parser import SimParser, parse
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
@@ -41,7 +41,7 @@ _MADE_UP_S = 0.1
 """Most time of late wake-ups that is made up for. After a longer halt of its process no real engine would make all the
 missed steps at once.
 """
-NO_CONSTRAINTS = "the simulated engine cannot shape its output"
+NO_CONSTRAINTS = "the simulated engine cannot shape its output, unless sim.answer is set"
 
 
 def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
@@ -53,7 +53,8 @@ class SimEngine:
     """Engine that schedules and times steps like vLLM and makes up its tokens.
 
     The same prompt and seed give the same tokens on every replica, resumed or not. Temperature, penalties and the like
-    have no effect, as there is no distribution. Requests that need the output in a given form are refused.
+    have no effect, as there is no distribution. Requests that need the output in a given form get the answer of the
+    settings, whatever form it has, and are refused without one.
 
     Args:
         pool: the pool's settings.
@@ -186,8 +187,8 @@ class SimEngine:
         self._work.set()
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
-        """Refuse every constraint."""
-        return Judgement(NO_CONSTRAINTS)
+        """Accept all constraints if the answer is written by the settings."""
+        return Judgement() if self._answer else Judgement(NO_CONSTRAINTS)
 
     async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
         """Accept all demands: the answer is written by the settings."""
@@ -377,5 +378,7 @@ class SimEngine:
         if spec.resume and len(spec.resume.prior_token_ids) >= sampling.max_tokens:
             raise EngineRequestError(f"max_tokens={sampling.max_tokens} is used up by prior tokens")
         called = spec.parsing is not None and spec.parsing.mode is ToolMode.REQUIRED
-        if sampling.structured is not None or sampling.logit_bias or called:
+        if (sampling.structured is not None and not self._answer) or sampling.logit_bias:
             raise EngineRequestError(NO_CONSTRAINTS)
+        if called and not parse(self._settings.answer, last=True, tools=True).tool_calls:
+            raise EngineRequestError("the simulated engine's sim.answer has no tool call")

@@ -44,7 +44,11 @@ def identify(
             vocabulary_size=vocabulary_size,
             capabilities=(
                 Capabilities(
-                    structured_output=False, logit_bias=False, tools=answers, reasoning=answers, prompt_logprobs=True
+                    structured_output=answers,
+                    logit_bias=False,
+                    tools=answers,
+                    reasoning=answers,
+                    prompt_logprobs=True,
                 )
                 if task is ModelTask.GENERATE
                 else NOTHING_GENERATED

@@ -145,6 +145,14 @@ async def test_only_the_first_call_counts_where_they_must_not_be_parallel(client
     assert (REASONING, TEXT, [CALLS[0]]) == of_completion(whole)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_tools_that_must_be_called_are_taken_by_a_simulated_engine(client: AsyncClient, choice: Any) -> None:
+    whole = await client.generate("demo", QUESTION, LONG, tools=TOOLS, tool_choice=choice)
+
+    assert WHOLE == of_completion(whole)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_tools_that_must_not_be_called_leave_the_text_as_it_is(client: AsyncClient) -> None:
     whole = await client.generate("demo", QUESTION, LONG, tools=TOOLS, tool_choice="none")
@@ -170,10 +178,13 @@ async def test_length_wins_where_a_call_is_cut(client: AsyncClient) -> None:
     assert CALLS[0] == of_completion(cut)[2][0]
 
 
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_simulated_engine_does_not_promise_a_call(client: AsyncClient) -> None:
-    with pytest.raises(InvalidArgumentError):
-        await client.generate("demo", QUESTION, LONG, tools=TOOLS, tool_choice="required")
+async def test_a_simulated_engine_whose_answer_has_no_call_promises_none(tmp_path: Path) -> None:
+    async with (
+        running_stack(tmp_path, pools={"demo": sim_pool(answer="No.")}) as stack,
+        AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client,
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"sim\.answer has no tool call"):
+            await client.generate("demo", QUESTION, LONG, tools=TOOLS, tool_choice="required")
 
 
 @pytest.mark.asyncio(loop_scope="module")

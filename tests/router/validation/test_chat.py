@@ -396,9 +396,12 @@ def served(message: pb.GenerateRequest, **able: bool) -> dict[str, str]:
     return {}
 
 
+SIMULATED = ", sim.answer if its engine is simulated"
+
+
 def test_a_model_without_a_parser_of_tools_takes_none_unless_they_must_not_be_called() -> None:
     tools = {"tools": [F]}
-    remedy = "is not supported by this model; its operator can set vllm.tool_call_parser for the pool"
+    remedy = "is not supported by this model; its operator can set vllm.tool_call_parser for the pool" + SIMULATED
     assert {"prompt.chat.tools": remedy} == served(request(chat=tools))
     assert {} == served(request(chat=tools), tools=True)
     assert {} == served(request(chat=tools, tool_choice=types.ToolChoice(mode=NONE)))
@@ -407,7 +410,7 @@ def test_a_model_without_a_parser_of_tools_takes_none_unless_they_must_not_be_ca
 
 
 def test_a_model_without_a_parser_of_reasoning_knows_no_effort() -> None:
-    remedy = "is not supported by this model; its operator can set vllm.reasoning_parser for the pool"
+    remedy = "is not supported by this model; its operator can set vllm.reasoning_parser for the pool" + SIMULATED
     asked = request(reasoning=types.ReasoningOptions(effort="low", include=False))
     assert {"reasoning.effort": remedy} == served(asked)
     assert {} == served(asked, reasoning=True)

@@ -175,9 +175,22 @@ async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> No
         SamplingParams(4, logit_bias={3: 1.0}),
     ],
 )
-async def test_what_would_shape_the_output_is_refused(engine: SimEngine, sampling: SamplingParams) -> None:
+async def test_what_would_shape_made_up_tokens_is_refused(engine: SimEngine, sampling: SamplingParams) -> None:
     with pytest.raises(EngineRequestError):
         await engine.submit("shaped", GenerationSpec(PROMPT, sampling), Recorder())
+
+
+async def test_the_answer_of_the_settings_comes_whatever_form_is_asked_for(tiny_tokenizer: Path) -> None:
+    engine = SimEngine(pool(answer='{"a": 1}'), tiny_tokenizer)
+    identity = await engine.start()
+    schema = StructuredOutput(ConstraintKind.JSON_SCHEMA, '{"type": "object"}')
+    assert identity.model.capabilities.structured_output
+    assert not (await engine.judge(schema)).problem
+    recorder, _ = await generate(engine, GenerationSpec(PROMPT, SamplingParams(100, structured=schema)))
+    assert '{"a": 1}' == recorder.text
+    with pytest.raises(EngineRequestError):
+        await engine.submit("biased", GenerationSpec(PROMPT, SamplingParams(4, logit_bias={3: 1.0})), Recorder())
+    await engine.close()
 
 
 def test_step_time_grows_with_tokens_and_context() -> None:
