@@ -68,7 +68,9 @@ async def test_a_job_with_a_refused_constraint_is_refused_whole_and_names_the_it
 async def test_engines_that_follow_no_constraints_are_not_asked(tmp_path: Path) -> None:
     async with running_stack(tmp_path) as stack:
         _, _, violations = await failure(stack.inference().Generate(constrained({"type": "string"})))
-        remedy = "its operator can set vllm.structured_output.compiler for the pool, sim.answer if its engine is simulated"
+        remedy = (
+            "its operator can set vllm.structured_output.compiler for the pool, sim.answer if its engine is simulated"
+        )
         assert violations == [("sampling.structured_output", f"is not supported by this model; {remedy}")]
 
 
