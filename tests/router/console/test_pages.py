@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Browser
 
@@ -12,8 +14,8 @@ from penstock.values.jobs import JobItem
 from penstock.values.status.line import LineEntry
 from tests.router.admin.test_operating_point import Platform
 from tests.router.console.browser import Tab, open_tab
-from tests.router.console.conftest import Console
-from tests.support.stack import SECRET
+from tests.router.console.conftest import Console, running_console
+from tests.support.stack import SECRET, running_stack, sim_pool
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -250,6 +252,20 @@ async def test_models_show_context_and_features(console: Console, tab: Tab) -> N
     await tab.page.locator('section[aria-label="demo"] a').click()
     await tab.page.wait_for_selector("#play-text")
     assert "demo" == await tab.page.input_value("#play-model")
+
+
+async def test_a_model_of_vectors_is_shown_without_what_only_generations_have(browser: Browser, tmp_path: Path) -> None:
+    pools = {"vectors": {**sim_pool(), "task": "embed"}}
+    async with (
+        running_stack(tmp_path, pools=pools) as stack,
+        running_console(stack) as console,
+        open_tab(browser, console.url) as tab,
+    ):
+        await tab.open("models")
+        await tab.see("vector size")
+        text = await tab.text()
+        assert "embed" in text
+        assert not [words for words in ("chat", "Engines can", "Not known", "playground") if words in text]
 
 
 async def entries(client: AsyncClient) -> tuple[LineEntry, ...]:

@@ -20,9 +20,10 @@ export const models = {
 
 function model(one) {
   const able = Object.entries(one.capabilities).filter(([name, value]) => value === true && !QUIET.includes(name)).map(([name]) => name);
+  const generates = one.task !== "embed" && one.task !== "classify";
   return section(
     one.name,
-    h("p", {}, badge(one.ready_replicas ? counted(one.ready_replicas, "replica") : "no replica", one.ready_replicas ? "good" : "bad"), one.task ? badge(one.task, "info") : null, one.chat ? badge("chat", "info") : null),
+    h("p", {}, badge(one.ready_replicas ? counted(one.ready_replicas, "replica") : "no replica", one.ready_replicas ? "good" : "bad"), one.task ? badge(one.task, "info") : null, one.chat && generates ? badge("chat", "info") : null),
     facts([
       ["context", one.max_context_tokens ? `${count(one.max_context_tokens)} tokens` : "not known yet"],
       ["vocabulary", one.vocabulary_size ? count(one.vocabulary_size) : null],
@@ -31,8 +32,9 @@ function model(one) {
     ]),
     h("h3", {}, "Adapters"),
     one.lora_adapters.length ? h("ul", { class: "words" }, one.lora_adapters.map((each) => h("li", {}, h("code", {}, each)))) : h("p", { class: "note" }, "None."),
-    h("h3", {}, "Engines can"),
-    able.length ? h("ul", { class: "words" }, able.map((each) => h("li", {}, words(each)))) : h("p", { class: "note" }, "Not known yet."),
-    one.ready_replicas && one.task !== "embed" && one.task !== "classify" ? h("p", {}, h("a", { href: `#/playground?model=${encodeURIComponent(one.name)}` }, "Try it in the playground")) : null,
+    // All of it is about generations.
+    generates ? h("h3", {}, "Engines can") : null,
+    !generates ? null : able.length ? h("ul", { class: "words" }, able.map((each) => h("li", {}, words(each)))) : h("p", { class: "note" }, "Not known yet."),
+    one.ready_replicas && generates ? h("p", {}, h("a", { href: `#/playground?model=${encodeURIComponent(one.name)}` }, "Try it in the playground")) : null,
   );
 }
