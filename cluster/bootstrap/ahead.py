@@ -20,7 +20,7 @@ from cluster.redis.check import check_redis
 from cluster.redis.connections import ConnectionSource
 from cluster.settings import RedisSettings, Settings
 from cluster.trust.file_watch import read_bytes
-from cluster.trust.tls import TlsFiles
+from cluster.trust.tls import TlsFiles, check_link
 
 LEAST_FREE = 64 << 20
 """Least bytes that the state folder's disk must have free."""
@@ -43,7 +43,8 @@ def check_ahead(settings: Settings) -> None:
     if settings.router.tls is not None:
         TlsFiles.of_router(settings.router.tls)
     if settings.replica.tls is not None:
-        TlsFiles.of_link(settings.replica.tls)
+        # In a Ray cluster that is there already, replicas may have other files.
+        (TlsFiles.of_link if settings.cluster.ray_address else check_link)(settings.replica.tls)
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router

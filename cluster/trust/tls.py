@@ -7,6 +7,8 @@ they began with, so nothing is cut. To lock out a client at once, its connection
 from __future__ import annotations
 
 import asyncio
+import datetime
+import logging
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +23,10 @@ from cluster.addresses import bare_host
 from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings
 from cluster.trust.file_watch import OnReload, Watched, read_bytes
+from cluster.trust.validity import Validity, read_validity
 from cluster.wire.framing import ALPN, OtherProtocolError
+
+_LOG = logging.getLogger(__name__)
 
 Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 GRPC_ALPN = "h2"
@@ -76,9 +81,12 @@ class TlsFiles(Watched[TlsMaterial]):
         self._section = section
         self._names = names or (f"{section}.certificate_file", f"{section}.private_key_file")
         self._files = (certificate_file, private_key_file, peer_ca_file)
+        self._validity: Validity | None = None
+        self._told = False
         paths = [path for path in self._files if path is not None]
         super().__init__(section, paths, self._material, on_reload)
         self._looked_at = time.monotonic()
+        self._tell()
 
     @classmethod
     def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload = lambda _name, _good: None) -> TlsFiles:
@@ -98,7 +106,26 @@ class TlsFiles(Watched[TlsMaterial]):
             read_bytes(peer_ca, f"{self._section} CA file") if peer_ca is not None else None,
         )
         self._check(certificate, key, peer_ca)
+        self._validity, self._told = read_validity(certificate), False
         return material
+
+    def refresh(self) -> bool:
+        """Read the files if they changed; log once if the certificate's time is not now. Blocks on the disk."""
+        changed = super().refresh()
+        self._tell()
+        return changed
+
+    def problem(self) -> str:
+        """Return why the certificate's time is not now and what to do about it; empty if it is."""
+        now = datetime.datetime.now(datetime.UTC)
+        problem = self._validity.problem(now) if self._validity is not None else ""
+        return f"{self._names[0]}: {self._files[0]} {problem}" if problem else ""
+
+    def _tell(self) -> None:
+        # The peer refuses it, and its user rarely knows why.
+        if not self._told and (problem := self.problem()):
+            self._told = True
+            _LOG.warning("certificate.not_valid", extra={"problem": problem})
 
     def _check(self, certificate: Path, key: Path, peer_ca: Path | None) -> None:
         # gRPC would accept a key of another certificate and then fail every handshake.
@@ -180,6 +207,31 @@ class TlsFiles(Watched[TlsMaterial]):
         if protocols:
             context.set_alpn_protocols(protocols)
         return context
+
+
+def check_link(settings: ReplicaTlsSettings) -> None:
+    """Check that a router and a replica with these files would accept each other.
+
+    Raises:
+        SettingsError: they would not, or a file is not good.
+    """
+    files = TlsFiles.of_link(settings)
+    if problem := files.problem():
+        raise SettingsError(problem)
+    to_replica, to_router = ssl.MemoryBIO(), ssl.MemoryBIO()
+    router = files.client_context().wrap_bio(to_router, to_replica, server_hostname=settings.server_name)
+    replica = files.server_context().wrap_bio(to_replica, to_router, server_side=True)
+    for end in (router, replica, router, replica):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            shown_by, why = "replica's" if end is router else "router's", getattr(error, "verify_message", "") or error
+            raise SettingsError(
+                f"replica.tls: {settings.certificate_file} does not do as a {shown_by} certificate with the authority "
+                f"{settings.ca_file} and the server_name {settings.server_name!r}: {why}"
+            ) from error
 
 
 def _no_password() -> str:

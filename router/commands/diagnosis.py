@@ -84,6 +84,8 @@ def _with_tls(tried: Tried, host: str, connection: socket.socket) -> str:
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_WRONG_NAME, _WRONG_ADDRESS):
             return f"the router's certificate is not for {name}; --tls-server-name gives the name that it has"
+        if error.verify_code in _NOT_NOW:
+            return f"the router's certificate is not valid now ({error.verify_message}); its operator can renew it"
         file = "the public authorities" if tried.ca is None else "the authorities in --tls-ca"
         return f"the router's certificate does not come from {file} ({error.verify_message})"
     except ssl.SSLError as error:
@@ -95,6 +97,8 @@ def _with_tls(tried: Tried, host: str, connection: socket.socket) -> str:
 
 _WRONG_NAME, _WRONG_ADDRESS = 62, 64
 """OpenSSL's codes for a certificate of another host name, and of another IP address."""
+_NOT_NOW = (9, 10)
+"""OpenSSL's codes for a certificate that is not yet valid, and for one that has expired."""
 
 
 def _handshake(tried: Tried, reason: str) -> str:

@@ -33,6 +33,8 @@ RETRY_S = 0.2
 FLUSH_S = 1.0
 """Longest wait for the last commands of a link that is closed."""
 _FLUSH_LOOK_S = 0.005
+_Told = tuple[str, bool]
+"""Last reason in the log why a link is down, and whether it was told as a lasting one."""
 
 
 class ReplicaLink:
@@ -214,11 +216,12 @@ class ReplicaLink:
 
     async def _keep_open(self) -> None:
         lost_at: float | None = None
+        told: _Told = ("", False)
         while True:
             try:
                 await self._session()
             except LinkError as error:
-                _LOG.info("link.down", extra={"replica": self.replica_id, "error": str(error)})
+                told = self._tell_down(str(error), told, lost_at)
             except Exception:  # noqa: BLE001 - otherwise the link would look up and carry nothing
                 _LOG.exception("link.failed", extra={"replica": self.replica_id})
             was_up = self.up
@@ -229,6 +232,14 @@ class ReplicaLink:
             if self._lease_lost or now - lost_at > self._grace_s:
                 self._sinks.lose_all(Failure.LINK)
             await asyncio.sleep(RETRY_S)
+
+    def _tell_down(self, error: str, told: _Told, lost_at: float | None) -> _Told:
+        """Log why the link is down: each reason once, and once more as a warning when it lasts. Return what is told."""
+        lasts = not self.up and lost_at is not None and time.monotonic() - lost_at > self._grace_s
+        if self.up or (error, lasts) != told:
+            level = logging.WARNING if lasts else logging.INFO
+            _LOG.log(level, "link.down", extra={"replica": self.replica_id, "error": error})
+        return error, lasts
 
     async def _session(self) -> None:
         wire = await self._connect()

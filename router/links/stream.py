@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 
 from cluster.errors import LinkLostError
@@ -117,6 +118,9 @@ async def open_stream(ends: LinkEnds, seconds: float) -> ReplicaStream:
     except TimeoutError:
         # A peer that is connected but silent (stopped, or behind a dead network) would stop the grace from ending.
         raise LinkLostError(f"{ends.replica_id} did not answer within {seconds:g} s") from None
+    except ssl.SSLCertVerificationError as error:
+        shown = f"{ends.replica_id} at {ends.address} shows a certificate that is not accepted: {error.verify_message}"
+        raise LinkLostError(f"{shown}; look at its replica.tls.certificate_file, and at ca_file here") from error
     except OSError as error:
         raise LinkLostError(f"{ends.replica_id} at {ends.address}: {error}") from error
     return stream

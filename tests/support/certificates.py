@@ -52,10 +52,10 @@ class Authority:
         path.write_bytes(self.pem)
         return str(path)
 
-    def issue(self, common_name: str, *names: x509.GeneralName) -> Pair:
-        """Sign a certificate with these alternative names."""
+    def issue(self, common_name: str, *names: x509.GeneralName, days: int = 0) -> Pair:
+        """Sign a certificate with these alternative names. It is valid for a day that begins in `days` days."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(common_name, key.public_key()).issuer_name(self._certificate.subject)
+        builder = _builder(common_name, key.public_key(), timedelta(days=days)).issuer_name(self._certificate.subject)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
         certificate = builder.sign(self._key, hashes.SHA256())
@@ -75,8 +75,8 @@ def dns(text: str) -> x509.GeneralName:
     return x509.DNSName(text)
 
 
-def _builder(common_name: str, key: Any) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+def _builder(common_name: str, key: Any, later: timedelta = timedelta()) -> x509.CertificateBuilder:
+    now = datetime.now(UTC) + later
     return (
         x509.CertificateBuilder()
         .subject_name(_name(common_name))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import ssl
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from cluster.settings import EngineKind, PoolSettings, Settings, access_of
 from cluster.sources import SourceKind, source_of
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
+from cluster.trust.validity import read_validity, shown
 from router.commands.doctor.finding import DoctorFinding, bad, ok, warn
 from router.identity.keys_file import read_keys_file
 
@@ -112,21 +112,13 @@ def check_certificates(settings: Settings, now: datetime.datetime | None = None)
 
 
 def _certificate(subject: str, path: Path, server_name: str, now: datetime.datetime) -> DoctorFinding:
-    try:
-        # Python has no public reader of a certificate that no peer shows. This one is in every version of it.
-        found: Mapping[str, Any] = ssl._ssl._test_decode_cert(str(path.expanduser()))  # type: ignore[attr-defined]
-    except (AttributeError, OSError, ValueError):
+    found = read_validity(path)
+    if found is None:
         return warn(subject, f"the dates of {path} can't be read")
-    names = [value for _kind, value in found.get("subjectAltName", ())]
-    begins, ends = (
-        datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(found[key]), datetime.UTC)
-        for key in ("notBefore", "notAfter")
-    )
-    text = f"{path} is for {', '.join(names) or 'no name'}, until {ends:%Y-%m-%d %H:%M} UTC"
-    if now < begins:
-        return bad(
-            subject, f"{text}, but only from {begins:%Y-%m-%d %H:%M} UTC on", "correct the clock, or the certificate"
-        )
+    names, ends = found.names, found.ends
+    text = f"{path} is for {', '.join(names) or 'no name'}, until {shown(ends)}"
+    if now < found.begins:
+        return bad(subject, f"{text}, but only from {shown(found.begins)} on", "correct the clock, or the certificate")
     if now >= ends:
         return bad(subject, f"{text}, which is over", "renew it; routers and replicas read it again by themselves")
     if server_name and server_name not in names:

@@ -76,6 +76,14 @@ def test_a_certificate_that_does_not_fit(tried: dict[str, object], said: str) ->
     assert said or not found
 
 
+@pytest.mark.parametrize(("days", "why"), [(-40, "certificate has expired"), (40, "certificate is not yet valid")])
+def test_a_certificate_whose_time_is_not_now(days: int, why: str) -> None:
+    pair = AUTHORITY.issue("here", *LOOPBACK, days=days)
+    with serving(grpc.ssl_server_credentials([(pair.key, pair.certificate)])) as target:
+        found = diagnose(Tried(target, tls=True, ca=AUTHORITY.pem), GENERIC)
+    assert f"the router's certificate is not valid now ({why}); its operator can renew it" == found
+
+
 def test_a_certificate_of_another_host() -> None:
     with serving(grpc.ssl_server_credentials([(ELSEWHERE.key, ELSEWHERE.certificate)])) as target:
         found = diagnose(Tried(target, tls=True, ca=AUTHORITY.pem), GENERIC)

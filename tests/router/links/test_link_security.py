@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from cluster.settings import ReplicaTlsSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.link_proof import LinkClaim
 from cluster.trust.secret import ClusterSecret
-from cluster.trust.tls import LinkDialer
+from cluster.trust.tls import Connection, LinkDialer
 from cluster.wire.framing import FrameProtocol
 from penstock.internal.v1 import replica_pb2 as pb
 from router.links.ends import LinkEnds
@@ -189,6 +189,51 @@ async def test_a_replica_whose_certificate_has_another_name_is_not_trusted(tmp_p
     async with running_stack(tmp_path, routers=0, sections={"replica": {"tls": files}}) as stack:
         dialer = LinkDialer(ReplicaTlsSettings(**files))
         assert "LinkLostError" == await refusal(ends_of(stack.replicas[0].address, dialer=dialer))
+
+
+class CountingDialer(LinkDialer):
+    """Dialer that counts its tries."""
+
+    count = 0
+
+    async def connect(self, address: str, protocol: Callable[[], Connection]) -> Connection:
+        self.count += 1
+        return await super().connect(address, protocol)
+
+
+async def test_a_link_that_stays_down_says_why_once_and_then_as_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at each of its five tries a second."""
+    caplog.set_level("INFO", "router.links.link")
+    authority = Authority()
+    files = tls_of(tmp_path, authority, authority.issue("node", dns(NAME), days=-40))
+    async with running_stack(tmp_path, routers=0, sections={"replica": {"tls": files}}) as stack:
+        dialer = CountingDialer(ReplicaTlsSettings(**files))
+        link = ReplicaLink(
+            "demo-r0",
+            stack.replicas[0].address,
+            "router-x",
+            SECRET,
+            dialer,
+            ping_s=1.0,
+            attach_grace_s=0.5,
+            on_change=int,
+            safeguards=LinkSafeguards(OrphanedOutput(5.0)),
+        )
+        link.start()
+        await until(lambda: "WARNING" in levels(caplog))
+        tried = dialer.count
+        await until(lambda: dialer.count > tried + 2)
+        await link.close()
+    assert ["INFO", "WARNING"] == levels(caplog)
+    told = next(vars(each)["error"] for each in caplog.records if each.message == "link.down")
+    assert "certificate that is not accepted: certificate has expired; look at its replica.tls.certificate_file" in told
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the levels at which it was told that a link is down."""
+    return [each.levelname for each in caplog.records if each.message == "link.down"]
 
 
 async def test_certificates_of_links_change_while_they_are_up(tmp_path: Path) -> None:
