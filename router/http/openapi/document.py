@@ -38,6 +38,7 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/v1/chat/completions", "post", _GENERATION, "Answer a conversation", "ChatRequest", "Chat"),
     ("/v1/completions", "post", _GENERATION, "Continue a text", "CompletionRequest", "Completion"),
     ("/v1/responses", "post", _GENERATION, "Create a response", "ResponseRequest", "Object"),
+    ("/v1/responses/input_tokens", "post", _GENERATION, "Count the tokens of an input", "ResponseRequest", "Object"),
     ("/v1/responses/{response}", "get", _GENERATION, "Retrieve a response, or the rest of its stream", "", "Object"),
     ("/v1/responses/{response}", "delete", _GENERATION, "Delete a response", "", "Object"),
     ("/v1/responses/{response}/cancel", "post", _GENERATION, "Cancel a background response", "", "Object"),

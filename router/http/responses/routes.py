@@ -28,7 +28,7 @@ from cluster.errors import (
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
-from router.http.bodies import as_written, read_request
+from router.http.bodies import as_written, count_of, read_request
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
 from router.http.errors import HttpError
@@ -83,6 +83,7 @@ class ResponseRoutes:
         """Add all routes to an application."""
         one = f"{_PATH}/{{response}}"
         app.router.add_post(_PATH, self.create)
+        app.router.add_post(f"{_PATH}/input_tokens", self.count)
         app.router.add_get(one, self.retrieve)
         app.router.add_delete(one, self.delete)
         app.router.add_post(f"{one}/cancel", self.cancel)
@@ -108,6 +109,18 @@ class ResponseRoutes:
             return await self._whole(request, ready)
         except InvalidRequestError as error:
             raise ready.places.invalid(as_written(error, ready.names)) from None
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
+        """Count the tokens of a conversation that a response would begin with."""
+        body = await self._calls.json(request)
+        _, caller = self._calls.caller(request)
+        name = ResponseName(caller.tenant, f"resp_{secrets.token_hex(16)}")
+        ready = await self._ready(request, read_body(body), name, caller, digest_of(body))
+        try:
+            found = await self._calls.inference.CountTokens(count_of(ready.generate), *self._calls.caller(request))
+        except InvalidRequestError as error:
+            raise ready.places.invalid(as_written(error, ready.names)) from None
+        return web.json_response({"object": "response.input_tokens", "input_tokens": found.tokens})
 
     async def _ready(
         self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str

@@ -34,6 +34,29 @@ async def test_a_question_is_answered_and_kept(client: openai.AsyncOpenAI) -> No
     assert caught.value.code == "response_not_found"
 
 
+async def test_the_tokens_of_an_input_are_counted_as_a_response_counts_them(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(**ASK, max_output_tokens=4)
+    for more in ({}, {"instructions": "Be brief."}, {"previous_response_id": first.id}):
+        asked: dict[str, Any] = {"model": ASK["model"], "input": ASK["input"], **more}
+        found = await client.responses.create(**asked, max_output_tokens=1, store=False)
+        assert found.usage is not None
+        counted = await client.responses.input_tokens.count(**asked)
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", found.usage.input_tokens)
+
+
+async def test_a_count_names_what_is_wrong(client: openai.AsyncOpenAI) -> None:
+    for wrong, named in (
+        ({"input": []}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"previous_response_id": "resp_" + "0" * 32}, "previous_response_id"),
+        ({"model": "nobody"}, None),
+    ):
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.responses.input_tokens.count(**{"model": "demo", "input": "hi", **wrong})  # type: ignore[arg-type]
+        assert caught.value.status_code in (400, 404)
+        assert caught.value.param == named
+
+
 async def test_a_stream_says_what_the_whole_answer_says(client: openai.AsyncOpenAI) -> None:
     whole = await client.responses.create(**ASK, max_output_tokens=20)
     events = [event async for event in await client.responses.create(**ASK, max_output_tokens=20, stream=True)]

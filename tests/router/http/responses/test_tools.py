@@ -47,6 +47,14 @@ async def test_an_answer_has_its_reasoning_its_text_and_its_calls(client: openai
     assert found.tools[0].to_dict() == TOOL
 
 
+@pytest.mark.parametrize("more", [{"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}])
+async def test_tools_count_as_input(client: openai.AsyncOpenAI, more: dict[str, Any]) -> None:
+    asked = {"model": ASK["model"], "input": ASK["input"], **more}
+    usage = (await client.responses.create(**asked, max_output_tokens=1)).usage
+    assert usage is not None
+    assert (await client.responses.input_tokens.count(**asked)).input_tokens == usage.input_tokens
+
+
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_stream_tells_all_of_it_as_it_is_kept(client: openai.AsyncOpenAI, background: bool) -> None:
     said: dict[int, str] = {}
