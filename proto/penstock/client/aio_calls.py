@@ -116,10 +116,7 @@ class AsyncCaller:
         if again:
             self._check_open()
         stubs = self._next(attempts)
-        call = stubs.inference.StreamGenerate(
-            request, timeout=attempts.time_left(), metadata=self._connection.stream_metadata(request)
-        )
-        return call, self._connection.attempt(stubs.target, attempts.timeout)
+        return self._connection.begin_stream(stubs, request, attempts)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the next attempt; a close of the client ends the wait.
