@@ -48,6 +48,9 @@ def check_ahead(settings: Settings) -> None:
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router
+    ports = range(router.metrics_port, router.metrics_port + router.processes) if router.metrics_port else ()
+    if taken := [port for port in ports if port_taken(router.host, port)]:
+        raise SettingsError(f"router.metrics_port: {taken[0]} on {router.host} is in use; choose another one")
     if router.http.port and port_taken(router.host, router.http.port):
         raise SettingsError(
             f"router.http.port: {router.http.port} on {router.host} is in use; choose another one with --http-port"

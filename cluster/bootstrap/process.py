@@ -19,6 +19,8 @@ from cluster.errors import BootstrapError
 _PR_SET_PDEATHSIG = 1
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): \S.*")
 """An exception as Python prints it, also behind Ray's prefix of a line."""
+_ROOM = 1 << 16
+"""Bytes; a disk with less room is full."""
 _LINGER_S = 2.0
 """Seconds that descendants may take to end after their parent."""
 
@@ -185,9 +187,17 @@ class ChildProcess:
     def _log(self) -> str:
         return self.log_file.read_bytes()[self._log_from :].decode("utf-8", errors="replace")
 
+    def _silence(self) -> str:
+        try:
+            full = shutil.disk_usage(self.log_file.parent).free < _ROOM
+        except OSError:
+            full = False
+        why = f"the disk of {self.log_file.parent} is full, so" if full else ""
+        return f"{why} its log does not say why: {self.log_file}".lstrip()
+
     def check(self) -> None:
         """Raise BootstrapError if the process has ended."""
         if not self.running:
             told = self.obituary()
-            words = f"end of its log:{told['log']}" if "log" in told else f"its log does not say why: {self.log_file}"
+            words = f"end of its log:{told['log']}" if "log" in told else self._silence()
             raise BootstrapError(self.name, f"{told['ended']}; {words}", ended=True)

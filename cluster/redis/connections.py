@@ -114,6 +114,20 @@ them into the text of a script's failure."""
 _LINE = re.compile(r"^@user_script: ?\d+: -")
 """What Redis 6.2 puts in front of the error of a command inside a script."""
 
+_PLACE = re.compile(
+    r"^Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: (@user_script: ?\d+: -)?"
+    r"|\s*script: [0-9a-f]+, on @user_script:\d+\.?$"
+)
+"""What Redis writes around the error of a command inside a script."""
+
+_WORDS = (
+    ("Redis is out of memory", re.compile(r"\bOOM\b|used memory > 'maxmemory'")),
+    ("Redis is a replica, which takes no writes", re.compile(r"\bREADONLY\b|against a read only replica")),
+    ("Redis can't write its file", re.compile(r"\bMISCONF\b")),
+    ("Redis wants a password, and redis.url has none or another one", re.compile(r"\bNOAUTH\b|unauthenticated")),
+)
+"""States of Redis in plain words, and how they are told from its text."""
+
 _DENIED = re.compile(r"\b(NOPERM|ACL failure)\b|can't run this command|can't access at least one|can't publish to")
 """Text with which Redis refuses a command that its user may not use, inside a script or outside."""
 
@@ -153,4 +167,7 @@ def translate(error: exceptions.ResponseError) -> PenstockError:
         return QueueUnavailableError("the queue refused: redis.url is one server of a cluster; use redis+cluster://")
     if isinstance(error, (exceptions.AskError, exceptions.TryAgainError)):
         return QueueUnavailableError("the queue refused: its keys are on their way to another server of the cluster")
-    return QueueUnavailableError(f"the queue refused: {error}")
+    # Readers of a client's error have no use for the place in our script.
+    text = _PLACE.sub("", str(error))
+    state = next((state for state, words in _WORDS if words.search(text)), "")
+    return QueueUnavailableError(f"the queue refused: {state}: {text}" if state else f"the queue refused: {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -55,4 +56,17 @@ async def test_a_process_that_was_killed_says_by_what_and_quotes_no_news(tmp_pat
     assert -signal.SIGKILL == await child.wait()
     assert {"ended": "killed by SIGKILL", "log_file": str(tmp_path / "x.log")} == child.obituary()
     with pytest.raises(BootstrapError, match=r"^x ended: killed by SIGKILL; its log does not say why: \S*/x.log$"):
+        child.check()
+
+
+async def test_a_full_disk_is_named_where_a_process_could_write_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = await ChildProcess.start("x", [sys.executable, "-c", "raise SystemExit(1)"], tmp_path / "x.log")
+    await child.wait()
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: full)
+    with pytest.raises(
+        BootstrapError, match=r"^x ended: status 1; the disk of \S+ is full, so its log does not say why"
+    ):
         child.check()

@@ -233,6 +233,8 @@ def test_a_missing_model_and_a_taken_port_are_found_before_anything_starts() -> 
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"router.port: {port} on 127.0.0.1 is in use; choose another"):
             check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
+        with pytest.raises(SettingsError, match=f"router.metrics_port: {port} on 127.0.0.1 is in use; choose another"):
+            check_ahead(settings(router={"port": 0, "metrics_port": port, "processes": 2, "host": "127.0.0.1"}))
     check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
     for url in ("redis://h/0?timeuot=3", "redis+cluster://h", "redis+sentinel://h/main", ""):
         with pytest.raises(SettingsError, match="timeuot") if "?" in url else contextlib.nullcontext():

@@ -8,6 +8,7 @@ from redis import exceptions
 from cluster.errors import QueueUnavailableError
 from cluster.redis.connections import is_demoted, translate
 
+FAILED = "Error running script (call to f_1f9a): @user_script:7: @user_script: 7: "
 FULL = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."
 
 
@@ -25,7 +26,34 @@ def test_a_state_of_redis_is_no_bug_of_a_script(text: str, passes: bool) -> None
     assert passes == isinstance(translate(exceptions.ResponseError(text)), QueueUnavailableError)
 
 
-FAILED = "Error running script (call to f_1f9a): @user_script:7: @user_script: 7: "
+PLACE = "script: 5f98062a88fd4ae8379ecd181917c6162482ba89, on @user_script:231."
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            exceptions.OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {PLACE}"),
+            "is out of memory",
+        ),
+        (exceptions.ResponseError(f"{FAILED}-OOM command not allowed"), "is out of memory"),
+        (
+            exceptions.ReadOnlyError(f"You can't write against a read only replica. {PLACE}"),
+            "is a replica, which takes",
+        ),
+        (
+            exceptions.ResponseError(f"MISCONF Errors writing to the AOF file: No space left {PLACE}"),
+            "can't write its file",
+        ),
+        (exceptions.ResponseError("Protocol error: unauthenticated multibulk length"), "wants a password"),
+    ],
+)
+def test_a_state_of_redis_is_told_in_plain_words_without_the_place_in_a_script(
+    error: exceptions.ResponseError, words: str
+) -> None:
+    told = str(translate(error))
+    assert told.startswith(f"the queue refused: Redis {words}")
+    assert "script" not in told
 
 
 @pytest.mark.parametrize(
