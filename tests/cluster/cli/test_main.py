@@ -33,7 +33,7 @@ from router.commands import target
 from router.commands.answer import Shown
 from router.commands.generate import prompt_from
 from router.commands.target import report_call_errors
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, dns
 
 
 @pytest.mark.parametrize("name", ["no[/]file.csv", "no[red]file.csv", "x" * 60 + " y" * 60])
@@ -243,7 +243,8 @@ def test_a_missing_model_and_a_taken_port_are_found_before_anything_starts() -> 
 
 def test_files_of_keys_and_certificates_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
     authority = Authority()
-    (certificate, key), (_, other_key) = (authority.issue(name).write(tmp_path, name) for name in ("own", "other"))
+    name = dns("penstock-replica")
+    (certificate, key), (_, other_key) = (authority.issue(of, name).write(tmp_path, of) for of in ("own", "other"))
 
     def files(key: str) -> dict[str, str]:
         return {"certificate_file": certificate, "private_key_file": key}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ async def test_silence_is_noticed_by_the_router_where_the_replica_does_not(tmp_p
         events = await read_until(call, 30)
         victim = replica_of(stack, events)
         engine: Any = stack.replicas[victim]._engine
+        engine._stall_s = math.inf
         engine.wedge()
         events += await read_until_resumed(call)
         # Nothing is sent there until it shows a sign of life: the answer to the abort.
