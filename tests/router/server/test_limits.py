@@ -253,7 +253,9 @@ async def test_waiting_clients_hear_an_eta_that_comes_true(
 
         results = await asyncio.gather(*(one(i) for i in range(60)))
 
-        errors = [abs(started - (at + eta)) / max(0.5, started - at) for etas, started, _ in results for at, eta in etas]
+        errors = [
+            abs(started - (at + eta)) / max(0.5, started - at) for etas, started, _ in results for at, eta in etas
+        ]
         assert len(errors) > 20
         median = sorted(errors)[len(errors) // 2]
         record_property("median_relative_eta_error", round(median, 3))
