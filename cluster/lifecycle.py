@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 _MOST_LATE_S = 0.5
 _LOOKS = 4
-"""Parts of a timeout, each of which the event loop counts once, however late it is."""
+"""Parts of a sleep or a timeout, each of which the event loop counts once, however late it is."""
 
 
 class TaskOwner:
@@ -103,10 +103,14 @@ async def slept_awake(seconds: float) -> bool:
     """Sleep, and return whether the event loop ran meanwhile. If not, this process stood still, and the silence of
     other processes in that time says nothing about them.
     """
-    began = time.monotonic()
-    await asyncio.sleep(seconds)
+    began, awake = time.monotonic(), True
+    # Looked at as a whole, a halt that took nearly all of a long sleep, and ended soon after it, would not show.
+    for _ in range(_LOOKS):
+        part = time.monotonic()
+        await asyncio.sleep(seconds / _LOOKS)
+        awake = awake and time.monotonic() - part <= 1.5 * seconds / _LOOKS + _MOST_LATE_S
     # uvloop counts from the beginning of its turn: after a long turn the next sleep ends at once.
-    return 0.9 * seconds <= time.monotonic() - began <= 1.5 * seconds + _MOST_LATE_S
+    return awake and 0.9 * seconds <= time.monotonic() - began
 
 
 @asynccontextmanager

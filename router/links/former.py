@@ -13,7 +13,7 @@ import grpc
 
 from cluster.errors import LinkLostError
 from cluster.grpc_options import INNER_CHANNEL_OPTIONS
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, timeout_awake
 from cluster.wire.former_name import FormerNameChannel
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
@@ -106,7 +106,7 @@ async def open_former(ends: LinkEnds) -> FormerCall:
     async with _stub(ends) as (channel, stub):
         call = stub.Link(metadata=claim.metadata())
         try:
-            async with asyncio.timeout(ends.ping_s):
+            async with timeout_awake(ends.ping_s):
                 await call.write(ends.hello())
                 first = await call.read()
             ends.check_welcome(pb.LinkResponse() if first is _EOF else first, answer)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.errors import LinkLostError
+from cluster.lifecycle import timeout_awake
 from cluster.models import Judgement
 from cluster.wire.framing import OtherProtocolError
 from cluster.wire.output_parsing import parsing_to_wire
@@ -68,7 +68,7 @@ async def judge(ends: LinkEnds, asked: Constrained) -> Judgement:
 
 async def _ask(ends: LinkEnds, what: str, question: pb.LinkCommand, seconds: float) -> pb.LinkResponse:
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout_awake(seconds):
             try:
                 stream = await open_stream(ends, seconds)
             except OtherProtocolError:

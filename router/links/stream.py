@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Sequence
 
 from cluster.errors import LinkLostError
+from cluster.lifecycle import timeout_awake
 from cluster.wire.framing import MAX_FRAME, FrameError, FrameProtocol, OtherProtocolError
 from penstock.internal.v1 import replica_pb2 as pb
 from router.links.ends import LinkEnds, WireNews
@@ -106,7 +107,7 @@ async def open_stream(ends: LinkEnds, seconds: float) -> ReplicaStream:
     """
     claim, answer = ends.claim()
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout_awake(seconds):
             stream = await ends.dialer.connect(ends.address, ReplicaStream)
             try:
                 first = await stream.ask(ends.hello(claim))

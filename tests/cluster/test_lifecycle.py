@@ -35,6 +35,19 @@ def test_a_process_that_stood_still_knows(loop: str) -> None:
     assert any(awake for awake, _ in seen)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_halt_of_nearly_all_of_a_sleep_shows(loop: str) -> None:
+    """The sleep as a whole is hardly late, but others had no time to be heard."""
+
+    async def watch() -> bool:
+        asyncio.get_running_loop().call_later(0.01, time.sleep, 2.2)
+        return await slept_awake(2.0)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        assert not runner.run(watch())
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_answer_that_came_while_the_process_stood_still_is_in_time(loop: str) -> None:
     """With `asyncio.timeout` it is late: the timer is due before the answer has been read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from cluster.errors import EngineDeadError
+from router.links.stream import open_stream
 from tests.router.dispatch.streams import LONG, SIM, plain, read_until_resumed, replica_of, resumed_of
 from tests.router.dispatch.test_lost_leases import lose_lease
-from tests.router.links.parts import RelayedReplica, read_until
+from tests.router.links.parts import RelayedReplica, ends_of, read_until
 from tests.support.stack import collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -63,6 +65,14 @@ async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
         await until(lambda: time.monotonic() - back_at > 0.2)
         # It would raise what the replica's own look at its engine had found.
         await stack.replicas[0].check_health()
+
+
+async def test_a_router_that_stood_still_itself_hears_the_welcome(tmp_path: Path) -> None:
+    """The time limit of the opening was over when it went on, and the answer could not have been read yet."""
+    async with running_stack(tmp_path, routers=0) as stack:
+        asyncio.get_running_loop().call_soon(time.sleep, 1.2)
+        stream = await open_stream(ends_of(stack.replicas[0].address), 1.0)
+        stream.break_off()
 
 
 async def test_silence_is_noticed_by_the_router_where_the_replica_does_not(tmp_path: Path) -> None:
