@@ -134,9 +134,9 @@ ALERTS = (
         summary="{{ $value | humanizePercentage }} of requests are refused for lack of room or time.",
         expr="""
             sum(rate(penstock_router_errors_total{
-              method=~"InferenceService/(Stream|Resume)?Generate",reason=~"QUEUE_FULL|NOT_IN_TIME|QUEUE_TIMEOUT"
+              method=~"InferenceService/(Stream)?Generate",reason=~"QUEUE_FULL|NOT_IN_TIME|QUEUE_TIMEOUT"
             }[10m]))
-            / sum(rate(penstock_router_calls_total{method=~"InferenceService/(Stream|Resume)?Generate"}[10m])) > 0.1
+            / sum(rate(penstock_router_calls_total{method=~"InferenceService/(Stream)?Generate"}[10m])) > 0.1
         """,
         pending_minutes=10,
         meaning=(

@@ -21,16 +21,7 @@ _NEEDED = {
     "SendInitialMetadataOperation": (),
     "SendMessageOperation": (),
     "SendStatusFromServerOperation": (),
-    "Server": (
-        "add_http2_port",
-        "cancel_all_calls",
-        "register_completion_queue",
-        "register_method",
-        "request_call",
-        "request_registered_call",
-        "shutdown",
-        "start",
-    ),
+    "Server": ("add_http2_port", "cancel_all_calls", "register_completion_queue", "request_call", "shutdown", "start"),
     "auth_context": (),
 }
 """Names that the server uses. With a version of gRPC that lacks one of them the router uses grpc.aio."""

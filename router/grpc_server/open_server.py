@@ -36,18 +36,12 @@ class CallServer(Protocol):
         """Refuse new calls, give open ones `grace` seconds, end the rest, and close the port."""
 
 
-def open_server(
-    kind: Literal["direct", "aio"], options: Sequence[tuple[str, Any]], apart: Sequence[str] = ()
-) -> CallServer:
-    """Create a server. `direct` falls back to grpc.aio's where this version of gRPC lacks what it needs.
-
-    Args:
-        kind: which server.
-        options: channel arguments.
-        apart: paths of methods whose calls can wait; see `DirectServer`. grpc.aio has one line for all calls.
+def open_server(kind: Literal["direct", "aio"], options: Sequence[tuple[str, Any]]) -> CallServer:
+    """Create a server with these channel arguments. `direct` falls back to grpc.aio's where this version of gRPC lacks
+    what it needs.
     """
     if kind == "direct":
         if not (missing := missing_in(core)):
-            return DirectServer(options, apart)
+            return DirectServer(options)
         _LOG.warning("router.grpc_aio_instead", extra={"grpc": grpc.__version__, "missing": missing})
     return cast(CallServer, grpc.aio.server(options=list(options)))

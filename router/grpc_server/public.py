@@ -14,9 +14,6 @@ from router.call_context import MAX_HEADER_BYTES
 from router.grpc_server.open_server import CallServer, open_server
 from router.grpc_server.reflection import reflection_handlers
 
-CAN_WAIT = ("/penstock.v1.InferenceService/ResumeGenerate",)
-"""Methods whose calls can wait for new ones: all clients of a dead router come at once."""
-
 
 def public_server(
     settings: RouterSettings,
@@ -37,7 +34,6 @@ def public_server(
             ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
             ("grpc.so_reuseport", int(shared_port)),
         ],
-        CAN_WAIT,
     )
     server.add_generic_rpc_handlers(tuple(handlers))
     add_HealthServicer_to_server(health_service, server)

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from cluster.errors import (
-    CancelledError,
-    DeadlineError,
-    InvalidRequestError,
-    PenstockError,
-    RequestNotFoundError,
-    ShuttingDownError,
-)
+from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.call_context import CallContext
@@ -66,7 +59,7 @@ class InferenceServicer:
         self._coalescing = coalescing
         self._resumed = LoopTurns(RESUMED_PER_TURN)
         self.open_calls = 0
-        """Calls that have not ended, of Generate, StreamGenerate, ResumeGenerate and those of EmbeddingService."""
+        """Calls that have not ended, of Generate, StreamGenerate and those of EmbeddingService."""
         self.idle = asyncio.Event()
         """Set while there are no such calls."""
         self.idle.set()
@@ -102,14 +95,6 @@ class InferenceServicer:
             coalescing = StreamCoalescing(self._coalescing, flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
             await opened.deliver(writer.run())
-
-    def ResumeGenerate(  # noqa: N802
-        self, request: api.StreamGenerateRequest, context: CallContext, caller: Caller
-    ) -> Awaitable[None]:
-        """Continue a stream. No coroutine, which would be one more frame of a stream that lives long."""
-        if not request.HasField("resume"):
-            raise InvalidRequestError.of("resume", "is required")
-        return self.StreamGenerate(request, context, caller)
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: CallContext, caller: Caller

@@ -116,7 +116,10 @@ class AsyncCaller:
         if again:
             self._check_open()
         stubs = self._next(attempts)
-        return self._connection.begin_stream(stubs, request, attempts)
+        call = stubs.inference.StreamGenerate(
+            request, timeout=attempts.time_left(), metadata=self._connection.stream_metadata(request)
+        )
+        return call, self._connection.attempt(stubs.target, attempts.timeout)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the next attempt; a close of the client ends the wait.

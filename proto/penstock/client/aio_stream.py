@@ -131,9 +131,6 @@ class AsyncStream:
             return
         failure = from_rpc_error(error)
         if self._attempt is not None:
-            if self._attempt.is_lacking(failure):
-                self._call, self._state.attempts.stays = None, True
-                return
             failure = self._attempt.explained(failure, begun=self._state.begun)
         wait = self._state.failed(failure)
         if wait is None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
@@ -41,8 +40,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.lb_policy_name", "round_robin"),
 )
 
-LACKING_S = 300.0
-"""How long a router is taken for one without ResumeGenerate, as those of 0.2 are. A roll-out replaces it some time."""
+RESUMES = (("penstock-resume", "1"),)
+"""Metadata of a call that goes on with a stream: a router takes new ones first."""
 
 MetadataHook = Callable[[], Iterable[tuple[str, str]]]
 """Function that returns the metadata of one attempt, such as credentials that change."""
@@ -150,18 +149,13 @@ class Connection:
         check_metadata(added)
         return (*key, *added)
 
-    def begin_stream(
-        self, stubs: Stubs, request: inference_pb2.StreamGenerateRequest, attempts: Attempts
-    ) -> tuple[Any, Attempt]:
-        """Call a router for one attempt of a stream; return the call and what its errors are explained with.
+    def stream_metadata(self, request: inference_pb2.StreamGenerateRequest) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of one attempt of a stream.
 
         Raises:
-            ValueError: gRPC can't send the metadata.
+            ValueError: gRPC can't send them.
         """
-        method, attempt = stubs.inference.StreamGenerate, self.attempt(stubs.target, attempts.timeout)
-        if request.HasField("resume") and stubs.can_resume():
-            method, attempt = stubs.inference.ResumeGenerate, replace(attempt, lacks_method=stubs.note_lacking)
-        return method(request, timeout=attempts.time_left(), metadata=self.call_metadata()), attempt
+        return (*self.call_metadata(), *(RESUMES if request.HasField("resume") else ()))
 
     def rotation(self) -> itertools.cycle[int]:
         """Return the order in which attempts visit targets. Its start is random, so that clients spread."""
@@ -174,17 +168,12 @@ class Tries(Protocol):
 
     target: int | None
     """Number of the router of the last try; None before it."""
-    stays: bool
-    """Whether the next try goes to the same router."""
 
 
 def next_target(rotation: Iterator[int], tries: Tries) -> int:
     """Return the number of the router of a call's next try: another one than last time, where there is one. After the
     death of a router of two its streams would else choose it again half of the time, and wait longer after each time.
     """
-    if tries.stays and tries.target is not None:
-        tries.stays = False
-        return tries.target
     target = next(rotation)
     if target == tries.target:
         target = next(rotation)
@@ -211,12 +200,3 @@ class Stubs:
         self.embeddings: Any = embeddings_pb2_grpc.EmbeddingServiceStub(channel)
         self.jobs: Any = jobs_pb2_grpc.JobServiceStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)
-        self._lacking_until = 0.0
-
-    def can_resume(self) -> bool:
-        """Return whether the router has ResumeGenerate, as far as is known."""
-        return time.monotonic() >= self._lacking_until
-
-    def note_lacking(self) -> None:
-        """Note that the router has no ResumeGenerate. It is asked again after LACKING_S."""
-        self._lacking_until = time.monotonic() + LACKING_S

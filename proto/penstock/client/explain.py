@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import grpc
@@ -32,16 +31,6 @@ class Attempt:
     tls: bool
     timeout: float | None
     """Seconds that the whole call had; None without a limit."""
-    lacks_method: Callable[[], None] | None = None
-    """Callback for a router without the method that was called; None where every router has it."""
-
-    def is_lacking(self, error: PenstockClientError) -> bool:
-        """Return whether the router is too old for the method, and tell it where it is remembered."""
-        # A router names its own errors. This one comes from gRPC, or from a proxy that does not know the method.
-        if self.lacks_method is None or error.code is not grpc.StatusCode.UNIMPLEMENTED or error.reason:
-            return False
-        self.lacks_method()
-        return True
 
     def explained(self, error: PenstockClientError, *, begun: bool = False) -> PenstockClientError:
         """Return the error with its remedy; unchanged if a router made it. `begun`: whether the router had answered."""

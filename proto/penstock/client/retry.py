@@ -116,8 +116,6 @@ class Attempts:
         self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
         self.target: int | None = None
         """Number of the router of the last try; None before it."""
-        self.stays = False
-        """Whether the next try goes to the same router."""
         self._failures = 0
         self._breaks = 0
         """Number of failures since the last event."""

@@ -107,7 +107,11 @@ class Caller:
         if again:
             self._check_open()
         with self._beginning():
-            return self._connection.begin_stream(self._next(attempts), request, attempts)
+            stubs = self._next(attempts)
+            call = stubs.inference.StreamGenerate(
+                request, timeout=attempts.time_left(), metadata=self._connection.stream_metadata(request)
+            )
+        return call, self._connection.attempt(stubs.target, attempts.timeout)
 
     def _pause(self, seconds: float) -> None:
         """Wait for the next attempt; a close of the client ends the wait.

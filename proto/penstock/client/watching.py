@@ -39,8 +39,6 @@ class WatchState:
         """Whether the last update was returned."""
         self.target: int | None = None
         """Number of the router of the last connection; None before it."""
-        self.stays = False
-        """Whether the next connection goes to the same router. No watch needs it."""
         self._job_id = job_id
         self._token = resume_token
         self._progress_only = progress_only

@@ -258,7 +258,9 @@ Global___StreamGenerateRequest: _TypeAlias = StreamGenerateRequest  # noqa: Y015
 
 @_typing.final
 class Resume(_message.Message):
-    """Position at which a stream continues."""
+    """Position at which a stream continues. With metadata penstock-resume a router takes calls of new streams first, so many
+    clients that lost their router hold up nobody.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

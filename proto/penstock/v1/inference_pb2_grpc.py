@@ -55,11 +55,6 @@ class InferenceServiceStub:
                 request_serializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
                 _registered_method=True)
-        self.ResumeGenerate = channel.unary_stream(
-                '/penstock.v1.InferenceService/ResumeGenerate',
-                request_serializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
-                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/penstock.v1.InferenceService/Cancel',
                 request_serializer=penstock_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -118,15 +113,6 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ResumeGenerate(self, request, context):
-        """Continue a stream: StreamGenerate with `resume`, which is required here. These calls have a line of their own, so
-        many clients that lost their router hold up no new stream. Routers of 0.2 and before answer UNIMPLEMENTED; continue
-        with StreamGenerate there.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Cancel(self, request, context):
         """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`.
         """
@@ -172,11 +158,6 @@ def add_InferenceServiceServicer_to_server(servicer, server):
             ),
             'StreamGenerate': grpc.unary_stream_rpc_method_handler(
                     servicer.StreamGenerate,
-                    request_deserializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.SerializeToString,
-            ),
-            'ResumeGenerate': grpc.unary_stream_rpc_method_handler(
-                    servicer.ResumeGenerate,
                     request_deserializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.SerializeToString,
             ),
@@ -269,33 +250,6 @@ class InferenceService:
             request,
             target,
             '/penstock.v1.InferenceService/StreamGenerate',
-            penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
-            penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ResumeGenerate(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/penstock.v1.InferenceService/ResumeGenerate',
             penstock_dot_v1_dot_inference__pb2.StreamGenerateRequest.SerializeToString,
             penstock_dot_v1_dot_inference__pb2.StreamGenerateResponse.FromString,
             options,

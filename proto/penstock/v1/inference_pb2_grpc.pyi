@@ -53,11 +53,6 @@ class InferenceServiceStub:
     """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
     event is always `finished`.
     """
-    ResumeGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
-    """Continue a stream: StreamGenerate with `resume`, which is required here. These calls have a line of their own, so
-    many clients that lost their router hold up no new stream. Routers of 0.2 and before answer UNIMPLEMENTED; continue
-    with StreamGenerate there.
-    """
     Cancel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]
     """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
@@ -93,11 +88,6 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
     event is always `finished`.
-    """
-    ResumeGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
-    """Continue a stream: StreamGenerate with `resume`, which is required here. These calls have a line of their own, so
-    many clients that lost their router hold up no new stream. Routers of 0.2 and before answer UNIMPLEMENTED; continue
-    with StreamGenerate there.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]  # type: ignore[assignment]
     """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
@@ -143,17 +133,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.StreamGenerateResponse], _abc.AsyncIterator[_inference_pb2.StreamGenerateResponse]]:
         """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
         event is always `finished`.
-        """
-
-    @_abc_1.abstractmethod
-    def ResumeGenerate(
-        self,
-        request: _inference_pb2.StreamGenerateRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_inference_pb2.StreamGenerateResponse], _abc.AsyncIterator[_inference_pb2.StreamGenerateResponse]]:
-        """Continue a stream: StreamGenerate with `resume`, which is required here. These calls have a line of their own, so
-        many clients that lost their router hold up no new stream. Routers of 0.2 and before answer UNIMPLEMENTED; continue
-        with StreamGenerate there.
         """
 
     @_abc_1.abstractmethod

@@ -53,10 +53,6 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         self.hold_after: int | None = None
         """Stops after so many tokens until the call ends or `release` is set."""
         self.release = asyncio.Event()
-        self.has_resume = True
-        """Whether it has ResumeGenerate; routers of 0.2 have not."""
-        self.methods: list[str] = []
-        """Methods of its streams."""
         self.requests: list[Any] = []
         self.metadata: list[dict[str, Any]] = []
         self.asked = asyncio.Event()
@@ -96,23 +92,6 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         self, request: pb.StreamGenerateRequest, context: Any
     ) -> AsyncIterator[pb.StreamGenerateResponse]:
         """Play the script, or generate."""
-        self.methods.append("StreamGenerate")
-        async for event in self._stream(request, context):
-            yield event
-
-    async def ResumeGenerate(  # noqa: N802
-        self, request: pb.StreamGenerateRequest, context: Any
-    ) -> AsyncIterator[pb.StreamGenerateResponse]:
-        """Play the script, or generate the rest."""
-        self.methods.append("ResumeGenerate")
-        if not self.has_resume:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
-        async for event in self._stream(request, context):
-            yield event
-
-    async def _stream(
-        self, request: pb.StreamGenerateRequest, context: Any
-    ) -> AsyncIterator[pb.StreamGenerateResponse]:
         await self._admit(request, context, lambda: check_stream(request, _LIMITS))
         try:
             if self.script is None:

@@ -108,19 +108,3 @@ def test_a_connection_that_worked_and_broke_is_not_taken_for_a_wrong_setting() -
     attempt = Attempt("a:1", tls=False, timeout=None)
     assert "TLS" in str(attempt.explained(error))
     assert "a:1: the connection was lost. gRPC says: Socket closed" == str(attempt.explained(error, begun=True))
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "lacking"),
-    [
-        pytest.param(grpc.StatusCode.UNIMPLEMENTED, "", True, id="an older router, or a proxy"),
-        pytest.param(grpc.StatusCode.UNIMPLEMENTED, "NOT_HERE", False, id="a router that has the method"),
-        pytest.param(grpc.StatusCode.UNAVAILABLE, "", False, id="no router"),
-    ],
-)
-def test_a_router_lacks_a_method_where_its_grpc_says_so(code, reason, lacking) -> None:
-    told: list[bool] = []
-    error = api.PenstockClientError("no", code, ErrorDetails(reason=reason))
-    assert lacking is Attempt("r:1", False, None, lambda: told.append(True)).is_lacking(error)
-    assert [True] * lacking == told
-    assert not Attempt("r:1", False, None).is_lacking(error)

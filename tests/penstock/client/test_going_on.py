@@ -1,14 +1,12 @@
 """Generations whose router goes away go on at another one, in both clients."""
 
 import socket
-from unittest.mock import Mock
 
 import pytest
 
 from cluster import errors as cluster_errors
 from penstock import client as api
 from penstock.client import FinishReason, ResumePoint, RetryPolicy, Sampling
-from penstock.client.connection import LACKING_S, Stubs
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import types_pb2
 from tests.penstock.client.events import collect
@@ -40,37 +38,11 @@ async def test_a_stream_whose_router_goes_away_goes_on(client, fake):
     first, *again = fake.requests
     assert len(again) == 3
     assert not first.HasField("resume")
-    assert ["StreamGenerate", *["ResumeGenerate"] * 3] == fake.methods
+    assert [None, "1", "1", "1"] == [metadata.get("penstock-resume") for metadata in fake.metadata]
     for request in again:
         assert (request.resume.resume_token, list(request.resume.received_tokens)) == (b"t2", [2, 1])
         assert (request.generate, request.flush_interval) == (first.generate, first.flush_interval)
     assert stream.resume_point == ResumePoint(b"t3", (3, 1))
-
-
-async def test_a_stream_goes_on_at_a_router_without_a_method_for_it(connect, port, fake):
-    """It is asked for it once, and that is no failure after which a client would wait."""
-    waits = []
-    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(base_delay=0.0, on_wait=lambda *wait: waits.append(wait)))
-    fake.has_resume = False
-    fake.script = [started(b"t1"), output(0, 1), UNAVAILABLE]
-    fake.resumed_script = [output(1, 2), END]
-
-    for _ in range(2):
-        await collect(client.stream("demo", "hi"))
-
-    assert ["StreamGenerate", "ResumeGenerate", *["StreamGenerate"] * 3] == fake.methods
-    assert [request.HasField("resume") for request in fake.requests] == [False, True] * 2
-    assert 2 == len(waits)
-
-
-def test_a_router_without_the_method_is_asked_again_after_a_while(monkeypatch):
-    clock = Mock(monotonic=Mock(return_value=1000.0))
-    monkeypatch.setattr("penstock.client.connection.time", clock)
-    stubs, other = Stubs(Mock()), Stubs(Mock())
-    stubs.note_lacking()
-    assert [False, True] == [stubs.can_resume(), other.can_resume()]
-    clock.monotonic.return_value += LACKING_S
-    assert stubs.can_resume()
 
 
 @pytest.mark.slow

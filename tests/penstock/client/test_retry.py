@@ -169,10 +169,3 @@ def test_the_only_router_is_tried_again():
     attempts = Attempts(RetryPolicy(), None)
     rotation = itertools.cycle(range(1))
     assert [0, 0] == [next_target(rotation, attempts) for _ in range(2)]
-
-
-def test_a_try_that_stays_goes_to_the_router_of_the_last_one() -> None:
-    rotation, attempts = itertools.cycle((0, 1)), Attempts(RetryPolicy(), None)
-    first = next_target(rotation, attempts)
-    attempts.stays = True
-    assert [first, 1 - first] == [next_target(rotation, attempts) for _ in range(2)]

@@ -16,6 +16,7 @@ import grpc
 import pytest
 
 from cluster.grpc_options import SERVER_OPTIONS
+from penstock.client.connection import RESUMES
 from router.grpc_server import CallServer, open_server
 from router.grpc_server import server as direct
 from router.grpc_server.call import Call
@@ -314,7 +315,7 @@ async def test_a_turn_of_the_loop_takes_some_of_many_calls(monkeypatch: pytest.M
         turn += 1
         loop.call_soon(turned)
 
-    def noted(server: DirectServer, event: Any) -> bool:
+    def noted(server: DirectServer, event: Any) -> int:
         taken[turn] += 1
         return arrived(server, event)
 
@@ -471,3 +472,81 @@ async def test_an_upload_that_breaks_off_is_no_whole_one(scene: Scene) -> None:
             call.cancel()
     await server.stop(0.2)
     assert ended == []
+
+
+class Drained(DirectServer):
+    """Server without a core. Its turns are made by hand, and it notes which calls it begins in each."""
+
+    def __init__(self, events: list[Any]) -> None:
+        super().__init__(())
+        self._loop, self._arrivals = Mock(), Mock()
+        self._arrivals.poll.return_value = Mock(completion_type=None)
+        self._fresh.extend(events)
+        self.begun: list[list[str]] = []
+
+    def _ask(self) -> None:
+        pass
+
+    def _begin(self, event: Any) -> None:
+        self.begun[-1].append(event.tag)
+
+    def turns(self) -> list[list[str]]:
+        more = False
+        while not self.begun or self._loop.call_soon.called:
+            self._loop.call_soon.reset_mock()
+            self.begun.append([])
+            self._accept(more)
+            more = True
+        return self.begun
+
+
+def arrival(name: str, *, resumes: bool) -> Any:
+    return Mock(tag=name, success=True, invocation_metadata=RESUMES if resumes else (("penstock-resumed", "1"),))
+
+
+def test_new_calls_are_found_behind_many_that_can_wait() -> None:
+    herd = [arrival(f"old {number}", resumes=True) for number in range(100)]
+    turns = Drained([*herd, arrival("new", resumes=False)]).turns()
+
+    # 32 are set aside in a turn, and one goes on; the new one is in the fourth.
+    assert [["old 0"], ["old 1"], ["old 2"], ["new", *(f"old {number}" for number in range(3, 9))]] == turns[:4]
+    assert [f"old {number}" for number in range(9, 100)] == [name for turn in turns[4:] for name in turn]
+    assert 8 == max(map(len, turns))
+
+
+def test_calls_that_can_wait_go_on_beside_new_ones() -> None:
+    new = [arrival(f"new {number}", resumes=False) for number in range(15)]
+    turns = Drained([arrival("old 0", resumes=True), arrival("old 1", resumes=True), *new]).turns()
+
+    assert ["old 0" in turns[0], "old 1" in turns[1]] == [True, True]
+    assert 17 == sum(map(len, turns))
+
+
+async def test_a_call_that_can_wait_is_answered() -> None:
+    server, service = open_server("direct", SERVER_OPTIONS), Service()
+    server.add_generic_rpc_handlers((service.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        echo = channel.unary_unary("/test.Service/echo")
+        sent = [echo(b"%d" % number, metadata=RESUMES if number % 3 else ()) for number in range(60)]
+        assert [b"%d" % number for number in range(60)] == await asyncio.gather(*sent)
+    await server.stop(0.2)
+
+
+async def test_a_stop_ends_calls_that_were_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DirectServer, "_begin", lambda server, event: server._aside.append(event))
+    server = DirectServer(SERVER_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        calls = [channel.unary_unary("/test.Service/echo")(b"", metadata=RESUMES) for _ in range(20)]
+        await until(lambda: len(server._aside) == 20)
+        await server.stop(0.01)
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+
+
+def test_clients_mark_the_calls_that_can_wait() -> None:
+    assert [direct.RESUME_HEADER] == [name for name, _ in RESUMES]

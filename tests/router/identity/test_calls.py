@@ -73,7 +73,6 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
     return [
         stub.Generate(request(max_tokens=1), metadata=metadata),
         stub.StreamGenerate(stream_request(max_tokens=1), metadata=metadata),
-        stub.ResumeGenerate(stream_request(max_tokens=1), metadata=metadata),
         stub.Cancel(api.CancelRequest(request_id="x"), metadata=metadata),
         stub.ListModels(api.ListModelsRequest(), metadata=metadata),
         stub.GetModel(api.GetModelRequest(model="demo"), metadata=metadata),
@@ -181,13 +180,10 @@ async def test_a_key_is_held_to_its_models(stack: Stack, keys: Keys) -> None:
     stub, metadata = stack.inference(), bearer(keys.narrow)
     large = {"model": "large", "max_tokens": 1}
     prompt = types.Prompt(text="x")
-    rest = stream_request(**large)
-    rest.resume.resume_token = b"x"
 
     for call in (
         stub.Generate(request(**large), metadata=metadata),
         stub.StreamGenerate(stream_request(**large), metadata=metadata),
-        stub.ResumeGenerate(rest, metadata=metadata),
         stub.GetModel(api.GetModelRequest(model="large"), metadata=metadata),
         stub.CountTokens(api.CountTokensRequest(model="large", prompt=prompt), metadata=metadata),
         stub.Detokenize(api.DetokenizeRequest(model="large", token_ids=[1]), metadata=metadata),

@@ -111,7 +111,7 @@ async def test_a_prompt_above_the_byte_bound_is_refused_before_it_is_tokenized(s
         pytest.param(b"\xff\xff\xff", id="no protobuf at all"),
     ],
 )
-@pytest.mark.parametrize("method", ["Generate", "StreamGenerate", "ResumeGenerate"])
+@pytest.mark.parametrize("method", ["Generate", "StreamGenerate"])
 async def test_bytes_that_are_no_message_get_invalid_argument(stack: Stack, raw: bytes, method: str) -> None:
     channel = stack.channels[0]
     path = f"/penstock.v1.InferenceService/{method}"
@@ -133,13 +133,6 @@ async def test_a_resume_token_that_is_not_ours_is_refused(stack: Stack) -> None:
         await call.read()
     assert grpc.StatusCode.INVALID_ARGUMENT is caught.value.code()
     await still_alive(stack)
-
-
-async def test_a_stream_is_resumed_from_a_position(stack: Stack) -> None:
-    call = stack.inference().ResumeGenerate(api.StreamGenerateRequest(generate=request()))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert (grpc.StatusCode.INVALID_ARGUMENT, "resume: is required") == (caught.value.code(), caught.value.details())
 
 
 @pytest.mark.parametrize("n", [1, 2])
