@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cluster.errors import ActuatorError, BootstrapError
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, timeout_awake
 from cluster.queue.heartbeats import PoolView
 from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import app_name
@@ -160,7 +160,7 @@ class PatientActuator:
 
     async def _in_time(self, call: Awaitable[Result]) -> Result:
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with timeout_awake(self._patience_s):
                 return await call
         except TimeoutError:
             raise ActuatorError(self._pool, f"no answer within {self._patience_s:.1f} s") from None

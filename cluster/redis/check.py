@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError, SettingsError
+from cluster.lifecycle import timeout_awake
 from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource
 from cluster.redis.explain import RedisTrouble, explain, shown_address
 from cluster.redis.keys import PREFIX, pool_key
@@ -113,7 +114,7 @@ async def check_redis(url: str, pool: str, timeout_s: float, *, allow_eviction: 
     try:
         connection = source.make()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout_awake(timeout_s):
                 await connection.connect()
                 await _ask(connection, "PING")
                 info = await _info(connection)
@@ -155,15 +156,15 @@ async def measure_redis(url: str, timeout_s: float) -> tuple[Mapping[str, str], 
     try:
         connection = source.make()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout_awake(timeout_s):
                 await connection.connect()
             trips = []
             for _ in range(ROUND_TRIPS):
-                async with asyncio.timeout(timeout_s):
+                async with timeout_awake(timeout_s):
                     began = time.perf_counter()
                     await _ask(connection, "PING")
                     trips.append(time.perf_counter() - began)
-            async with asyncio.timeout(timeout_s):
+            async with timeout_awake(timeout_s):
                 info = await _info(connection)
                 before = time.time()
                 seconds, micros = await _ask(connection, "TIME")
@@ -289,7 +290,7 @@ async def _speaks_plain(url: str) -> bool:
     """Return whether a Redis without TLS answers at the host and port of a URL."""
     parts = urlsplit(url)
     try:
-        async with asyncio.timeout(_LOOK_S):
+        async with timeout_awake(_LOOK_S):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 6379)
             try:
                 writer.write(b"PING\r\n")

@@ -35,11 +35,12 @@ class ConnectionSource:
         """
         self._sentinel: Sentinel | None = None
         self._pool: Any
-        # No socket_timeout: redis-py would start a timer for every read. Owners bound whole exchanges.
+        # No timeouts: redis-py would start a timer for every read, and count time in which this process stood still.
+        # Owners bound whole exchanges.
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_timeout": None,
-            "socket_connect_timeout": timeout_s,
+            "socket_connect_timeout": None,
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
         }

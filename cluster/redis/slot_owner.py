@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -11,6 +10,7 @@ from redis import exceptions
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.crc import key_slot
 
+from cluster.lifecycle import timeout_awake
 from cluster.redis.url import ClusterUrl
 
 _PARTS = 4
@@ -91,7 +91,7 @@ class OwnerConnection(Connection):
         candidates = self._slots.candidates()
         for address in candidates:
             try:
-                async with asyncio.timeout(self._slots.patience_s(len(candidates))):
+                async with timeout_awake(self._slots.patience_s(len(candidates))):
                     await self._follow(address)
                     return
             except (exceptions.RedisError, OSError, TimeoutError) as error:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from cluster.errors import QueueUnavailableError
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, timeout_awake
 from cluster.registry.contract import Author, Edit, Entry, Look, Past, Position, RegistryStore, Sighting, Watcher
 
 _LOG = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class RegistryView:
         """Follow the registry from now on. Returns after the first look, or after so many seconds without Redis."""
         owner.spawn(self.watch(), "registry")
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with timeout_awake(seconds):
                 await self.known.wait()
 
     async def watch(self) -> NoReturn:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from cluster.clock import Clock, SystemClock
 from cluster.errors import TooManyAttemptsError, UnauthenticatedError
+from cluster.lifecycle import timeout_awake
 from cluster.settings import Settings, access_of
 from cluster.trust.file_watch import OnReload, Watched
 from router.identity.attempts import Attempts
@@ -104,7 +106,9 @@ class Authenticator:
         """
         waits = {issuer.name: asyncio.ensure_future(issuer.keys.first()) for issuer in self._issuers}
         if waits:
-            await asyncio.wait(waits.values(), timeout=seconds)
+            with suppress(TimeoutError):
+                async with timeout_awake(seconds):
+                    await asyncio.wait(waits.values())
         missing = [name for name, wait in waits.items() if not wait.done()]
         for wait in waits.values():
             wait.cancel()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from cluster.errors import LinkError
-from cluster.lifecycle import TaskOwner, slept_awake
+from cluster.lifecycle import TaskOwner, slept_awake, timeout_awake
 from cluster.models import Judgement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
@@ -107,7 +107,7 @@ class ReplicaLink:
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; return False when it is not within this time."""
         try:
-            async with asyncio.timeout(seconds):
+            async with timeout_awake(seconds):
                 await self._opened.wait()
         except TimeoutError:
             return False

@@ -30,7 +30,8 @@ def test_a_process_that_stood_still_knows(loop: str) -> None:
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         seen = runner.run(watch())
-    assert all(0.09 <= took < 1.0 for awake, took in seen if awake)
+    # Each of its four parts may be half a second late.
+    assert all(0.09 <= took < 2.2 for awake, took in seen if awake)
     assert any(not awake and took > 1.0 for awake, took in seen)
     assert any(awake for awake, _ in seen)
 

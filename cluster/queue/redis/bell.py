@@ -11,6 +11,7 @@ from typing import Any
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import slept_awake, timeout_awake
 from cluster.queue.checks import check_id
 from cluster.queue.redis.keys import bell_channel
 from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource, RedisTarget
@@ -33,6 +34,7 @@ class RedisBell:
         self._channel = bell_channel(router_id)
         # Every server of a Redis Cluster gets what is published at another one, so one that is away silences no bell.
         self._source = ConnectionSource(target, timeout_s, self._channel, anywhere=True)
+        self._timeout_s = timeout_s
         self._rung: dict[str, None] = {}
         self._changed = asyncio.Event()
         self._subscribed = asyncio.Event()
@@ -99,10 +101,11 @@ class RedisBell:
         connection = self._connection = self._source.make()
         watch: asyncio.Task[None] | None = None
         try:
-            await connection.connect()
-            if self._ended.is_set():
-                return
-            await connection.send_command("SUBSCRIBE", self._channel, check_health=False)
+            async with timeout_awake(self._timeout_s):
+                await connection.connect()
+                if self._ended.is_set():
+                    return
+                await connection.send_command("SUBSCRIBE", self._channel, check_health=False)
             self._heard = loop.time()
             watch = loop.create_task(self._watch(connection), name="queue-bell-watch")
             while True:
@@ -130,8 +133,10 @@ class RedisBell:
         """Close a connection that went silent; nothing else would notice."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_PING_S)
-            if loop.time() - self._heard > _SILENT_S:
+            if not await slept_awake(_PING_S):
+                # What came meanwhile has not been read.
+                self._heard = loop.time()
+            elif loop.time() - self._heard > _SILENT_S:
                 await connection.disconnect(nowait=True)
                 return
             await connection.send_command("PING", check_health=False)

@@ -21,6 +21,7 @@ from cluster.settings import AutoscalerSettings, Settings
 from cluster.trust.secret import ClusterSecret
 from tests.cluster.queue.servers import Server
 from tests.support.collector import attributes, running_collector
+from tests.support.halt import answered_in_halt
 from tests.support.waiting import until
 
 
@@ -134,6 +135,12 @@ async def test_a_look_after_an_order_does_not_have_the_answer_of_one_before_it()
             await platform.look()
         await platform.scale(4)
     assert 2 == silent.looks
+    await platform.close()
+
+
+async def test_an_answer_of_the_platform_that_came_while_this_process_stood_still_is_in_time() -> None:
+    platform = PatientActuator("demo", Mock(look=lambda _pool: answered_in_halt(Actual(3, 2), 0.6)), 0.2)
+    assert Actual(3, 2) == await platform.look()
     await platform.close()
 
 

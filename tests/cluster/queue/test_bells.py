@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
 from cluster.queue.entries import Settlement
+from cluster.queue.redis import bell as module
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.keys import bell_channel
 from tests.cluster.queue import servers
@@ -165,3 +168,38 @@ async def test_a_bell_asks_less_and_less_often_for_a_server_that_stays_away(
     finally:
         await bell.close()
         mortal.kill()
+
+
+async def test_silence_while_this_process_stood_still_does_not_end_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Redis said meanwhile has not been read."""
+    looks = iter((False, False, True))
+
+    async def slept(_seconds: float) -> bool:
+        return next(looks)
+
+    for name, value in (("_PING_S", 0.0), ("_SILENT_S", -1.0), ("slept_awake", slept)):
+        monkeypatch.setattr(module, name, value)
+    connection = AsyncMock()
+    await RedisBell("redis://127.0.0.1:1", "A")._watch(connection)
+    assert ["send_command", "send_command", "disconnect"] == [name for name, *_ in connection.mock_calls]
+
+
+async def test_a_server_that_greets_nobody_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    ended = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        bell = RedisBell(f"redis://:secret@127.0.0.1:{port}", "A", timeout_s=0.05)
+        starting = asyncio.create_task(bell.start())
+        with caplog.at_level(logging.WARNING):
+            await until(lambda: any(record.msg == "queue.bell_lost" for record in caplog.records))
+        await bell.close()
+        with pytest.raises(QueueUnavailableError):
+            await starting
+        ended.set()

@@ -8,16 +8,19 @@ import ssl
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError, SettingsError
-from cluster.redis.check import PROBES, check_redis, warn_or_refuse
+from cluster.redis import check
+from cluster.redis.check import PROBES, check_redis, measure_redis, warn_or_refuse
 from cluster.redis.connections import translate
 from cluster.redis.explain import explain, shown_address
 from tests.cluster.queue.servers import Server, read_program
+from tests.support.halt import answered_in_halt
 
 ROOMS = ("cluster.queue.redis", "cluster.jobs.redis", "cluster.autoscaler.redis")
 OUTSIDE_SCRIPTS = {"EVALSHA", "SCRIPT", "SUBSCRIBE", "PING", "CLUSTER"}
@@ -186,3 +189,21 @@ def test_an_error_is_told_in_plain_words(error: BaseException, says: str, lastin
 )
 def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert shown == shown_address(url)
+
+
+@pytest.mark.slow
+async def test_a_redis_whose_answer_came_while_this_process_stood_still_is_there(
+    redis_servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = check._ask
+
+    async def ask(*arguments: Any) -> Any:
+        answer = await real(*arguments)
+        return await answered_in_halt(answer, 2.2) if arguments[1:] == ("PING",) else answer
+
+    monkeypatch.setattr(check, "_ask", ask)
+    monkeypatch.setattr(check, "ROUND_TRIPS", 1)
+    url = redis_servers["redis-7.0"].url
+    assert (await check_redis(url, "demo", 2.0, allow_eviction=False)).server
+    _info, [trip_s], _ahead_s = await measure_redis(url, 2.0)
+    assert trip_s > 2.0

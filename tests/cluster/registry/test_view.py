@@ -12,12 +12,14 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import TaskOwner
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.registry import view as module
-from cluster.registry.contract import Author, Edit, Entry, Position, Watcher
+from cluster.registry.contract import Author, Edit, Entry, Look, Position, Watcher
 from cluster.registry.redis.keys import REGISTRY_KEYS
 from cluster.registry.redis.store import RedisRegistryStore
 from cluster.registry.view import RegistryView
+from tests.support.halt import answered_in_halt
 from tests.support.waiting import until
 
 ME = Author("ops")
@@ -171,3 +173,20 @@ async def test_an_edit_that_redis_lost_before_it_was_read_is_made_again(
         assert {"acme": b"2"} == values(one) == values(other) == values(new)
         assert new.get("key", "k") is None
         assert 2 == calls
+
+
+async def test_a_process_that_stands_still_at_its_start_waits_for_what_it_has_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with views(InProcessRedis(ManualClock()), "a") as (one,):
+        real, owner = one._store.look, TaskOwner("test")
+
+        async def look(*arguments: Any) -> Look:
+            await answered_in_halt(None, 0.6)
+            await asyncio.sleep(0)
+            return await real(*arguments)
+
+        monkeypatch.setattr(one._store, "look", look)
+        await one.start(owner, 0.2)
+        assert one.known.is_set()
+        await owner.close()

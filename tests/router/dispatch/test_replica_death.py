@@ -201,7 +201,7 @@ async def test_nothing_is_started_on_a_dead_engine_before_the_pool_knows(
 async def test_a_living_lease_means_reattach_and_no_second_run(tmp_path: Path) -> None:
     # The replica keeps it on a machine, too, that holds its heartbeats up for a while.
     lease_s = round(3.0 * patience(), 1)
-    queue = {"lease_s": lease_s, "attach_grace_s": 2.0 * lease_s}
+    queue = {"lease_s": lease_s, "attach_grace_s": 20.0 * lease_s}
     async with running_stack(tmp_path, routers=0, sim=SIM, queue=queue) as stack:
         relay = await RelayedReplica().install(stack)
         await stack.add_router()

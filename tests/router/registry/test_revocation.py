@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.cli.main import main
+from cluster.lifecycle import timeout_awake
 from cluster.registry.contract import Author, Edit, Position
 from deployments.engines.sim.engine import SimEngine
 from penstock.client import (
@@ -213,7 +214,7 @@ async def test_a_request_whose_client_has_left_does_not_linger(stack: Stack, key
             call.cancel()
     await until(lambda: stack.replicas[0].table.sequences == 2)
     await revoke(stack, keys, made.id)
-    async with asyncio.timeout(stack.settings.queue.attach_grace_s / 2):
+    async with timeout_awake(stack.settings.queue.attach_grace_s / 2):
         await until(idle(stack))
     assert (await grpc_end(call)).startswith("UNAUTHENTICATED")
 
