@@ -8,6 +8,8 @@ from penstock.client import AsyncClient, Client, RetryPolicy
 from tests.penstock.client.fake_router import FakeRouter, serving
 
 FAST = RetryPolicy(max_attempts=3, base_delay=0.0)
+PATIENT = (("grpc.min_reconnect_backoff_ms", 20_000),)
+"""Option with which connecting may take longer than a machine halts. Retries without a wait all fail meanwhile."""
 _END = object()
 
 
@@ -85,4 +87,4 @@ async def connect(request):
 @pytest.fixture
 def client(connect, port):
     """Be connected to the fake router."""
-    return connect(f"127.0.0.1:{port}")
+    return connect(f"127.0.0.1:{port}", channel_options=PATIENT)
