@@ -145,8 +145,8 @@ def _one_end(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
             yield "I1", f"{request.name} never ended"
         elif len(ends) > 1 or request.events[-1] is not ends[0]:
             yield "I1", f"{request.name} went on after its end"
-        elif ends[0].at - request.sent_at > request.deadline_s + EPSILON_S:
-            yield "I1", f"{request.name} ended {ends[0].at - request.sent_at:.1f} s after it was sent"
+        elif (took := history.running_s(request.sent_at, ends[0].at)) > request.deadline_s + EPSILON_S:
+            yield "I1", f"{request.name} ended {took:.1f} s after it was sent"
     if finished < bounds.min_finished:
         yield "I1", f"{finished} requests ended OK, at least {bounds.min_finished} must"
 
@@ -186,7 +186,8 @@ def _one_engine(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
         spans = [(part, decode) for decode in decodes for part in _awake(decode, history)]
         for index, ((began, ended), one) in enumerate(spans):
             for (other_began, other_ended), other in spans[index + 1 :]:
-                both = min(ended, other_ended) - max(began, other_began)
+                since, until = max(began, other_began), min(ended, other_ended)
+                both = history.running_s(since, until) if until > since else 0.0
                 if one is not other and both > bounds.lease_s:
                     yield (
                         "I3",
@@ -288,20 +289,20 @@ def silences(request: Request) -> Iterator[tuple[float, Event]]:
             heard_at = event.at
 
 
-def disturbances(request: Request, stall_s: float) -> list[tuple[float, float]]:
+def disturbances(history: History, request: Request, stall_s: float) -> list[tuple[float, float]]:
     """List when a client got nowhere: long silences, and the one before it gave up. A call that fails at once, and the
     next one gets on, is none.
     """
     return [
         (heard_at, event.at)
         for heard_at, event in silences(request)
-        if isinstance(event, Failed) or event.at - heard_at > stall_s
+        if isinstance(event, Failed) or history.running_s(heard_at, event.at) > stall_s
     ]
 
 
 def longest_silence_s(history: History) -> float:
     """Return the longest time in which a client with an open request heard nothing."""
-    gaps = (event.at - heard_at for request in history.requests for heard_at, event in silences(request))
+    gaps = (history.running_s(heard_at, event.at) for r in history.requests for heard_at, event in silences(r))
     return max(gaps, default=0.0)
 
 
@@ -313,15 +314,16 @@ def recovery_s(history: History, stall_s: float) -> float | None:
         return None
     heals = [fault.at for fault in history.faults if fault.heals]
     since = max(heals) if heals else history.faults[0].at
-    ends = [end for request in history.requests for _, end in disturbances(request, stall_s)]
-    return max(0.0, max(ends, default=since) - since)
+    ends = [end for request in history.requests for _, end in disturbances(history, request, stall_s)]
+    return history.running_s(since, max(since, *ends)) if ends else 0.0
 
 
 def _recovery(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
     took = recovery_s(history, bounds.stall_s)
     if bounds.recovery_s is not None and took is not None and took > bounds.recovery_s:
-        spans = [(end, end - began, r.name) for r in history.requests for began, end in disturbances(r, bounds.stall_s)]
-        _, silent_s, name = max(spans)
+        spans = [(*span, r.name) for r in history.requests for span in disturbances(history, r, bounds.stall_s)]
+        began, end, name = max(spans, key=lambda span: span[1])
+        silent_s = history.running_s(began, end)
         what = f"{name} was the last, without news for {silent_s:.1f} s"
         yield "I7", f"clients were disturbed for {took:.1f} s, {bounds.recovery_s:.1f} s are stated: {what}"
 
@@ -341,7 +343,7 @@ def pace_s(history: History) -> tuple[float, float] | None:
     for request in history.requests:
         outputs = [event.at for event in request.events if isinstance(event, Tokens)]
         for one, other in itertools.pairwise(outputs):
-            (before if other < broken_at else after).append(other - one)
+            (before if other < broken_at else after).append(history.running_s(one, other))
     if min(len(before), len(after)) < LEAST_GAPS:
         return None
     return _p99(before), _p99(after)
@@ -371,8 +373,8 @@ def _stated_errors(history: History, bounds: Bounds) -> Iterator[tuple[str, str]
             if event.code not in stated:
                 end = "ended" if event.final else "had a call that ended"
                 yield "I7", f"{request.name} {end} with {event.code} {event.reason}"
-            if bounds.fail_fast_s is not None and _silence(request, event, called_at) > bounds.fail_fast_s:
-                took = _silence(request, event, called_at)
+            took = _silence(history, request, event, called_at)
+            if bounds.fail_fast_s is not None and took > bounds.fail_fast_s:
                 yield "I7", f"{request.name} heard of its failure after {took:.1f} s, {bounds.fail_fast_s} s are stated"
             # No router said so where none was reached.
             told = event.code == "UNAVAILABLE" and event.reason not in ("", UNREACHABLE)
@@ -380,10 +382,10 @@ def _stated_errors(history: History, bounds: Bounds) -> Iterator[tuple[str, str]
                 yield "I7", f"{request.name} was told UNAVAILABLE {event.reason} without RetryInfo"
 
 
-def _silence(request: Request, failure: Failed, called_at: float) -> float:
-    """How long the client had heard nothing when it was told of the failure."""
+def _silence(history: History, request: Request, failure: Failed, called_at: float) -> float:
+    """Return how long the client had heard nothing when it was told of the failure."""
     before = max(event.at for event in request.events if event.at <= failure.at and event is not failure)
-    return failure.at - max(before, called_at)
+    return history.running_s(max(before, called_at), failure.at)
 
 
 def _killers(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:

@@ -200,6 +200,13 @@ class History:
     """GPU time of the run, where its scenario asks for it."""
     notes: dict[str, float] = field(default_factory=dict)
     """Further figures of a scenario's own."""
+    standstills: list[tuple[float, float]] = field(default_factory=list)
+    """Times in which the loop of clients and proxies stood still. All links of the cluster go through these proxies."""
+
+    def running_s(self, began: float, ended: float) -> float:
+        """Return the seconds of a time in which that loop ran. A halt of the machine is no silence of the cluster."""
+        stood = (min(ended, end) - max(began, begin) for begin, end in self.standstills)
+        return ended - began - sum(seconds for seconds in stood if seconds > 0)
 
 
 def read_journal(

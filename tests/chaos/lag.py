@@ -7,17 +7,24 @@ import time
 
 STEP_S = 0.02
 """Time between two looks, seconds."""
+LEAST_S = 0.05
+"""Shortest standstill that is noted, seconds."""
 
 
 class LoopLag:
-    """Longest standstill of one loop."""
+    """Standstills of one loop."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
+        self.standstills: list[tuple[float, float]] = []
+        """Monotonic seconds of begin and end."""
 
     async def watch(self, over: asyncio.Event) -> None:
         """Measure until the run is over."""
         while not over.is_set():
-            began = time.monotonic()
+            due = time.monotonic() + STEP_S
             await asyncio.sleep(STEP_S)
-            self.longest_s = max(self.longest_s, time.monotonic() - began - STEP_S)
+            woken = time.monotonic()
+            self.longest_s = max(self.longest_s, woken - due)
+            if woken - due >= LEAST_S:
+                self.standstills.append((due, woken))

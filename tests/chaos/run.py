@@ -157,7 +157,7 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         # redis-py may swallow a cancel, so the task is asked.
         over.set()
         await watching
-    history.ended_at = time.monotonic()
+    history.ended_at, history.standstills = time.monotonic(), lag.standstills
     await make_whole(cluster)
     history.idle = await idle(cluster, began, scenario.idle_s)
     history.notes["idle_s"] = time.monotonic() - history.ended_at

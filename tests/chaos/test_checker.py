@@ -174,6 +174,20 @@ def test_i7_silence_while_something_is_broken() -> None:
     assert {"I7"} == broken(healed, Bounds(recovery_s=0.0, silence_s=silent_s - 0.1))
 
 
+def test_a_time_in_which_the_loop_stood_still_is_no_silence() -> None:
+    """The machine was halted, or clients and proxies had no CPU: 2.8 of these 7.7 s."""
+    late = changed(3, Tokens(9.0, 4, GOLDEN[4:]))
+    late.events[4] = replace(DONE, at=9.1)
+    stood = [(0.0, 1.25), (2.0, 4.75)]
+    halted = history(late, faults=[FAULT], standstills=stood)
+    assert longest_silence_s(halted) == pytest.approx(9.0 - 1.2 - 2.8)
+    assert recovery_s(halted, 4.9) == pytest.approx(9.0 - 1.21 - 2.79)
+    assert recovery_s(halted, 5.1) == 0.0
+    assert set() == broken(halted, Bounds(recovery_s=5.1, silence_s=5.1))
+    assert {"I7"} == broken(halted, Bounds(recovery_s=4.9))
+    assert {"I1"} == broken(history(late, standstills=stood[:1])), "8.1 s are more than its deadline and some grace"
+
+
 def test_i7_engines_that_die_and_the_requests_that_kill_them() -> None:
     stated = Bounds(max_deaths=2, killers_end=("FAILED_PRECONDITION", "QUARANTINED"))
     killer = Failed(1.0, "FAILED_PRECONDITION", "QUARANTINED", final=True)

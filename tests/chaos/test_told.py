@@ -8,6 +8,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.history import Accepted, Attempted, Failed, FaultRecord, History, Request, Tokens
 from tests.chaos.lag import LoopLag
 from tests.chaos.told import copy_logs, write_history
@@ -54,3 +56,4 @@ async def test_a_standstill_of_the_loop_is_seen() -> None:
     over.set()
     await watch
     assert lag.longest_s >= 0.25
+    assert max(ended - began for began, ended in lag.standstills) == pytest.approx(lag.longest_s)

@@ -15,7 +15,7 @@ import psutil
 
 from cluster.lifecycle import TaskOwner
 from cluster.open_files import raise_open_files
-from loadtest.benchmarks.reconnect.node import answer
+from loadtest.benchmarks.reconnect.answers import answer
 from penstock.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
 POOL = "herd"

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from cluster.lifecycle import TaskOwner
-from loadtest.benchmarks.reconnect.node import answer
+from loadtest.benchmarks.reconnect.answers import answer
 from penstock.client import AsyncClient, Delta, PenstockClientError, Sampling
 
 PERIOD_S = 0.05
