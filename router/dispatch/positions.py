@@ -1,17 +1,24 @@
 """Which waiting choices hear from the queue how many are ahead of them, and when.
 
 Each position costs Redis some 10 us. So a heartbeat asks for a bounded number, and only for choices whose client is
-told. In a longer line, half of them are those that are nearly served, and the others take turns.
+told. In a longer line, half of them are those that are nearly served, and the others take turns. Clients are told what
+was heard, a few in each turn of the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+from collections import deque
 from collections.abc import Mapping
 
 from cluster.queue.heartbeats import POSITIONS
+from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.choice_table import ChoiceTable
+
+PER_TURN = 4
+"""Clients that a turn of the event loop tells; each takes a tenth of a millisecond."""
 
 
 class Positions:
@@ -23,6 +30,7 @@ class Positions:
         self._asked: dict[str, int] = {}
         """The round in which a choice's turn came last."""
         self._round = 0
+        self._heard: deque[tuple[Choice, int]] = deque()
 
     def ask(self) -> tuple[str, ...]:
         """Return the choices to ask for now, at most `POSITIONS`."""
@@ -47,6 +55,16 @@ class Positions:
 
     def heard(self, positions: Mapping[str, int]) -> None:
         """Take what the queue answered."""
+        idle = not self._heard
         for request_id, position in positions.items():
             if (choice := self._choices.get(request_id)) is not None:
-                choice.wait.position = position
+                self._heard.append((choice, position))
+        if idle:
+            self._tell()
+
+    def _tell(self) -> None:
+        for _ in range(min(PER_TURN, len(self._heard))):
+            choice, position = self._heard.popleft()
+            choice.on_position(position)
+        if self._heard:
+            asyncio.get_running_loop().call_soon(self._tell)

@@ -224,9 +224,15 @@ class Choice:
         self._goes(ChoiceEvent.PLACE)
         self.attempt, self.link, self.model_digest = attempt, place.link, place.model_digest
         self._attempt = Attempt(attempt, place, self.queued_at, self.tokens, granted=granted)
-        self.announced = False
+        self.announced = self.wait.told = False
         self._wake()
         return self._attempt
+
+    def on_position(self, position: int) -> None:
+        """Take how many are ahead in line, and tell the client."""
+        if self.state.waits:
+            self.wait.position, self.wait.told = position, False
+            self._wake()
 
     def line_up(self) -> None:
         """Stand in line again, after it was held."""

@@ -26,7 +26,6 @@ from router.generation.wait import EarlierRefusals
 from router.news import News
 from router.validation.values import Prompt
 
-QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
 UNHURRIED_S = 0.5
 """How long output collects for a client that does not stream it, seconds."""
@@ -73,7 +72,6 @@ class Generation:
         self._unenforced = unenforced
         self._news = News()
         self._news.set()
-        self._queued_at = float("-inf")
         self._hurried = True
         """Somebody reads as it comes: positions are told, and no choice's first token waits."""
         self._finished = False
@@ -89,21 +87,10 @@ class Generation:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
-        """Wait until `take` has something: output, a change, or the time to tell the position again."""
-        news = self._news
-        if self._streams_one() or not (self._hurried and self._waiting()):
-            if not news.is_set():
-                await news.wait()
-            news.clear()
-            return
-        try:
-            # Not wait_for: before Python 3.12 it swallows a cancel that comes together with the news, and the client's
-            # leaving would never be heard of again.
-            async with asyncio.timeout(max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic())):
-                await news.wait()
-        except TimeoutError:
-            return
-        news.clear()
+        """Wait until `take` has something: output, a change, or news of the position."""
+        if not self._news.is_set():
+            await self._news.wait()
+        self._news.clear()
 
     def collect(self, tokens: int, seconds: float, from_now: bool = False) -> None:
         """Let output collect before `wait` returns: until a choice has this many tokens, or one ends, or the first
@@ -213,8 +200,7 @@ class Generation:
                 events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
             if choice.output.pending:
                 events.append(choice.output.take())
-        if self._hurried and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
-            self._queued_at = time.monotonic()
+        if self._hurried and any(choice.state.waits and not choice.wait.told for choice in self.choices):
             events.append(api.StreamGenerateResponse(queued=self._queued()))
         if all(choice.state.over for choice in self.choices):
             if not events and (error := self.error) is not None:
@@ -319,7 +305,7 @@ class Generation:
         queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
         waiting = [choice for choice in self.choices if choice.state.waits]
         for choice in waiting:
-            choice.wait.watched = True
+            choice.wait.watched = choice.wait.told = True
         waits = [self._predict(choice) for choice in waiting]
         known = [wait for wait in waits if wait is not None]
         if known and len(known) == len(waits):

@@ -66,6 +66,7 @@ class Wait:
         "position",
         "predicted_s",
         "submitted_at",
+        "told",
         "waited_s",
         "watched",
         "windows",
@@ -87,6 +88,8 @@ class Wait:
         """Waiting entries ahead when it was put in line."""
         self.watched = False
         """Whether its client is told its position."""
+        self.told = False
+        """Whether its client knows that it waits, and its position as last heard."""
         self.adopted = False
         """Whether another call made its entry, with the bound on its wait."""
         self.predicted_s: float | None = None

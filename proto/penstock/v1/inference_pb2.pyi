@@ -303,7 +303,9 @@ class StreamGenerateResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def queued(self) -> Global___Queued:
-        """The request waits; repeated about once a second while it does."""
+        """The request waits. Repeated with news of its position: about once a second in a line of 256 requests at a router
+        and pool, for the next 128 of a longer line too, and less often for its others.
+        """
 
     @_builtins.property
     def started(self) -> Global___Started:

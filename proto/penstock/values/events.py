@@ -12,7 +12,7 @@ from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Event of a request that waits; comes about once a second while it does."""
+    """Event of a request that waits; comes again with news of its position, about once a second in a short line."""
 
     request_id: str
     resume_token: bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import router.dispatch.positions
 from cluster.queue.heartbeats import POSITIONS
-from router.dispatch.positions import Positions
+from router.dispatch.positions import PER_TURN, Positions
 from router.generation.choice_state import ChoiceState
 from tests.support.stack import request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
@@ -27,7 +28,9 @@ class Table(dict[str, Any]):
 
 def choice(name: str, position: int, state: ChoiceState = ChoiceState.WAITING, *, watched: bool = True) -> Any:
     wait = SimpleNamespace(position=position, watched=watched)
-    return SimpleNamespace(entry=SimpleNamespace(request_id=name), state=state, wait=wait)
+    made = SimpleNamespace(entry=SimpleNamespace(request_id=name), state=state, wait=wait)
+    made.on_position = partial(setattr, wait, "position")
+    return made
 
 
 def line(length: int) -> Any:
@@ -76,6 +79,45 @@ def test_only_those_that_wait_and_whose_client_is_told_are_asked_for() -> None:
     assert ("waits",) == positions.ask()
     positions.heard({"waits": 1, "gone": 7})
     assert 1 == choices["waits"].wait.position
+
+
+async def test_a_turn_of_the_loop_tells_a_few_clients() -> None:
+    choices = line(3 * PER_TURN)
+    positions = Positions(choices)
+    told = {name: number + 1 for number, name in enumerate(choices)}
+    positions.heard(told)
+    assert PER_TURN == sum(choices[name].wait.position == position for name, position in told.items())
+    positions.heard({"q0": 5})
+    await until(lambda: told | {"q0": 5} == {name: each.wait.position for name, each in choices.items()})
+
+
+async def test_a_client_is_told_its_position_when_it_was_heard_and_only_then(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = {"demo": sim_pool(max_num_seqs=1, base_ms=2.0)}
+    async with running_stack(tmp_path, redis_url=store_url, pools=pools) as stack:
+        pool = stack.routers[0].pools["demo"]
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        await until(lambda: pool.beat is not None and pool.beat.running == 1)
+        ahead = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        assert 0 == (await ahead.read()).queued.position
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        told = [(await call.read()).queued.position]
+        ahead.cancel()
+        while told[-1]:
+            told.append((await call.read()).queued.position)
+        assert {1} == set(told[:-1])
+        # What the queue no longer says, the router does not repeat.
+        monkeypatch.setattr(pool._positions, "heard", lambda _positions: None)
+        for _ in range(3):
+            beat = pool.beat
+            await until(lambda: pool.beat is not beat)  # noqa: B023 - it waits before the next round
+        first.cancel()
+        after = [await call.read()]
+        while not after[-1].HasField("started"):
+            after.append(await call.read())
+        assert len(after) <= 2, "one may have been on its way"
+        call.cancel()
 
 
 async def test_everybody_in_a_long_line_hears_that_it_moves(
