@@ -71,10 +71,9 @@ class Choice:
             on_start: told each replica that the choice is started on.
             arrived_at: when the call came, on the same clock; now by default.
         """
-        self.index = index
-        self.entry = entry
-        self.state = ChoiceState.WAITING
-        self.attempt = ""
+        self.index, self.entry, self.start, self.on_start = index, entry, start, on_start
+        self._pool, self._deadline = pool, deadline
+        self.state, self.attempt = ChoiceState.WAITING, ""
         self.wait = Wait(entry, arrived_at)
         self.end: pb.AttemptEnd | None = None
         self.error: PenstockError | None = None
@@ -91,22 +90,16 @@ class Choice:
         """Whether it has the output of a call that it took over from, and waits to go on from there."""
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
-        self.start = start
         self.again: Again | None = None
         self.together: Sequence[Choice] = ()
         """Choices of its request whose results are compared, itself among them. All run in one model."""
         self.model_digest = ""
         """Model of its last place; empty where it had none, or the model is unknown."""
-        self._pool = pool
-        self.on_start = on_start
         self._wake = self._tell_end = nothing
         self._abandoned = False
         """Whether nothing of it is read any more."""
-        self._lost = 0
-        """Attempts that failed."""
-        self._suspect = False
-        """Whether an engine died under it, and it has had no output since."""
-        self._deadline = deadline
+        self._lost, self._suspect = 0, False
+        """Attempts that failed, and whether an engine died under it with no output since."""
         self._others: tuple[Group, ...] = ()
         """Groups of the other replicas that took work when its last place was granted."""
         self.queued_at = self.wait.submitted_at
