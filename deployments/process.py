@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import secrets
@@ -20,6 +19,7 @@ from pathlib import Path
 from cluster.errors import EngineDeadError, PenstockError, SetupError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
+from cluster.ready_file import READY_FLAG, check_ready_file, write_ready_file
 from cluster.settings import Settings
 from cluster.telemetry import configure_logging
 from deployments.hosting import end_after_engine_death, ordered_to_end, read_settings, start_replica
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a replica until it is stopped, and return the exit status."""
     options = build_parser().parse_args(argv)
     try:
+        check_ready_file(options.ready_file)
         settings = read_settings(str(options.settings_json))
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         asyncio.run(_run(settings, options.pool, options.rank, options.ready_file))
@@ -48,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--settings-json", type=Path, required=True, help="a whole settings tree as JSON")
     parser.add_argument("--pool", required=True, help="the replica's pool")
     parser.add_argument("--rank", type=int, default=0, help="number of the replica within its pool, from 0")
-    parser.add_argument("--ready-file", type=Path, required=True, help="written as JSON once the replica takes work")
+    parser.add_argument(READY_FLAG, type=Path, required=True, help="written as JSON once the replica takes work")
     return parser
 
 
@@ -60,10 +61,8 @@ async def _run(settings: Settings, pool: str, rank: int, ready_file: Path) -> No
         order = asyncio.create_task(ordered_to_end(settings, replica), name="give-way")
         order.add_done_callback(lambda _: stop.set())
         try:
-            partial = ready_file.with_suffix(".partial")
             fields = {"replica_id": replica.plan.replica_id, "address": replica.address, "pid": os.getpid()}
-            partial.write_text(json.dumps(fields), encoding="utf-8")
-            partial.replace(ready_file)
+            write_ready_file(ready_file, fields)
             await _serve(replica, stop)
         finally:
             order.cancel()

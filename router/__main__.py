@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import sys
@@ -20,6 +19,7 @@ from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
 from cluster.open_files import raise_open_files
 from cluster.queue.cells.names import cell_name
+from cluster.ready_file import READY_FLAG, check_ready_file, write_ready_file
 from cluster.redis.check import warn_or_refuse
 from cluster.settings import Settings
 from cluster.settings.load import read_settings
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a router until SIGTERM or SIGINT, and return the exit status."""
     options = build_parser().parse_args(argv)
     try:
+        check_ready_file(options.ready_file)
         settings = read_settings(options.settings_json, options.settings)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         raise_open_files()
@@ -55,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, help="overrides router.metrics_port")
     parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
     parser.add_argument("--any-http-port", action="store_true", help="take a free one where router.http.port is in use")
-    parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
+    parser.add_argument(READY_FLAG, type=Path, help="written as JSON once the port is open")
     return parser
 
 
@@ -88,27 +89,21 @@ async def _run(settings: Settings, options: argparse.Namespace) -> None:
         await router.start()
         settle_heap()
         try:
-            if options.ready_file is not None:
-                write_ready(options.ready_file, router)
+            write_ready_file(options.ready_file, _fields(router))
             await stop.wait()
         finally:
             await router.stop()
 
 
-def write_ready(path: Path, router: Router) -> None:
-    """Write the ports and ids of this process as JSON, for the process that started it. Readers see the whole file or
-    none.
-    """
-    partial = path.with_suffix(".partial")
-    fields = {
+def _fields(router: Router) -> dict[str, str | int]:
+    """Return the ports and ids of this process, for the process that started it."""
+    return {
         "port": router.port,
         "metrics_port": router.metrics_port,
         "http_port": router.http.port if router.http is not None else 0,
         "router_id": router.router_id,
         "pid": os.getpid(),
     }
-    partial.write_text(json.dumps(fields), encoding="utf-8")
-    partial.replace(path)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.ready_file import READY_FLAG, check_ready_file, write_ready_file
 from cluster.terminal.command import show_examples
 
 if TYPE_CHECKING:
-    from cluster.autoscaler.autoscaler import Autoscaler
     from cluster.settings import Settings
 
 
@@ -25,7 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token of the dashboard (default: ~/.ray/auth_token)"
     )
-    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it runs")
+    parser.add_argument(READY_FLAG, type=Path, metavar="FILE", help="file to write as JSON once it runs")
     show_examples(parser, "penstock autoscaler --settings cluster.toml --ray-address http://head:8265")
     parser.set_defaults(run=run_autoscaler)
 
@@ -40,6 +39,7 @@ def run_autoscaler(options: argparse.Namespace) -> int:
     from cluster.settings.load import read_settings
     from cluster.telemetry import configure_logging
 
+    check_ready_file(options.ready_file)
     settings = read_settings(options.settings_json, options.settings)
     configure_logging(settings.cluster.log_level, settings.cluster.log_format)
     token_file = options.token_file or settings.autoscaler.token_file or default_token_file()
@@ -91,16 +91,8 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     with stop_signals(stop.set):
         await autoscaler.start()
         try:
-            if options.ready_file is not None:
-                _write_ready(options.ready_file, autoscaler)
+            fields = {"port": autoscaler.port, "autoscaler": autoscaler.holder, "pid": os.getpid()}
+            write_ready_file(options.ready_file, fields)
             await stop.wait()
         finally:
             await autoscaler.stop()
-
-
-def _write_ready(path: Path, autoscaler: Autoscaler) -> None:
-    """Write the file that tells the starting process where this one listens. It appears whole or not at all."""
-    partial = path.with_suffix(".partial")
-    fields = {"port": autoscaler.port, "autoscaler": autoscaler.holder, "pid": os.getpid()}
-    partial.write_text(json.dumps(fields), encoding="utf-8")
-    partial.replace(path)

@@ -7,7 +7,6 @@ Run as `python -m cluster.bootstrap.ray_host`; ends with its parent or on SIGTER
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -16,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+
+from cluster.ready_file import READY_FLAG, write_ready_file
 
 _USELESS = ("ray/dashboard/dashboard.py", "ray/autoscaler/_private/monitor.py")
 
@@ -52,9 +53,7 @@ def main() -> int:
             "dashboard": f"http://{context.dashboard_url}" if options.dashboard else "",
             "gpus": int(ray.cluster_resources().get("GPU", 0)),
         }
-        partial = ready_file.with_suffix(".partial")
-        partial.write_text(json.dumps(fields), encoding="utf-8")
-        partial.replace(ready_file)
+        write_ready_file(ready_file, fields)
         _wait(stop)
         from ray import serve
 
@@ -65,7 +64,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ready-file", required=True)
+    parser.add_argument(READY_FLAG, required=True)
     parser.add_argument("--token-file", required=True)
     parser.add_argument("--temp-dir", required=True)
     parser.add_argument("--cpus", type=int, required=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
-import json
 import os
 import shlex
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,6 +24,7 @@ from cluster.bootstrap.without_ray import local_cluster
 from cluster.cli.options import settings_from
 from cluster.errors import BootstrapError, SettingsError
 from cluster.lifecycle import stop_signals
+from cluster.ready_file import check_ready_file, write_ready_file
 from cluster.settings import Settings
 from cluster.telemetry.logs import configure_logging
 from cluster.terminal.command import KEY_VARIABLE
@@ -34,6 +34,7 @@ from cluster.terminal.progress import StepDisplay
 
 def run_up(options: argparse.Namespace) -> int:
     """Start a cluster, wait for Ctrl-C, SIGTERM or the end of the terminal, then stop it in order."""
+    check_ready_file(options.ready_file)
     settings, any_http_port = with_http(settings_from(options))
     if options.console is not None and settings.router.tls is not None:
         raise SettingsError(
@@ -65,8 +66,7 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
             await starting
             page = await _open_page(cluster, options)
             _show(cluster, console, page)
-            if options.ready_file is not None:
-                _write_ready(options.ready_file, cluster, page)
+            write_ready_file(options.ready_file, _fields(cluster, page))
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
             keeping = [asyncio.create_task(page.keep(), name="up.console")] if page is not None else []
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -134,9 +134,9 @@ def _stop_at_eof(stop: asyncio.Event) -> None:
     threading.Thread(target=read, name="until-eof", daemon=True).start()
 
 
-def _write_ready(path: Path, cluster: LocalCluster, page: LocalConsole | None) -> None:
-    """Write what a program that started this command needs. It reads the whole file or none."""
-    fields = {
+def _fields(cluster: LocalCluster, page: LocalConsole | None) -> dict[str, Any]:
+    """Return what a program that started this command needs."""
+    return {
         "target": _dialled(cluster.target),
         "http": _http(cluster)[0],
         "pools": list(cluster.pools),
@@ -144,9 +144,6 @@ def _write_ready(path: Path, cluster: LocalCluster, page: LocalConsole | None) -
         "pid": os.getpid(),
         **({"console": page.url} if page is not None else {}),
     }
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(fields), encoding="utf-8")
-    partial.replace(path)
 
 
 def _try(settings: Settings, target: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cluster.cli.options import add_cluster_flags, add_pool_flags
+from cluster.ready_file import READY_FLAG
 from cluster.terminal.command import show_examples
 from cluster.terminal.values import whole
 
@@ -24,7 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"also open the console, a page for this machine's users (default {CONSOLE_PORT} if it is free)",
     )
     parser.add_argument(
-        "--ready-file", type=Path, metavar="FILE", help="written as JSON once the cluster serves: its target and pools"
+        READY_FLAG, type=Path, metavar="FILE", help="written as JSON once the cluster serves: its target and pools"
     )
     parser.add_argument("--until-eof", action="store_true", help="stop when standard input ends, as its writer does")
     show_examples(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 
 FILE = "plans.jsonl"
 LAST = 20
@@ -198,6 +198,8 @@ class Book:
             text = self._file.read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise SettingsError(f"state-dir: {self._file} cannot be read: {plain_reason(error)}") from error
         lines = []
         for number, line in enumerate(text.splitlines(), start=1):
             try:
@@ -208,9 +210,12 @@ class Book:
         return lines
 
     def _add(self, line: Mapping[str, Any]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise SettingsError(f"state-dir: {self._file} cannot be written: {plain_reason(error)}") from error
 
 
 def _spread(ratios: Sequence[float]) -> tuple[float, float]:

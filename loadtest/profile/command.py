@@ -29,7 +29,7 @@ from deployments.engines.factory import build_engine
 from loadtest.load.command import target_from
 from loadtest.profile.cluster import profile_cluster
 from loadtest.profile.drive import TIMEOUT_S, Tell, profile
-from loadtest.profile.stored import Profile
+from loadtest.profile.stored import Profile, folder_of_profiles
 from penstock.client import AsyncClient
 from router.commands.target import report_call_errors
 
@@ -48,6 +48,7 @@ def run_profile(options: argparse.Namespace) -> int:
     console = messages()
     if options.target:
         state_dir = Path(options.state_dir or "~/.penstock")
+        folder_of_profiles(Path(options.out) if options.out else state_dir)
         with report_call_errors(options) as outcome:
             found = asyncio.run(_profile_target(options, console))
         if outcome.status:
@@ -59,6 +60,7 @@ def run_profile(options: argparse.Namespace) -> int:
         name = options.pool or _only_pool(settings)
         pool = settings.pools[name]
         check_model(name, pool)
+        folder_of_profiles(Path(options.out) if options.out else state_dir)
         with _engine_talks_to_stderr():
             found = asyncio.run(profile_pool(pool, console, rounds=options.rounds))
     file = found.save(Path(options.out) if options.out else state_dir)

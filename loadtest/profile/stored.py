@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from cluster.control.step_model import Experts, StepModel
@@ -82,12 +83,32 @@ class Profile:
         return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") + ".json"
 
     def save(self, folder: Path) -> Path:
-        """Write the profile below the state folder. Return the file."""
-        target = folder.expanduser() / FOLDER
-        target.mkdir(parents=True, exist_ok=True)
-        file = target / self.file_name
-        file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write the profile below the state folder. Return the file.
+
+        Raises:
+            SettingsError: it cannot be written.
+        """
+        file = folder_of_profiles(folder) / self.file_name
+        try:
+            file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"profile: {file} cannot be written: {plain_reason(error)}") from error
         return file
+
+
+def folder_of_profiles(state_dir: Path) -> Path:
+    """Return the folder of profiles, which is made if it isn't there.
+
+    Raises:
+        SettingsError: it can't be made, or nothing can be written in it.
+    """
+    folder = state_dir.expanduser() / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise SettingsError(f"profile: {folder} cannot be written: {plain_reason(error)}") from error
+    return folder
 
 
 def read_profile(path: Path) -> Profile:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 from pathlib import Path
 
+from cluster.ready_file import READY_FLAG, check_ready_file, write_ready_file
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.values import whole
@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(_KEY, type=Path, metavar="FILE", help="the page's private key (PEM)")
     parser.add_argument("--any-port", action="store_true", help="take a free port where that one is in use")
-    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it serves")
+    parser.add_argument(READY_FLAG, type=Path, metavar="FILE", help="file to write as JSON once it serves")
     add_target_flags(parser, key=False)
     show_examples(
         parser,
@@ -56,6 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_console(options: argparse.Namespace) -> int:
     """Serve the page until SIGTERM or Ctrl-C."""
+    check_ready_file(options.ready_file)
     asyncio.run(_run(options))
     return 0
 
@@ -91,15 +92,7 @@ async def _run(options: argparse.Namespace) -> None:
                 scheme = "http" if tls is None else "https"
                 address = host_port(options.host, server.port)
                 screen().print(f"console of {options.target}: {scheme}://{address}", highlight=False, soft_wrap=True)
-                if options.ready_file is not None:
-                    _write_ready(options.ready_file, server.port)
+                write_ready_file(options.ready_file, {"port": server.port, "pid": os.getpid()})
                 await stop.wait()
             finally:
                 await server.stop()
-
-
-def _write_ready(path: Path, port: int) -> None:
-    """Write the file that tells a starting process where the page is. It appears whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps({"port": port, "pid": os.getpid()}), encoding="utf-8")
-    partial.replace(path)

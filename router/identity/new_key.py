@@ -95,7 +95,9 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        # On a read-only file system even a file that isn't there can't be removed.
+        with suppress(OSError):
+            partial.unlink()
         raise SettingsError(f"{SETTING}: {path} cannot be written: {error.strerror}") from error
 
 

@@ -116,6 +116,19 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
         Book(tmp_path).review()
 
 
+def test_a_state_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """Neither a file in its place nor a folder in the place of its file ends in a traceback."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"^state-dir: .*/file/plans\.jsonl cannot be read: Not a directory$"):
+        Book(tmp_path / "file").predict(KIND, {}, PREDICTED)
+    (tmp_path / "link").symlink_to("nowhere/there")
+    with pytest.raises(SettingsError, match=r"^state-dir: .*/link/plans\.jsonl cannot be written: File exists$"):
+        Book(tmp_path / "link").predict(KIND, {}, PREDICTED)
+    (tmp_path / "plans.jsonl").mkdir()
+    with pytest.raises(SettingsError, match=r"^state-dir: .*/plans\.jsonl cannot be read: Is a directory$"):
+        Book(tmp_path).review()
+
+
 def test_the_commands_note_and_review(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan_id = Book(tmp_path).predict(KIND, {}, PREDICTED)
     (tmp_path / "report.json").write_text(json.dumps(report(0.0105)), encoding="utf-8-sig")

@@ -176,6 +176,18 @@ def test_a_missing_folder_is_named_before_an_engine_starts(
     assert capsys.readouterr().err.endswith(f"there is no folder {folder}\n")
 
 
+def test_a_folder_that_cannot_hold_the_profile_is_named_before_an_engine_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(_pool: object) -> Engine:
+        raise EngineError("started")
+
+    monkeypatch.setattr("loadtest.profile.command.build_engine", started)
+    (tmp_path / "file").touch()
+    assert 2 == main(["profile", "--engine", "sim", "--model", "m", "--out", str(tmp_path / "file")])
+    assert f"profile: {tmp_path}/file/profiles cannot be written: Not a directory\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import traceback
@@ -190,3 +191,16 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(SettingsError, match=f"{re.escape(str(pipe))} must be a regular file"):
         add_key(pipe, KeyPlan("acme"))
     assert pipe.is_fifo()
+
+
+def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There even the removal of a file that does not exist fails."""
+    path = tmp_path / "keys.toml"
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("router.identity.new_key.os.fdopen", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(SettingsError, match=rf"^auth\.keys_file: {re.escape(str(path))} cannot be written: Read-only"):
+        add_key(path, KeyPlan("acme"))
