@@ -11,7 +11,7 @@ from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from cluster.errors import KeyReusedError, ModelChangedError
+from cluster.errors import GenerationFailedError, KeyReusedError, ModelChangedError
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
@@ -123,6 +123,9 @@ def http_error(error: BaseException) -> HttpError:
         # The clients of HTTP APIs would send the same ids again, which mean another text now.
         retry_after_s = None
     found = error_of(status.code, reason, status.message, violations)
+    if isinstance(error, GenerationFailedError) and not error.attempts:
+        # No engine failed: as a response that is forgotten, what the client comes back to isn't there.
+        found = replace(found, status=404, kind="not_found_error")
     return replace(found, retry_after_s=retry_after_s)
 
 

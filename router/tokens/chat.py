@@ -11,6 +11,7 @@ from typing import Any
 from cluster.digests import CONFIG_FILE, TEMPLATE_FILE
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
+from router.tokens.blame import EFFORT_FIELD, blamed
 from router.tokens.forms import Forms
 from router.tokens.marks import Conversation, Lost
 from router.tokens.roles import as_said, developer_as_system
@@ -20,7 +21,6 @@ from router.validation.values import NO_EFFORT
 from router.validation.violations import shown
 
 _CONTINUE_FIELD = f"{FIELD}.continue_final_message"
-_EFFORT_FIELD = "reasoning.effort"
 _EFFORT = "reasoning_effort"
 _SWITCHES = ("enable_thinking", "thinking")
 """Variables with which templates switch reasoning on and off."""
@@ -87,6 +87,12 @@ class ChatTemplate:
         """
         compiled = self._with_tools if prompt.tools else self._plain
         compiled.check_effort(prompt.effort)
+        try:
+            return self._text(compiled, prompt)
+        except InvalidRequestError as error:
+            raise blamed(error, prompt, compiled.variables, lambda less: self._text(compiled, less)) from error
+
+    def _text(self, compiled: _Compiled, prompt: ChatPrompt) -> str:
         said = as_said(prompt.messages)
         if not compiled.knows_developer:
             said = developer_as_system(said)
@@ -112,6 +118,7 @@ class _Compiled:
     def __init__(self, source: str, variables: Mapping[str, Any], max_characters: int) -> None:
         self._template = Template(source, max_characters)
         self._forms = Forms(self._template, variables)
+        self.variables = self._template.variables
         # vLLM's own test for the role.
         self.knows_developer = "'developer'" in source or '"developer"' in source
 
@@ -121,17 +128,17 @@ class _Compiled:
         Raises:
             InvalidRequestError: it does not.
         """
-        known = self._template.variables
+        known = self.variables
         if not effort or _EFFORT in known:
             return
         switches = [name for name in _SWITCHES if name in known]
         if not switches:
             raise InvalidRequestError.of(
-                _EFFORT_FIELD, f"must be absent: the model's chat template does not know it, got {shown(effort)}"
+                EFFORT_FIELD, f"must be absent: the model's chat template does not know it, got {shown(effort)}"
             )
         if effort != NO_EFFORT:
             raise InvalidRequestError.of(
-                _EFFORT_FIELD,
+                EFFORT_FIELD,
                 f"must be {NO_EFFORT!r} or absent: the model's chat template only switches reasoning on and off, with "
                 f"{switches[0]} in template_kwargs, got {shown(effort)}",
             )

@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from cluster.errors import InvalidRequestError
 
 FIELD = "prompt.chat"
+REFUSES = "the model's chat template refuses"
 
 Turn = Mapping[str, Any]
 """Message as a template sees it: `role`, `content`, which is text or a list of parts, and what else it has."""
@@ -72,7 +73,7 @@ def _compared_names(tree: nodes.Template) -> tuple[str, ...]:
 
 
 def _describe(error: Exception) -> str:
-    return f"the model's chat template refuses the conversation: {str(error)[:200]}"
+    return f"{REFUSES} the conversation: {str(error)[:200]}"
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

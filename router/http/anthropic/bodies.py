@@ -51,7 +51,13 @@ _MODES = {
     "none": types.TOOL_CHOICE_MODE_NONE,
 }
 _THINKING = ("enabled", "disabled", "adaptive")
-_NAMES: Mapping[str, str] = {"prompt": "messages", "sampling.stop": "stop_sequences", "session_id": "X-Session-ID"}
+_NAMES: Mapping[str, str] = {
+    "prompt": "messages",
+    "sampling.stop": "stop_sequences",
+    "session_id": "X-Session-ID",
+    "prompt.chat.template_kwargs.reasoning_effort": "output_config.effort",
+    "prompt.chat.template_kwargs*": "thinking.type",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from aiohttp import web
 
@@ -44,10 +44,7 @@ class MessagesRoutes:
         try:
             return await answer
         except InvalidRequestError as error:
-            named = as_written(error, names).violations
-            raise InvalidRequestError(
-                [FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description) for each in named]
-            ) from error
+            raise _named(error, names) from error
 
     async def _whole(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)
@@ -67,9 +64,20 @@ class MessagesRoutes:
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation."""
-        asked = read_messages(await self._calls.json(request), request.headers, counted=True).generate
-        found = await self._calls.inference.CountTokens(count_of(asked), *self._calls.caller(request))
+        asked = read_messages(await self._calls.json(request), request.headers, counted=True)
+        try:
+            found = await self._calls.inference.CountTokens(count_of(asked.generate), *self._calls.caller(request))
+        except InvalidRequestError as error:
+            raise _named(error, asked.names) from error
         return web.json_response({"input_tokens": found.tokens})
+
+
+def _named(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+    """Return an error of the services with the names that a body has for their fields."""
+    named = as_written(error, names).violations
+    return InvalidRequestError(
+        [FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description) for each in named]
+    )
 
 
 async def _name_answer(request: web.Request, response: web.StreamResponse) -> None:

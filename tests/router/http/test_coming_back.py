@@ -85,6 +85,16 @@ async def test_an_event_that_cannot_be_is_refused(stack: Stack, headers: dict[st
     assert (400, "Last-Event-ID") == (status, found["error"]["param"])
 
 
+@pytest.mark.parametrize("path", [PATH, "/v1/completions"])
+async def test_a_stream_that_nobody_knows_is_not_found(stack: Stack, path: str) -> None:
+    body = {**BODY, "stream": True} if path == PATH else {"model": "demo", "prompt": "a", "stream": True}
+    headers = {"Last-Event-ID": "3", "Idempotency-Key": "nobody-used-it"}
+    status, found, told = await post(stack, path, json=body, headers=headers)
+    error = found["error"]
+    assert (404, "not_found_error", "generation_failed") == (status, error["type"], error["code"])
+    assert ("false", True) == (told["x-should-retry"], "can't go on after 3 tokens; its output is gone" in error["message"])
+
+
 async def test_a_receipt_is_in_the_usage_where_it_is_asked_for(stack: Stack) -> None:
     asked = {"x-penstock-receipt": "1"}
     _, plain, headers = await post(stack, PATH, json={**BODY, "max_tokens": 4})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import (
+    GenerationFailedError,
     InvalidRequestError,
     ModelChangedError,
     QuotaExceededError,
@@ -52,6 +53,10 @@ def test_ids_of_a_model_that_has_gone_are_not_sent_again(error: UnavailableError
     """A client that repeats its request as it is would send another text."""
     told = http_error(error)
     assert (503, expected) == (told.status, told.headers()["x-should-retry"])
+
+
+def test_only_an_engines_failure_is_the_servers_fault() -> None:
+    assert [404, 500] == [http_error(each).status for each in (GenerationFailedError.gone("r", 3, 5.0), GenerationFailedError("r", 3))]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,33 @@ async def test_a_wrong_header_is_named(stack: Stack, header: str, value: str) ->
     assert found["error"]["message"].startswith(f"{header}: must")
 
 
+_RESPONSE = {"model": "demo", "input": "hi"}
+_CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+_WRONG = {"reasoning_effort": "silly"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/chat/completions", {**_CHAT, **_WRONG}, "reasoning_effort"),
+        ("/v1/chat/completions", {**_CHAT, **_WRONG, "stream": True}, "reasoning_effort"),
+        ("/v1/chat/completions", {**_CHAT, "chat_template_kwargs": _WRONG}, "chat_template_kwargs.reasoning_effort"),
+        ("/tokenize", {**_CHAT, **_WRONG}, "reasoning_effort"),
+        ("/v1/responses", {**_RESPONSE, "reasoning": {"effort": "silly"}}, "reasoning.effort"),
+        ("/v1/responses/input_tokens", {**_RESPONSE, "reasoning": {"effort": "silly"}}, "reasoning.effort"),
+        ("/v1/messages", {**_CHAT, "max_tokens": 2, "output_config": {"effort": "silly"}}, "output_config.effort"),
+        ("/v1/messages/count_tokens", {**_CHAT, "output_config": {"effort": "silly"}}, "output_config.effort"),
+    ],
+)
+async def test_a_variable_that_the_template_refuses_is_named(
+    stack: Stack, path: str, body: dict[str, Any], field: str
+) -> None:
+    status, found, _ = await post(stack, path, json=body)
+    assert (400, field) == (status, found["error"].get("param", field))
+    assert found["error"]["message"].startswith(f"{field}: the model's chat template refuses it: reasoning_effort is ")
+    assert found["error"]["message"].endswith("; got 'silly'")
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

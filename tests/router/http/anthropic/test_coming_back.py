@@ -160,6 +160,13 @@ async def test_an_event_that_cannot_be_is_refused(stack: Stack, headers: dict[st
     assert "Last-Event-ID" in found["error"]["message"]
 
 
+async def test_a_stream_that_nobody_knows_is_not_found(stack: Stack) -> None:
+    headers = {"Last-Event-ID": "3-0t", "Idempotency-Key": "nobody-used-it"}
+    status, found, _ = await post(stack, PATH, json={**BODY, "stream": True}, headers=headers)
+    assert (404, "not_found_error") == (status, found["error"]["type"])
+    assert "its output is gone" in found["error"]["message"]
+
+
 async def test_anthropics_sdk_reads_a_stream_with_ids(stack: Stack) -> None:
     async with anthropic.AsyncAnthropic(base_url=base(stack), api_key="none", max_retries=0) as client:
         asked: dict[str, Any] = {name: value for name, value in BODY.items() if name != "stream"}
