@@ -58,6 +58,8 @@ class LeaseKeeper(Generic[Reply]):
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-lease", daemon=True)
         self._renewed_at = float("-inf")
+        self.problem = ""
+        """Reason why the newest heartbeat failed; empty after a success."""
         self._last_failure = ""
         """Text of the newest failure that was logged with its traceback; empty after a success."""
         self._asked_at: float | None = None
@@ -151,19 +153,22 @@ class LeaseKeeper(Generic[Reply]):
 
     async def _beat_once(self, began: float) -> None:
         if not self._ask_owner(began):
+            self.problem = f"the process has stood still for {self.lag_s:.1f} s"
             _LOG.error("lease.owner_stands_still", extra={"lease": self._name, "lag_s": round(self.lag_s, 1)})
             return
         try:
             reply = await self._beat()
         except QueueUnavailableError as error:
+            self.problem = str(error)
             _LOG.warning("lease.not_renewed", extra={"lease": self._name, "error": str(error)})
             return
         except Exception as error:  # noqa: BLE001 - logged, and the next one is tried
             # Continue after any error: without this thread the process would count as dead for ever.
+            self.problem = type(error).__name__
             self._log_failure(error)
             return
         self._renewed_at = began
-        self._last_failure = ""
+        self.problem = self._last_failure = ""
         self._tell_owner(self._on_reply, reply)
 
     def _log_failure(self, error: Exception) -> None:

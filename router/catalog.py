@@ -217,7 +217,7 @@ class Catalog:
             for replica_id in pool.replicas.reading(info.tokenizer_digest):
                 if (link := pool.replicas.link(replica_id)) is not None:
                     return await link.fetch_tokenizer(info.tokenizer_digest)
-            raise NoReplicaError(f"no replica of {pool.name!r} can be asked for its tokenizer now", 1.0)
+            raise _unread(pool, info.tokenizer_digest)
 
         try:
             return await self._store.get(info.tokenizer_digest, fetch)
@@ -281,3 +281,14 @@ class Catalog:
             return model_from_fields(stored["info"]) if stored["of"] == pool.settings.model else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+
+def _unread(pool: Pool, digest: str) -> NoReplicaError:
+    known = [name for name, each in pool.replicas.announcements.items() if each.model.tokenizer_digest == digest]
+    if not known:
+        return NoReplicaError(f"no replica of {pool.name!r} runs now, and its tokenizer was never read", 1.0)
+    return NoReplicaError(
+        f"{pool.name!r}: this router reaches none of the pool's replicas ({len(known)}) now, and needs the tokenizer of "
+        "one (operators: `penstock status` says why it reaches none)",
+        1.0,
+    )

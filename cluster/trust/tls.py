@@ -121,6 +121,15 @@ class TlsFiles(Watched[TlsMaterial]):
         problem = self._validity.problem(now) if self._validity is not None else ""
         return f"{self._names[0]}: {self._files[0]} {problem}" if problem else ""
 
+    def require_valid(self) -> None:
+        """Check that the certificate's time is now.
+
+        Raises:
+            SettingsError: it is not.
+        """
+        if problem := self.problem():
+            raise SettingsError(problem)
+
     def _tell(self) -> None:
         # The peer refuses it, and its user rarely knows why.
         if not self._told and (problem := self.problem()):
@@ -216,8 +225,7 @@ def check_link(settings: ReplicaTlsSettings) -> None:
         SettingsError: they would not, or a file is not good.
     """
     files = TlsFiles.of_link(settings)
-    if problem := files.problem():
-        raise SettingsError(problem)
+    files.require_valid()
     to_replica, to_router = ssl.MemoryBIO(), ssl.MemoryBIO()
     router = files.client_context().wrap_bio(to_router, to_replica, server_hostname=settings.server_name)
     replica = files.server_context().wrap_bio(to_replica, to_router, server_side=True)

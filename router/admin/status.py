@@ -50,7 +50,7 @@ class StatusReader:
         """Return the status of a pool. While Redis does not answer it is that of the last heartbeat."""
         beat = pool.beat
         if beat is None:
-            return api.PoolStatus(name=pool.name, reachable=False)
+            return api.PoolStatus(name=pool.name, reachable=False, unreachable_reason=pool.why_away())
         # Without a lease Redis does not answer, and a look would only wait for its timeout.
         if not pool.available:
             return pool_status(pool, beat, None)
@@ -99,6 +99,7 @@ def pool_status(pool: Pool, beat: RouterBeatReply, look: PoolLook | None) -> api
         replicas=[replica_status(record, known[record.replica_id], pool.replicas) for record in records],
         router_ids=beat.routers,
         reachable=pool.available,
+        unreachable_reason=pool.why_away(),
         operating_point=point_to_wire(pool.admission.demand.point),
         classes=class_counters(look.view) if look is not None else (),
         autoscaling=MODES[mode],
@@ -170,6 +171,7 @@ def replica_status(record: ReplicaRecord, announcement: Announcement, replicas: 
         kv_usage=stats.get("kv_usage", 0.0),
         heartbeat_age=duration_to_wire(record.heartbeat_age_ms / 1000),
         linked=replicas.link(record.replica_id) is not None,
+        link_error=replicas.why_down(record.replica_id),
         metrics_port=announcement.metrics_port,
         output_tokens=int(stats.get("output_tokens", 0)),
         accepted_draft_tokens=int(stats.get("accepted_draft_tokens", 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,10 +18,12 @@ from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.client import ClusterStatus, PoolStatus, TenantQuota
 
 _LINE = 10
-"""Most lines of who waits."""
+"""Most lines of who waits, and of links that are down."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +51,11 @@ def show_status(status: ClusterStatus, console: Console) -> None:
     for pool in status.pools:
         print_table(_pool_table(pool), console)
         routers = escape(", ".join(pool.router_ids)) or "none"
-        reachable = "" if pool.reachable else "  [red]queue not reachable[/]"
+        why = f": {escape(pool.unreachable_reason)}" if pool.unreachable_reason else ""
+        reachable = "" if pool.reachable else f"  [red]queue not reachable[/]{why}"
         console.print(f"waiting {pool.waiting}, running {pool.running}; routers: {routers}{reachable}", highlight=False)
+        for line in _links_down(pool):
+            console.print(line, highlight=False)
         if any(each.waiting for each in pool.line):
             print_table(_line_table(pool), console)
         for quota in pool.quotas:
@@ -78,6 +84,16 @@ def _pool_table(pool: PoolStatus) -> Table:
             str(replica.metrics_port or "-"),
         )
     return table
+
+
+def _links_down(pool: PoolStatus) -> Iterator[str]:
+    """Yield a line per reason why links are down, with the replicas that it keeps away."""
+    reasons: dict[str, list[str]] = {}
+    for each in pool.replicas:
+        if not each.linked and each.link_error:
+            reasons.setdefault(each.link_error, []).append(each.replica_id)
+    for reason, names in islice(reasons.items(), _LINE):
+        yield f"[red]link down[/] to {escape(', '.join(names))}: {escape(reason)}"
 
 
 def _line_table(pool: PoolStatus) -> Table:

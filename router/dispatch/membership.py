@@ -61,6 +61,11 @@ class Membership:
         return self._keeper.held
 
     @property
+    def problem(self) -> str:
+        """Reason why the newest heartbeat failed; empty after a success."""
+        return self._keeper.problem
+
+    @property
     def longest_lag_s(self) -> float:
         """The longest that the event loop let the lease wait for a sign of life."""
         return self._keeper.longest_lag_s

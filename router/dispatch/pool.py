@@ -172,6 +172,10 @@ class Pool:
         """Whether the queue answers: this router's lease is held."""
         return self._membership.held
 
+    def why_away(self) -> str:
+        """Return why the queue does not answer; empty while it does."""
+        return "" if self.available else self._membership.problem
+
     @property
     def longest_lag_s(self) -> float:
         """The longest that this router's event loop let its lease wait for a sign of life."""

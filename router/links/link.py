@@ -75,6 +75,8 @@ class ReplicaLink:
         self.address = address
         self.up = False
         """Whether the stream is open and welcomed."""
+        self.down_because = "it was not dialled yet"
+        """Why the newest try to open the stream failed, or why it ended."""
         self.suspect = False
         """Whether the replica should get no new attempts: it had work, was silent for too long, and has produced
         nothing since; or it said that its engine died.
@@ -221,8 +223,10 @@ class ReplicaLink:
             try:
                 await self._session()
             except LinkError as error:
+                self.down_because = str(error)
                 told = self._tell_down(str(error), told, lost_at)
-            except Exception:  # noqa: BLE001 - otherwise the link would look up and carry nothing
+            except Exception as error:  # noqa: BLE001 - otherwise the link would look up and carry nothing
+                self.down_because = type(error).__name__
                 _LOG.exception("link.failed", extra={"replica": self.replica_id})
             was_up = self.up
             self._set_up(False)

@@ -232,6 +232,13 @@ class ReplicaSet:
         link = self._links.get(replica_id)
         return link if link is not None and link.up else None
 
+    def why_down(self, replica_id: str) -> str:
+        """Return why the replica's link is down; empty where it is up."""
+        link = self._links.get(replica_id)
+        if link is None:
+            return "this router does not dial it"
+        return "" if link.up else link.down_because
+
     def place(self, replica_id: str) -> Placement | None:
         """Return the placement on a replica; None where its link is not up."""
         link = self.link(replica_id)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
+from cluster.errors import NoReplicaError
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
 from penstock.models import Capabilities
@@ -102,3 +103,29 @@ async def test_a_fault_while_a_tokenizer_is_fetched_does_not_end_the_tries(
     async with running_stack(tmp_path) as stack:
         await until(lambda: bool(learned))
         assert learned[0] == stack.routers[0].pools["demo"].replicas.any_announcement().model.tokenizer_digest  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("announced", "said"),
+    [
+        (2, "'demo': this router reaches none of the pool's replicas (2) now, and needs the tokenizer of one "),
+        (0, "no replica of 'demo' runs now, and its tokenizer was never read"),
+    ],
+)
+async def test_a_pool_whose_tokenizer_nobody_can_be_asked_for_says_why(
+    tmp_path: Path, announced: int, said: str
+) -> None:
+    one = SimpleNamespace(model=ModelInfo("digest", "0" * 64, 64, 300, Capabilities()))
+    replicas = SimpleNamespace(
+        any_announcement=lambda: one,
+        announcements={f"demo-r{number}": one for number in range(announced)},
+        reading=lambda _digest: [],
+    )
+    pool: Any = SimpleNamespace(name="demo", settings=SimpleNamespace(model="demo"), replicas=replicas)
+    catalog = Catalog({"demo": pool}, tmp_path, LimitSettings())
+    try:
+        with pytest.raises(NoReplicaError) as refused:
+            await catalog.model(pool)
+    finally:
+        await catalog.close()
+    assert str(refused.value).startswith(said)

@@ -9,11 +9,13 @@ from cluster.bootstrap.models import check_model
 from cluster.errors import SettingsError
 from cluster.settings import Settings
 from cluster.trust.file_watch import read_bytes
-from cluster.trust.tls import TlsFiles
+from cluster.trust.tls import TlsFiles, check_link
 
 
 def missing_files(settings: Settings) -> list[str]:
-    """Return a sentence for each model, certificate, and file of keys or issuers that is missing or does not fit."""
+    """Return a sentence for each model, certificate, and file of keys or issuers that is missing, does not fit or
+    has a time that is not now.
+    """
     problems = []
     for check in _checks(settings):
         try:
@@ -32,7 +34,12 @@ def _checks(settings: Settings) -> Iterator[Callable[[], object]]:
         for field in ("jwks_file", "ca_file", "token_file"):
             if (path := getattr(issuer, field)) is not None:
                 yield partial(read_bytes, path, f"auth.jwt.{name}.{field}")
-    if settings.router.tls is not None:
-        yield partial(TlsFiles.of_router, settings.router.tls)
-    if settings.replica.tls is not None:
-        yield partial(TlsFiles.of_link, settings.replica.tls)
+    router, link = settings.router.tls, settings.replica.tls
+    if router is not None:
+        yield lambda: TlsFiles.of_router(router).require_valid()
+    if link is not None:
+        # In a Ray cluster that is there already, replicas may have other files.
+        if settings.cluster.ray_address:
+            yield lambda: TlsFiles.of_link(link).require_valid()
+        else:
+            yield partial(check_link, link)

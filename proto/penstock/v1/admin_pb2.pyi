@@ -1398,6 +1398,7 @@ class PoolStatus(_message.Message):
     START_FAILURE_FIELD_NUMBER: _builtins.int
     QUOTAS_FIELD_NUMBER: _builtins.int
     BUDGETS_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_REASON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the pool; also the model's name in requests."""
     waiting: _builtins.int
@@ -1420,6 +1421,8 @@ class PoolStatus(_message.Message):
     """Price per hour of all replicas in `replicas`, in the currency of the settings; 0 without a price."""
     start_failure: _builtins.str
     """Reason of the last replica that did not come up; empty where all starts of late succeeded."""
+    unreachable_reason: _builtins.str
+    """Reason why the pool's state could not be read; empty where it could. Operators of one tenant don't see it."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
         """Replicas, ordered by id."""
@@ -1477,10 +1480,11 @@ class PoolStatus(_message.Message):
         start_failure: _builtins.str = ...,
         quotas: _abc.Iterable[Global___TenantQuota] | None = ...,
         budgets: _abc.Iterable[Global___Budget] | None = ...,
+        unreachable_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_decision", b"last_decision", "operating_point", b"operating_point"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "budgets", b"budgets", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "line", b"line", "name", b"name", "operating_point", b"operating_point", "quotas", b"quotas", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["autoscaling", b"autoscaling", "budgets", b"budgets", "classes", b"classes", "cost_per_hour", b"cost_per_hour", "last_decision", b"last_decision", "line", b"line", "name", b"name", "operating_point", b"operating_point", "quotas", b"quotas", "reachable", b"reachable", "relief", b"relief", "replicas", b"replicas", "router_ids", b"router_ids", "running", b"running", "start_failure", b"start_failure", "starting", b"starting", "unreachable_reason", b"unreachable_reason", "waiting", b"waiting", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1668,6 +1672,7 @@ class ReplicaStatus(_message.Message):
     COST_PER_HOUR_FIELD_NUMBER: _builtins.int
     WAKE_TIME_FIELD_NUMBER: _builtins.int
     ASLEEP_FIELD_NUMBER: _builtins.int
+    LINK_ERROR_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Id of the replica."""
     group_id: _builtins.str
@@ -1712,6 +1717,8 @@ class ReplicaStatus(_message.Message):
     """Price of all its accelerators per hour, in the currency of the settings; 0 without a price."""
     asleep: _builtins.bool
     """Whether its engine sleeps, so that its accelerators' memory is free. A standby whose engine can't is only idle."""
+    link_error: _builtins.str
+    """Reason why the router that answers has no Link; empty where it has one. Operators of one tenant don't see it."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
         """Time since the last heartbeat."""
@@ -1779,10 +1786,11 @@ class ReplicaStatus(_message.Message):
         cost_per_hour: _builtins.float = ...,
         wake_time: _duration_pb2.Duration | None = ...,
         asleep: _builtins.bool = ...,
+        link_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draining_for", b"draining_for", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "start_time", b"start_time", "step_time", b"step_time", "up_time", b"up_time", "wake_time", b"wake_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "asleep", b"asleep", "batch_limit", b"batch_limit", "cost_per_hour", b"cost_per_hour", "drain_reason", b"drain_reason", "draining_for", b"draining_for", "engine_waiting", b"engine_waiting", "gpus", b"gpus", "group_id", b"group_id", "hardware", b"hardware", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "model", b"model", "output_tokens", b"output_tokens", "overloaded", b"overloaded", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "start_time", b"start_time", "state", b"state", "step_time", b"step_time", "tensor_parallel_size", b"tensor_parallel_size", "up_time", b"up_time", "wake_time", b"wake_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "asleep", b"asleep", "batch_limit", b"batch_limit", "cost_per_hour", b"cost_per_hour", "drain_reason", b"drain_reason", "draining_for", b"draining_for", "engine_waiting", b"engine_waiting", "gpus", b"gpus", "group_id", b"group_id", "hardware", b"hardware", "heartbeat_age", b"heartbeat_age", "itl_mean", b"itl_mean", "itl_p95", b"itl_p95", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "link_error", b"link_error", "linked", b"linked", "metrics_port", b"metrics_port", "model", b"model", "output_tokens", b"output_tokens", "overloaded", b"overloaded", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "start_time", b"start_time", "state", b"state", "step_time", b"step_time", "tensor_parallel_size", b"tensor_parallel_size", "up_time", b"up_time", "wake_time", b"wake_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

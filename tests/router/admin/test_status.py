@@ -152,6 +152,8 @@ async def test_the_status_comes_while_redis_is_away(tmp_path: Path) -> None:
             server.process.kill()
             pool = await wait_for(client, lambda pool: not pool.reachable)
             assert (1, ()) == (len(pool.replicas), pool.classes)
+            assert pool.unreachable_reason.startswith("the queue does not answer: ")
+            assert ["", True] == [pool.replicas[0].link_error, pool.replicas[0].linked]
 
 
 async def test_many_watchers_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from penstock.models import ReplicaState, RequestClass
 from penstock.values.decisions import Relief, Step
 from penstock.values.jobs import JobTotals
 from penstock.values.results import AttemptReceipt, Receipt, Usage
-from penstock.values.status.pool import PoolStatus
+from penstock.values.status.pool import ClusterStatus, PoolStatus
 from penstock.values.status.replica import ReplicaStatus
 from router.commands import jobs, status, usage
 from router.commands.decisions.command import show_decisions
@@ -151,6 +151,20 @@ def test_a_pool_loses_nothing_on_a_narrow_screen() -> None:
     assert {"1234", "5678", "1,234,567,890", "45678", "down"} <= words_of(text_of(console))
     assert "1234.5 s" in text_of(console)
     assert "99 %" in text_of(console)
+
+
+def test_the_status_says_why_redis_and_replicas_are_not_reached() -> None:
+    one: dict[str, Any] = dict.fromkeys(ReplicaStatus.__dataclass_fields__, 0)
+    one |= {"state": ReplicaState.READY, "linked": False, "link_error": "[Errno 111] refused"}
+    replicas = tuple(ReplicaStatus(**one | {"replica_id": name}) for name in ("a", "b"))
+    pool: dict[str, Any] = dict.fromkeys(PoolStatus.__dataclass_fields__, 0)
+    pool |= dict.fromkeys(("line", "quotas", "budgets", "router_ids"), ())
+    pool |= {"name": "demo", "replicas": replicas, "unreachable_reason": "[redis] timed out"}
+    console = narrow()
+    status.show_status(ClusterStatus((PoolStatus(**pool),), "1", "r"), console)
+    words = " ".join(text_of(console).split())
+    assert "queue not reachable: [redis] timed out" in words
+    assert "link down to a, b: [Errno 111] refused" in words
 
 
 def test_only_words_are_folded() -> None:

@@ -229,6 +229,7 @@ async def test_a_link_that_stays_down_says_why_once_and_then_as_a_warning(
     assert ["INFO", "WARNING"] == levels(caplog)
     told = next(vars(each)["error"] for each in caplog.records if each.message == "link.down")
     assert "certificate that is not accepted: certificate has expired; look at its replica.tls.certificate_file" in told
+    assert told == link.down_because
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.errors import LinkError
 from cluster.trust.tls import LinkDialer
+from penstock.v1 import admin_pb2 as admin
 from penstock.v1 import types_pb2 as types
 from router.links.replicas import ReplicaSet
 from tests.support.flaky import Relay
@@ -85,6 +86,9 @@ async def test_a_router_that_reaches_no_replica_says_so_and_the_other_one_serves
 
         # Where the replica lost its lease on a busy machine, the time begins again.
         await until(says_so, 60)
+        link.down_because = "no route"
+        (pool,) = (await stack.admin(0).GetClusterStatus(admin.GetClusterStatusRequest())).pools
+        assert [(False, "no route")] == [(each.linked, each.link_error) for each in pool.replicas]
         assert 2 == (await stack.inference(1).Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
 
         monkeypatch.setattr(link, "up", True)

@@ -67,6 +67,8 @@ class PoolStatus:
     """Quotas of the tenants in line, and of those that used theirs last."""
     budgets: tuple[Budget, ...] = ()
     """Budgets of tenants, ordered by tenant; of 64 tenants at most, those that are warned first."""
+    unreachable_reason: str = ""
+    """Reason why the state could not be read; empty where it could, and from an older router."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
@@ -89,6 +91,7 @@ class PoolStatus:
             line=tuple(map(LineEntry.from_proto, wire.line)),
             quotas=tuple(map(TenantQuota.from_proto, wire.quotas)),
             budgets=tuple(map(Budget.from_proto, wire.budgets)),
+            unreachable_reason=wire.unreachable_reason,
         )
 
 

@@ -62,6 +62,8 @@ class ReplicaStatus:
     """Time that its last wake-up took, from the order to the first token; None before the first one."""
     asleep: bool = False
     """Whether its engine sleeps, so that its accelerators' memory is free."""
+    link_error: str = ""
+    """Reason why the router that answered has no link to it; empty where it has one, and from an older router."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
@@ -96,4 +98,5 @@ class ReplicaStatus:
             cost_per_hour=wire.cost_per_hour,
             wake_time=duration_from_wire(wire.wake_time) if wire.HasField("wake_time") else None,
             asleep=wire.asleep,
+            link_error=wire.link_error,
         )

@@ -13,6 +13,7 @@ from cluster.cli.config.lines import lines_of
 from cluster.cli.config.starter import TEXT
 from cluster.cli.main import main
 from cluster.settings import Settings, load_settings
+from tests.support.certificates import Authority, dns
 
 Captured = pytest.CaptureFixture[str]
 
@@ -114,6 +115,31 @@ def test_check_looks_for_files_unless_told_not_to(file: Path, capsys: Captured) 
     assert f"{file}:6: auth.keys_file: /no/keys.toml cannot be read" in said
     assert 0 == main(["config", "check", str(file), "--no-files"])
     assert f"{file}: no problems\npool a: /no/a, vllm, 1 replica\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("section", ["router", "replica"])
+@pytest.mark.parametrize(
+    ("days", "name", "said"),
+    [
+        (-40, "penstock-replica", "was valid until "),
+        (40, "penstock-replica", "is valid only from "),
+        (0, "another", "server_name 'penstock-replica'"),
+        (0, "penstock-replica", ""),
+    ],
+)
+def test_check_looks_at_the_dates_of_certificates_and_at_names_of_links(
+    section: str, days: int, name: str, said: str, file: Path, capsys: Captured, tmp_path: Path
+) -> None:
+    authority = Authority()
+    certificate, key = authority.issue("node", dns(name), days=days).write(tmp_path, "node")
+    ca = f"ca_file = '{authority.write(tmp_path)}'" if section == "replica" else ""
+    file.write_text(f"[{section}.tls]\ncertificate_file = '{certificate}'\nprivate_key_file = '{key}'\n{ca}\n")
+    # Clients of a router know its names.
+    wrong = bool(said) and not (section == "router" and not days)
+    assert (2 if wrong else 0) == main(["config", "check", str(file)])
+    told = capsys.readouterr().err
+    assert not wrong or (f"{section}.tls" in told and said in told and certificate in told)
+    assert 0 == main(["config", "check", str(file), "--no-files"])
 
 
 def test_check_of_a_file_that_is_missing_names_it(file: Path, capsys: Captured) -> None:
