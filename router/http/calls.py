@@ -22,6 +22,7 @@ from router.http.bodies import Asked, read_json
 from router.http.context import TOLD, HttpContext
 from router.http.errors import HttpError, http_error
 from router.http.event_stream import EventEncoder, EventStream, SharedStream
+from router.http.openapi.absent import absent
 from router.identity import Caller
 from router.identity.revocations import seen
 from router.inference.servicer import InferenceServicer
@@ -131,7 +132,9 @@ class Calls:
             self._metrics.call(_name(request), "CANCELLED", None)
             raise
         except web.HTTPException as error:
-            # No route, another method, or a body that is too large.
+            # No route, another method, or a body that is too large. A route for an id may fit a path that isn't there.
+            if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed) and (told := absent(request.path)):
+                return self._answer(request, HttpError(404, "not_found_error", told, "not_found"))
             kind = "not_found_error" if error.status == web.HTTPNotFound.status_code else "invalid_request_error"
             code = HTTPStatus(error.status).phrase.lower().replace(" ", "_")
             answer = self._answer(request, HttpError(error.status, kind, _told(request, error), code))

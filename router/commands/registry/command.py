@@ -137,6 +137,8 @@ def run_apply(options: argparse.Namespace) -> int:
             messages().print(
                 f"[dim]not compared, they need a restart: {escape(', '.join(file.others))}[/]", highlight=False
             )
+            if file.pools is None:
+                messages().print("[dim]not in the file: pools; they stay as they are[/]", highlight=False)
         if file.pools is not None:
             from router.commands.registry.pools import change_pools
 

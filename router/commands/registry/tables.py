@@ -68,20 +68,21 @@ class Tables:
 
 
 def read_file(path: Path) -> Tables:
-    """Return the content of a file of entries, or of a file of settings, which has pools.
+    """Return the content of a file of entries, or of a file of settings, which has pools or tables of its own.
 
     Raises:
-        SettingsError: the file can't be read, is not TOML, has other tables and no pools, or has pools and is no file
-            of settings.
+        SettingsError: the file can't be read, is not TOML, or is neither.
     """
     tables = _read(path)
-    if "pools" not in tables:
+    if "pools" not in tables and set(tables) <= set(TABLES):
         return Tables(_entries(path, tables), None)
     from pydantic import ValidationError
 
     from cluster.settings import Settings
     from cluster.settings.load import SECRETS, describe_errors
 
+    if "pools" not in tables and not set(tables) <= {*TABLES, *Settings.model_fields}:
+        return Tables(_entries(path, tables), None)
     only_here = {"keys", "adapters"}
     try:
         settings = Settings.model_validate({name: one for name, one in tables.items() if name not in only_here})
@@ -89,7 +90,8 @@ def read_file(path: Path) -> Tables:
         raise SettingsError(f"{path}: {describe_errors(error, SECRETS, Settings)}") from error
     own = {name: one for name, one in tables.items() if name in TABLES and name != "pools"}
     others = tuple(name for name in tables if name not in TABLES)
-    return Tables(_entries(path, own), settings.pools, others)
+    # Without pools the settings have those by default, which nobody wrote.
+    return Tables(_entries(path, own), settings.pools if "pools" in tables else None, others)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 
+from router.http.openapi.absent import absent
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -268,6 +269,36 @@ async def test_unknown_routes_and_methods_have_openais_form(stack: Stack) -> Non
                 assert reply.status == 200
         async with session.get(f"{base(stack)}/version") as reply:
             assert (await reply.json())["version"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "whose"),
+    [
+        ("POST", "/v1/responses/compact", "OpenAI"),
+        ("POST", "/v1/images/generations", "OpenAI"),
+        ("POST", "/audio/speech", "OpenAI"),
+        ("GET", "/v1/vector_stores/vs_1/files", "OpenAI"),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1", "OpenAI"),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "OpenAI"),
+        ("POST", "/v1/messages/batches", "Anthropic"),
+    ],
+)
+async def test_what_other_servers_have_is_told_as_that(stack: Stack, method: str, path: str, whose: str) -> None:
+    async with aiohttp.ClientSession() as session, session.request(method, base(stack) + path, json={}) as reply:
+        error = (await reply.json())["error"]
+        assert (404, "not_found_error") == (reply.status, error["type"])
+        assert "Allow" not in reply.headers
+    assert error["message"] == (
+        f"Not Found: Penstock does not have {path} of {whose}'s API; GET /openapi.json lists what it has"
+    )
+
+
+async def test_every_path_of_ours_is_there(stack: Stack) -> None:
+    """None is told to be another server's."""
+    async with aiohttp.ClientSession() as session, session.get(f"{base(stack)}/openapi.json") as reply:
+        paths = (await reply.json())["paths"]
+    assert len(paths) > 20
+    assert [] == [path for path in paths if absent(path)]
 
 
 async def test_the_clients_own_request_id_comes_back(stack: Stack) -> None:

@@ -400,7 +400,8 @@ async def test_a_backup_brings_keys_back(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[router]\n", "router: must be one of the tables tenants, keys, adapters, aliases, pools"),
+        ("[routers]\n", "routers: must be one of the tables tenants, keys, adapters, aliases, pools"),
+        ("[router]\nprt = 1\n", "router.prt: unknown setting"),
         ("[pools.demo]\ncolour = 1\n", "pools.demo.colour: unknown setting"),
         ("tenants = 3\n", "tenants: must be one of the tables"),
         ("[tenants]\nacme = 3\n", "tenants.acme: must be a table, got 3"),
@@ -412,6 +413,18 @@ async def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str,
     file.write_text(text)
     with pytest.raises(SettingsError, match=problem):
         read_file(file)
+
+
+async def test_settings_without_pools_leave_them_as_they_are(
+    stack: Stack, keys: Keys, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Those by default, which nobody wrote, are no wish."""
+    file = tmp_path / "cluster.toml"
+    file.write_text("[router]\nprocesses = 3\n[tenants.without-pools]\nweight = 2.0\n")
+    assert None is read_file(file).pools
+    for more in ([], ["--prune"]):
+        status, told = await command(stack, keys, capsys, "apply", str(file), "--dry-run", *more)
+        assert (0, True, False) == (status, "+ tenant without-pools" in told, "pool demo" in told)
 
 
 async def test_an_adapter_is_loaded_everywhere_and_used_and_goes(stack: Stack, keys: Keys, tmp_path: Path) -> None:
