@@ -288,7 +288,7 @@ def _unread(pool: Pool, digest: str) -> NoReplicaError:
     if not known:
         return NoReplicaError(f"no replica of {pool.name!r} runs now, and its tokenizer was never read", 1.0)
     return NoReplicaError(
-        f"{pool.name!r}: this router reaches none of the pool's replicas ({len(known)}) now, and needs the tokenizer of "
-        "one (operators: `penstock status` says why it reaches none)",
+        f"{pool.name!r}: this router reaches none of the pool's replicas ({len(known)}) now, and needs one for its "
+        "tokenizer (operators: `penstock status` says why it reaches none)",
         1.0,
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from cluster.errors import GenerationFailedError, KeyReusedError, ModelChangedError
+from cluster.errors import GenerationFailedError, InvalidRequestError, KeyReusedError, ModelChangedError
+from penstock.models import FieldViolation
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
 
@@ -112,24 +113,42 @@ class HttpError:
         }
 
 
+class WrittenError(Exception):
+    """What the services refuse in a request, with the names that its body has for the fields."""
+
+    def __init__(self, violations: Sequence[FieldViolation]) -> None:
+        self.refused = InvalidRequestError(violations)
+        super().__init__(str(self.refused))
+
+
 def http_error(error: BaseException) -> HttpError:
     """Return what a client sees of an error of the services or of the body's reader."""
     if isinstance(error, BodyError):
         text = f"{error.field}: {error.problem}" if error.field else f"the body {error.problem}"
         return HttpError(400, "invalid_request_error", text, "invalid_request", error.field or None)
+    written = isinstance(error, WrittenError)
+    if isinstance(error, WrittenError):
+        error = error.refused
     status = to_rpc_status(error)
     reason, violations, retry_after_s = _details(status)
     if reason == ModelChangedError.reason:
         # The clients of HTTP APIs would send the same ids again, which mean another text now.
         retry_after_s = None
-    found = error_of(status.code, reason, status.message, violations)
+    found = error_of(status.code, reason, status.message, violations, name=str if written else in_body)
     if isinstance(error, GenerationFailedError) and not error.attempts:
         # No engine failed: as a response that is forgotten, what the client comes back to isn't there.
         found = replace(found, status=404, kind="not_found_error")
     return replace(found, retry_after_s=retry_after_s)
 
 
-def error_of(code: int, reason: str, message: str, violations: Sequence[tuple[str, str]]) -> HttpError:
+def error_of(
+    code: int,
+    reason: str,
+    message: str,
+    violations: Sequence[tuple[str, str]],
+    *,
+    name: Callable[[str], str] | None = None,
+) -> HttpError:
     """Return what a client sees of an error that makes no retry.
 
     Args:
@@ -137,13 +156,14 @@ def error_of(code: int, reason: str, message: str, violations: Sequence[tuple[st
         reason: our word for it.
         message: sentence for people.
         violations: paths of our fields that are wrong, and what is wrong with them.
+        name: returns what a body calls one of them; `in_body` by default.
     """
     http, kind = _BY_REASON.get(reason) or _STATUSES.get(code, (500, "server_error"))
     field, word = (_KEY if reason == KeyReusedError.reason else None), _CODES.get(reason, reason.lower())
     if violations:
-        named = [(in_body(name), text) for name, text in violations]
+        named = [((name or in_body)(field), text) for field, text in violations]
         field = named[0][0] or None
-        message = "; ".join(f"{name}: {text}" if name else text for name, text in named)
+        message = "; ".join(f"{where}: {text}" if where else text for where, text in named)
         if "in a context of" in violations[0][1]:
             word = "context_length_exceeded"
     return HttpError(http, kind, message, word, field)

@@ -108,7 +108,7 @@ async def test_a_fault_while_a_tokenizer_is_fetched_does_not_end_the_tries(
 @pytest.mark.parametrize(
     ("announced", "said"),
     [
-        (2, "'demo': this router reaches none of the pool's replicas (2) now, and needs the tokenizer of one "),
+        (2, "'demo': this router reaches none of the pool's replicas (2) now, and needs one for its tokenizer "),
         (0, "no replica of 'demo' runs now, and its tokenizer was never read"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 from penstock.values.objects import BodyError
+from router.http.errors import WrittenError, in_body
 
 _FIELDS = {
     "sampling.structured_output.json_schema": "text.format.schema",
@@ -27,6 +28,8 @@ _FIELDS = {
     "prompt.chat": "input",
 }
 """Beginnings of fields, and what they are in a body."""
+_AS_OURS = ("reasoning.",)
+"""Beginnings of places that are called here as our fields are, and otherwise in a chat."""
 _MESSAGE = re.compile(r"(?:prompt\.chat\.)?messages\[(\d+)\]")
 _TOOL = re.compile(r"(?:prompt\.chat\.)?(tools\[\d+\])\.function")
 _CHOICE = re.compile(r"tool_choice\.(?:function|allowed_tools)")
@@ -42,9 +45,13 @@ class Places:
         """Return an error of the reader of chats as one of this body."""
         return BodyError(self._place(error.field), error.problem)
 
-    def invalid(self, error: InvalidRequestError) -> InvalidRequestError:
+    def invalid(self, error: InvalidRequestError) -> WrittenError:
         """Return an error of the services as one of this body."""
-        return InvalidRequestError([FieldViolation(self._place(v.field), v.description) for v in error.violations])
+        return WrittenError([FieldViolation(self._written(v.field), v.description) for v in error.violations])
+
+    def _written(self, field: str) -> str:
+        place = self._place(field)
+        return place if place.startswith(_AS_OURS) else in_body(place)
 
     def paths(self, ignored: Sequence[str]) -> tuple[str, ...]:
         """Return the names of fields that were left out."""

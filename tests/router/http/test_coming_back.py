@@ -92,7 +92,10 @@ async def test_a_stream_that_nobody_knows_is_not_found(stack: Stack, path: str) 
     status, found, told = await post(stack, path, json=body, headers=headers)
     error = found["error"]
     assert (404, "not_found_error", "generation_failed") == (status, error["type"], error["code"])
-    assert ("false", True) == (told["x-should-retry"], "can't go on after 3 tokens; its output is gone" in error["message"])
+    assert ("false", True) == (
+        told["x-should-retry"],
+        "can't go on after 3 tokens; its output is gone" in error["message"],
+    )
 
 
 async def test_a_receipt_is_in_the_usage_where_it_is_asked_for(stack: Stack) -> None:

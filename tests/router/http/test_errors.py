@@ -56,7 +56,9 @@ def test_ids_of_a_model_that_has_gone_are_not_sent_again(error: UnavailableError
 
 
 def test_only_an_engines_failure_is_the_servers_fault() -> None:
-    assert [404, 500] == [http_error(each).status for each in (GenerationFailedError.gone("r", 3, 5.0), GenerationFailedError("r", 3))]
+    assert [404, 500] == [
+        http_error(each).status for each in (GenerationFailedError.gone("r", 3, 5.0), GenerationFailedError("r", 3))
+    ]
 
 
 @pytest.mark.parametrize(
