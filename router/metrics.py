@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
+from cluster.telemetry.tenant_labels import TenantLabels
 from cluster.trust.secret import SECRET_FILE
 from cluster.trust.tls import ROUTER_TLS
 from penstock.models import RequestClass
@@ -26,10 +27,6 @@ from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.identity.authenticator import KEYS_FILE
 from router.routing import Route
-
-MAX_TENANTS = 100
-"""Most tenants with a series of their own; later ones share a series. The ledger has all tenants."""
-OTHER_TENANTS = "(other)"
 
 Series = TypeVar("Series", Counter, Histogram)
 
@@ -60,7 +57,7 @@ class RouterMetrics:
             "Prompt and output tokens of requests that ended, for any reason, by tenant.",
             ["pool", "tenant"],
         )
-        self._tenants: set[str] = set()
+        self._tenants = TenantLabels()
         self._reloads = self._counter(
             "penstock_router_file_reloads",
             "Changes of files of keys, certificates and secrets; after a bad one the last good content stays in force.",
@@ -129,11 +126,6 @@ class RouterMetrics:
         """Count a changed file. Safe to call from any thread."""
         self._reloads(file, "good" if good else "bad").inc()
 
-    def _tenant_label(self, tenant: str) -> str:
-        if len(self._tenants) < MAX_TENANTS:
-            self._tenants.add(tenant)
-        return tenant if tenant in self._tenants else OTHER_TENANTS
-
     def settled(self, pool: str, choice: Choice, used: Settlement | None) -> None:
         """Count a choice that is over, once, when its usage goes to the ledger: also one whose client has left."""
         labels = (pool, choice.entry.request_class.name.lower())
@@ -150,7 +142,7 @@ class RouterMetrics:
             self._tokens(pool, "prompt").inc(used.prompt_tokens)
             self._tokens(pool, "output").inc(used.output_tokens)
             self._tokens(pool, "cached").inc(used.cached_tokens)
-            tenant = self._tenant_label(choice.entry.tenant)
+            tenant = self._tenants.of(choice.entry.tenant)
             self._tenant_tokens(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
 
     def left(self, generation: Generation) -> None:

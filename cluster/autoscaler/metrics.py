@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.control.settings import ControlMode
 from cluster.forecast.pool_forecast import BLEND
+from cluster.telemetry.tenant_labels import TenantLabels
 from penstock.values.steps import Relief
 
 _PREFIX = "penstock_autoscaler_"
@@ -23,6 +24,7 @@ class AutoscalerMetrics(Collector):
         """Prepare a collector. `scalers` is called anew for each collection, on another thread."""
         self.registry = CollectorRegistry()
         self._scalers = scalers
+        self._tenants = TenantLabels()
         self.registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -97,8 +99,7 @@ class AutoscalerMetrics(Collector):
             yield "forecast_change", "Factor on the load that earlier days or weeks foretell.", {}, pattern.change
             yield "forecast_trusted", "1 while that was right enough to decide by.", {}, float(pattern.trusted)
 
-    @staticmethod
-    def _announced(scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
+    def _announced(self, scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
         said = "Work that tenants announced for one cold start from now, replica-seconds per second."
         work = scaler.announcements.work
         yield "announced_work", said, {}, work.said if work is not None else 0.0
@@ -106,9 +107,14 @@ class AutoscalerMetrics(Collector):
         yield "announced_awaited_work", more, {}, work.soon if work is not None else 0.0
         count = "Announcements that are not over."
         yield "announcements", count, {}, float(len(scaler.announcements.loads))
+        parts: dict[str, float] = {}
         for tenant in sorted({load.tenant for load in scaler.announcements.loads}):
-            part = "Part of a tenant's announcements that came true of late; 1 before the first."
-            yield "announced_part", part, {"tenant": tenant}, scaler.announcements.belief.of(tenant).part
+            label, part = self._tenants.of(tenant), scaler.announcements.belief.of(tenant).part
+            # Those that share a series: the one that keeps its word least.
+            parts[label] = min(part, parts.get(label, part))
+        for tenant, part in parts.items():
+            came = "Part of a tenant's announcements that came true of late; 1 before the first."
+            yield "announced_part", came, {"tenant": tenant}, part
 
     def _counters(self, scalers: Mapping[str, PoolScaler]) -> Iterator[Metric]:
         changes = CounterMetricFamily(

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from cluster.errors import GenerationFailedError, PenstockError, QueueUnavailableError
 from cluster.queue.entries import Settlement
+from cluster.telemetry.tenant_labels import MAX_TENANTS, OTHER_TENANTS
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
@@ -22,7 +23,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.generation.choice import Choice
 from router.handlers import service_handler
-from router.metrics import MAX_TENANTS, OTHER_TENANTS, RouterMetrics
+from router.metrics import RouterMetrics
 from tests.router.inference.test_preemption import QUICK, of_class
 from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from prometheus_client import generate_latest
 
 from cluster.announced.arrivals import TenantCounts
+from cluster.announced.belief import Belief, TenantBelief
 from cluster.announced.load import AnnouncedLoad
 from cluster.autoscaler.ahead.hours import EVERY_S, LENGTH_S, STEP_S
 from cluster.autoscaler.decision_record import DecisionRecord
@@ -15,6 +19,7 @@ from cluster.autoscaler.router_report import empty_counts, pack_report, unpack_r
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.models import ModelInfo
+from cluster.telemetry.tenant_labels import MAX_TENANTS, OTHER_TENANTS
 from cluster.trust.announcement import Announcement
 from penstock.models import Capabilities
 from tests.cluster.autoscaler.conftest import Backend
@@ -128,6 +133,22 @@ async def test_an_advisory_announcement_decides_nothing_and_is_exported(backend:
     assert 'penstock_autoscaler_announced_part{pool="demo",tenant="acme"}' in text
     assert scaler.announcements.work is not None
     assert f'penstock_autoscaler_announced_work{{pool="demo"}} {scaler.announcements.work.said}' in text
+
+
+def test_tenants_beyond_the_first_share_a_series_with_the_least_part() -> None:
+    """Their names come from clients, and may be new ones every day."""
+    parts = {f"t{number}": TenantBelief(1.0 / (number + 1)) for number in range(MAX_TENANTS + 20)}
+    announcements = SimpleNamespace(work=None, loads=[], belief=Belief(tenants=parts))
+    scaler: Any = SimpleNamespace(announcements=announcements)
+    metrics, seen = AutoscalerMetrics(dict), dict[str, float | None]()
+    for tenants in (["t5"], sorted(parts)):
+        announcements.loads = [SimpleNamespace(tenant=each) for each in tenants]
+        seen = {
+            labels["tenant"]: value for name, _, labels, value in metrics._announced(scaler) if name == "announced_part"
+        }
+    assert MAX_TENANTS + 1 == len(seen)
+    others = [parts[each].part for each in parts if each not in seen]
+    assert (pytest.approx(1 / 6), min(others)) == (seen["t5"], seen[OTHER_TENANTS])
 
 
 @both
