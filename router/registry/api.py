@@ -17,6 +17,7 @@ from cluster.errors import InvalidRequestError, QueueUnavailableError
 from cluster.registry.contract import Author, Change, Edit
 from cluster.registry.view import RegistryView
 from cluster.settings import Settings
+from cluster.trust.masking import filled
 from penstock.models import FieldViolation
 from penstock.v1 import registry_pb2 as api
 from penstock.wire import duration_from_wire
@@ -196,6 +197,8 @@ class RegistryApi:
         if one.HasField("value"):
             kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
             value = {**kept, **_whole_numbers(_plain(one.value, place))}
+            # Who was shown an entry without its secrets sends it back so.
+            value = filled(value, before if before is not None else self._below(kind, one.name) or {})
             section = kind.read(one.name, value, self._settings, place)
             if kind is POOL:
                 section = self._pools.based(one.name, section)
@@ -203,11 +206,15 @@ class RegistryApi:
         scope.check(edit, before)
         return edit
 
+    def _below(self, kind: Kind[Any], name: str) -> Fields | None:
+        """Return the entry of the settings; None where there is none."""
+        declared = kind.declared(self._settings).get(name)
+        return None if declared is None else kind.declared_fields(declared)
+
     def _difference(self, edit: Edit) -> api.RegistryDifference | None:
         kind = KINDS[edit.kind]
         present = self._view.get(edit.kind, edit.name)
-        declared = kind.declared(self._settings).get(edit.name)
-        below = None if declared is None else kind.declared_fields(declared)
+        below = self._below(kind, edit.name)
         before = below if present is None else json.loads(present.value or b"{}")
         after = below if edit.value is None else json.loads(edit.value)
         return None if kind.same(edit.name, before, after) else _difference(kind, edit.name, before, after)

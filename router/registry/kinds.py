@@ -16,6 +16,7 @@ from cluster.settings import AliasSettings, EngineKind, Settings, TenantSettings
 from cluster.settings.adapters import AdapterSettings
 from cluster.settings.load import list_errors
 from cluster.settings.section import Section
+from cluster.trust.masking import HIDDEN, masked_tree, still_masked
 from penstock.models import FieldViolation
 from router.identity.keys_file import KeyEntry
 
@@ -29,6 +30,11 @@ def _nothing(_settings: Settings) -> Mapping[str, Section]:
 
 def _no_problem(_settings: Settings, _name: str, _section: Any) -> Iterable[tuple[str, str]]:
     return ()
+
+
+def _pool_problems(_settings: Settings, _name: str, entry: PoolEntry) -> Iterable[tuple[str, str]]:
+    for path in still_masked(entry.model_dump(mode="json", exclude_unset=True)):
+        yield ".".join(path), f"must be the secret itself: {HIDDEN!r} stands for one that is not shown"
 
 
 def _adapter_problems(settings: Settings, name: str, adapter: AdapterSettings) -> Iterable[tuple[str, str]]:
@@ -133,8 +139,8 @@ class Kind(Generic[Content]):
         return self.section.model_validate({self.name_field: name, **given} if self.name_field else given)
 
     def shown(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fields without the hidden ones."""
-        return {name: value for name, value in fields.items() if name not in self.hidden}
+        """Return fields without the hidden ones and their secrets."""
+        return masked_tree({name: value for name, value in fields.items() if name not in self.hidden})
 
 
 class WrongEntryError(Exception):
@@ -163,6 +169,7 @@ POOL = Kind(
     # A pool has a hundred, and the settings that a process passes on have them all.
     defaults=False,
     declared=lambda settings: {name: PoolEntry(settings=pool) for name, pool in settings.pools.items()},
+    problems=_pool_problems,
 )
 ALIAS = Kind(
     "alias",

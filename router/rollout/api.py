@@ -18,10 +18,11 @@ from cluster.rollout.changes import SUCCESSOR, applies, base_of, changed, merged
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.record import Revision, Rollout, RolloutRules, RolloutState
 from cluster.settings import EngineKind, PoolSettings
+from cluster.trust.masking import masked_tree
 from penstock.v1 import rollout_pb2 as api
 from penstock.values.fields import content_of
 from penstock.wire import duration_from_wire, duration_to_wire
-from router.identity import Caller, may_use, require_model, wrong_pool
+from router.identity import Caller, Role, may_use, require_model, wrong_pool
 from router.rollout.keeper import PoolRollout, RolloutKeeper
 
 _LOG = logging.getLogger(__name__)
@@ -83,10 +84,12 @@ class RolloutApi:
             return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
 
         if request.dry_run:
-            return api.StartRolloutResponse(rollout=await self._told(pool, begin(*await pool.book.read())))
+            return api.StartRolloutResponse(rollout=await self._told(caller, pool, begin(*await pool.book.read())))
         after = await pool.book.change(begin)
-        _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "changes": str(changes)})
-        return api.StartRolloutResponse(rollout=await self._told(pool, after))
+        _LOG.warning(
+            "admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "changes": str(masked_tree(changes))}
+        )
+        return api.StartRolloutResponse(rollout=await self._told(caller, pool, after))
 
     async def get(self, request: api.GetRolloutRequest, caller: Caller) -> api.GetRolloutResponse:
         """Answer GetRollout.
@@ -100,7 +103,7 @@ class RolloutApi:
         found, _ = await pool.book.read()
         if not applies(found, pool.settings):
             return api.GetRolloutResponse()
-        return api.GetRolloutResponse(rollout=await self._told(pool, found))
+        return api.GetRolloutResponse(rollout=await self._told(caller, pool, found))
 
     async def change(self, request: api.ChangeRolloutRequest, caller: Caller) -> api.ChangeRolloutResponse:
         """Answer ChangeRollout.
@@ -126,7 +129,7 @@ class RolloutApi:
         after = await pool.book.change(order)
         action = api.RolloutAction.Name(request.action)
         _LOG.warning("admin.rollout", extra={"pool": pool.name, "tenant": caller.tenant, "action": action})
-        return api.ChangeRolloutResponse(rollout=await self._told(pool, after))
+        return api.ChangeRolloutResponse(rollout=await self._told(caller, pool, after))
 
     async def _check_reserved(self, pool: PoolRollout, changes: Mapping[str, Any]) -> None:
         """Check that replicas can have other accelerators than those that the platform reserves for each.
@@ -156,17 +159,19 @@ class RolloutApi:
             raise wrong_pool(wanted, allowed)
         return self._pools[names[0]]
 
-    async def _told(self, pool: PoolRollout, found: Rollout | None) -> api.Rollout | None:
+    async def _told(self, caller: Caller, pool: PoolRollout, found: Rollout | None) -> api.Rollout | None:
         if found is None:
             return None
         members = await pool.members()
+        # An admin compares them with a file.
+        seen = dict if caller.role >= Role.ADMIN else masked_tree
         return api.Rollout(
             pool=pool.name,
             state=_STATES[found.state],
             old_revision=found.old.number,
             new_revision=found.new.number,
-            old_changes=_struct(found.old.changes),
-            new_changes=_struct(found.new.changes),
+            old_changes=_struct(seen(found.old.changes)),
+            new_changes=_struct(seen(found.new.changes)),
             size=found.size,
             surge=found.rules.surge,
             judge=duration_to_wire(found.rules.judge_s),

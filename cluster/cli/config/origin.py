@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from cluster.cli.config.lines import lines_of
 from cluster.cli.options import FLAGS
 from cluster.settings import Settings
 from cluster.settings.load import Sources
+from cluster.trust.masking import masked
 
 Path = tuple[str, ...]
-
-_HIDDEN = "***"
-_SECRET = re.compile(r"(?:^|_)(?:password|secret|token|api_key)$")
-"""Names of secrets, such as one for an engine in `vllm.extra`."""
-_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*")
-"""Option of an address that is a password, such as `sentinel_password`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,7 @@ def shown_settings(settings: Settings, origins: Origins) -> Iterator[ShownSettin
 def _walk(path: Path, node: Mapping[str, Any], origins: Origins) -> Iterator[ShownSetting]:
     for name, value in node.items():
         if not isinstance(value, Mapping) or not value:
-            yield ShownSetting((*path, name), _masked(name, value), origins.of((*path, name)))
+            yield ShownSetting((*path, name), masked(name, value), origins.of((*path, name)))
     for name, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from _walk((*path, name), value, origins)
@@ -106,16 +99,3 @@ def _has(tree: Mapping[str, Any], path: Path) -> bool:
             return False
         node = node[part]
     return True
-
-
-def _masked(name: str, value: Any) -> Any:
-    """Return a value with what is secret in it hidden: by its name, or the passwords of an address."""
-    if not isinstance(value, str):
-        return value
-    if value and _SECRET.search(name):
-        return _HIDDEN
-    if "://" not in value:
-        return value
-    password = urlsplit(value).password if "@" in value else None
-    shown = value if not password else value.replace(f":{password}@", f":{_HIDDEN}@", 1)
-    return _PASSWORD_OPTION.sub(rf"\1{_HIDDEN}", shown)

@@ -314,7 +314,7 @@ class ListRegistryRequest(_message.Message):
     after: _builtins.str
     """Entry after which the list goes on: its kind and name, joined by "/". Empty: from the first one on."""
     hashes: _builtins.bool
-    """Whether the hashes of keys are returned, for a backup. For admins."""
+    """Whether the hashes of keys and the secrets in the settings of pools are returned, for a backup. For admins."""
     def __init__(
         self,
         *,

@@ -50,7 +50,11 @@ def add_get_flags(parser: argparse.ArgumentParser) -> None:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--toml", action="store_true", help="print a file that `penstock apply` takes")
     forms.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--hashes", action="store_true", help="with the hashes of keys, for a backup; for admins")
+    parser.add_argument(
+        "--hashes",
+        action="store_true",
+        help="with the hashes of keys and the secrets of pools, for a backup; for admins",
+    )
     add_target_flags(parser)
     show_examples(parser, "penstock get", "penstock get tenants acme", "penstock get --toml --hashes > backup.toml")
     parser.set_defaults(run=run_get)

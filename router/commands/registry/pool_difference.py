@@ -13,6 +13,7 @@ from cluster.registry.pools import LIVE
 from cluster.rollout.changes import CHANGEABLE, changed, merged
 from cluster.settings import PoolSettings
 from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
+from cluster.trust.masking import filled
 from penstock.values.slo import ClassSlo, OperatingPoint
 
 _POINT = settings_that_change(Way.POINT)
@@ -134,6 +135,30 @@ class PoolChange:
                 inner = inner.setdefault(part, {})
             inner[last] = each.after
         return found
+
+
+def with_secrets(
+    wanted: Mapping[str, PoolSettings], running: Mapping[str, RunningPool]
+) -> tuple[dict[str, PoolSettings], dict[str, RunningPool]]:
+    """Return both with the secrets that one of them only stands for, from the other one: a file that was written from
+    what is shown, and pools as they are shown to who is no admin.
+    """
+    files = {name: pool.model_dump(mode="json", exclude_unset=True) for name, pool in wanted.items()}
+    here = {name: pool.settings.model_dump(mode="json") for name, pool in running.items()}
+    files = {name: filled(tree, here.get(name, {})) for name, tree in files.items()}
+    known = {
+        name: replace(
+            pool,
+            own=_filled(pool.own, files.get(name, {})),
+            revision=filled(pool.revision, files.get(name, {})),
+        )
+        for name, pool in running.items()
+    }
+    return {name: PoolSettings.model_validate(tree) for name, tree in files.items()}, known
+
+
+def _filled(pool: PoolSettings, source: Mapping[str, Any]) -> PoolSettings:
+    return PoolSettings.model_validate(filled(pool.model_dump(mode="json", exclude_unset=True), source))
 
 
 def pool_changes(

@@ -18,7 +18,8 @@ from cluster.plural import counted
 from cluster.rollout.changes import SUCCESSOR
 from cluster.settings import EngineKind, PoolSettings
 from cluster.terminal.console import messages, screen, standard_input
-from router.commands.registry.pool_difference import Means, PoolChange, RunningPool, pool_changes
+from cluster.trust.masking import masked
+from router.commands.registry.pool_difference import Means, PoolChange, RunningPool, pool_changes, with_secrets
 from router.commands.rollout import follow, show
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def change_pools(
         present: all entries of the registry.
         quiet: do not say that nothing changes.
     """
-    running = running_pools(client, present)
+    running = running_pools(client, _with_secrets(client, present))
+    wanted, running = with_secrets(wanted, running)
     changes = pool_changes(wanted, running, prune=options.prune)
     for change in changes:
         screen().print(drawn(change), end="", soft_wrap=True)
@@ -79,6 +81,16 @@ def change_pools(
     if not options.yes and not _agreed(len(changes)):
         return 1
     return _carry_out(options, client, changes, edits)
+
+
+def _with_secrets(client: Client, present: Sequence[RegistryEntry]) -> Sequence[RegistryEntry]:
+    """Return the pools with their secrets, which only admins see."""
+    from penstock.client import PermissionDeniedError
+
+    try:
+        return client.registry("pool", hashes=True, timeout=10.0)
+    except PermissionDeniedError:
+        return present
 
 
 def _check(client: Client, edits: Sequence[RegistryEdit]) -> None:
@@ -158,7 +170,9 @@ def drawn(change: PoolChange) -> Text:
         return text
     text.append(f"~ pool {change.name}\n", style="bold yellow")
     for each in change.fields:
-        text.append(f"    ~ {each.field}: {_json(each.before)} -> {_json(each.after)}", style="yellow")
+        text.append(
+            f"    ~ {each.field}: {_shown(each.path, each.before)} -> {_shown(each.path, each.after)}", style="yellow"
+        )
         text.append(f"  ({each.means.value})\n", style="red" if each.means is Means.RESTART else "dim")
     return text
 
@@ -169,8 +183,12 @@ def _words(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             found += _words(value, f"{prefix}{name}.")
         elif value is not None:
-            found.append((f"{prefix}{name}", _json(value)))
+            found.append((f"{prefix}{name}", _json(masked(name, value))))
     return found
+
+
+def _shown(path: Sequence[str], value: Any) -> str:
+    return _json(masked(path[-1], value))
 
 
 def _json(value: Any) -> str:

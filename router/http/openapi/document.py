@@ -105,7 +105,12 @@ _QUERIES: tuple[tuple[str, str, str, set[tuple[str, str]]], ...] = (
     ),
     ("limit", "integer", "Most of them to return.", _LISTS | _HISTORY),
     ("after", "string", "`last_id` of the page before.", _LISTS),
-    ("hashes", "boolean", "Whether the hashes of keys are returned, for a backup. For admins.", _LISTS),
+    (
+        "hashes",
+        "boolean",
+        "Whether the hashes of keys and the secrets of pools are returned, for a backup. For admins.",
+        _LISTS,
+    ),
     ("kind", "string", "Kind of the entries; by default all.", _HISTORY),
     ("name", "string", "Name of the entries; by default all.", _HISTORY),
     ("before", "integer", "Number of a change; only older ones are returned.", _HISTORY),

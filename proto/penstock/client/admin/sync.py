@@ -156,7 +156,7 @@ class AdminCaller(Caller):
         Args:
             kind: "tenant", "key", "adapter" or "alias"; default: all.
             name: default: all.
-            hashes: whether the hashes of keys are returned, for a backup. For admins.
+            hashes: whether the hashes of keys and the secrets of pools are returned, for a backup. For admins.
             timeout: seconds for each page; default: the client's.
         """
         found: list[RegistryEntry] = []

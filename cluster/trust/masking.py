@@ -1,0 +1,57 @@
+"""Secrets among values that have names, hidden where people see the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+HIDDEN = "***"
+_SECRET = re.compile(r"(?:^|_)(?:password|secret|token|api_key)$")
+"""Names of secrets, such as one for an engine in `vllm.extra`."""
+_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*")
+"""Option of an address that is a password, such as `sentinel_password`."""
+
+
+def masked(name: str, value: Any) -> Any:
+    """Return a value with what is secret in it hidden: by its name, or the passwords of an address."""
+    if isinstance(value, Mapping):
+        return masked_tree(value)
+    if isinstance(value, list):
+        return [masked(name, each) for each in value]
+    if not isinstance(value, str):
+        return value
+    if value and _SECRET.search(name):
+        return HIDDEN
+    if "://" not in value:
+        return value
+    password = urlsplit(value).password if "@" in value else None
+    shown = value if not password else value.replace(f":{password}@", f":{HIDDEN}@", 1)
+    return _PASSWORD_OPTION.sub(rf"\1{HIDDEN}", shown)
+
+
+def masked_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of named values with what is secret in it hidden."""
+    return {name: masked(name, value) for name, value in tree.items()}
+
+
+def filled(tree: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree that was shown masked with the values that it hides, as far as its source has them."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        known = source.get(name)
+        if isinstance(value, Mapping):
+            found[name] = filled(value, known if isinstance(known, Mapping) else {})
+        else:
+            found[name] = known if known is not None and value == masked(name, known) else value
+    return found
+
+
+def still_masked(tree: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of secrets that stand for themselves: nothing has filled them."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from ((name, *path) for path in still_masked(value))
+        elif value == HIDDEN and _SECRET.search(name):
+            yield (name,)
