@@ -198,7 +198,7 @@ class Book:
             text = self._file.read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"state-dir: {self._file} cannot be read: {plain_reason(error)}") from error
         lines = []
         for number, line in enumerate(text.splitlines(), start=1):

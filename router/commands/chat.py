@@ -26,7 +26,14 @@ from router.commands.generate import (
     sampling_from,
 )
 from router.commands.target import add_target_flags, open_client, report_call_errors
-from router.commands.tools import ToolList, add_reasoning_flag, add_tool_flag, call_text, read_tool_files
+from router.commands.tools import (
+    ToolList,
+    add_reasoning_flag,
+    add_tool_flag,
+    call_text,
+    placed_problem,
+    read_tool_files,
+)
 
 if TYPE_CHECKING:
     from penstock.client import Client, Message, ToolCall
@@ -198,7 +205,7 @@ class _Chat:
             except NotUnicodeError:
                 raise
             except ValueError as error:
-                raise SettingsError(self._tools.placed(str(error))) from error
+                raise SettingsError(placed_problem(str(error), self._tools.placed)) from error
         if told.status:
             self.status = told.status
             self._turn = []

@@ -15,7 +15,14 @@ from cluster.terminal.json_values import print_json
 from cluster.terminal.values import time_of
 from router.commands.answer import Shown
 from router.commands.target import add_target_flags, open_client, report_call_errors
-from router.commands.tools import ToolList, add_reasoning_flag, add_tool_flag, choice_from, read_tool_files
+from router.commands.tools import (
+    ToolList,
+    add_reasoning_flag,
+    add_tool_flag,
+    choice_from,
+    placed_problem,
+    read_tool_files,
+)
 
 if TYPE_CHECKING:
     from penstock.client import Client, Event, GenerateOptions, Message, Sampling
@@ -135,7 +142,7 @@ def run_generate(options: argparse.Namespace) -> int:
         except NotUnicodeError:
             raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
-            raise SettingsError(tools.placed(str(error))) from error
+            raise SettingsError(placed_problem(str(error), tools.placed)) from error
         for event in stream:
             if options.json:
                 print_json(event_fields(event), indent=None)

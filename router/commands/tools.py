@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from penstock.client import Tool, ToolCall, ToolChoice
 
 _IN_REQUEST = re.compile(r"^prompt\.chat\.tools\[(\d+)\]\.?")
+_SAMPLING = re.compile(r"sampling\.(\w+)(?:[.\[].*)?")
+_FLAGS = {
+    "prompt": "PROMPT",
+    "prompt.text": "PROMPT",
+    "request_class": "--class",
+    "reasoning.include": "--no-reasoning",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,29 @@ class ToolList:
         return tuple(tool.name for tool in self.tools)
 
     def placed(self, field: str) -> str:
-        """Return where a field of a request comes from: the file, for those of a tool."""
+        """Return where a field of a request comes from: the file for those of a tool, else a flag."""
         found = _IN_REQUEST.match(field)
-        return f"--tool: {self.places[int(found[1])].of(field[found.end() :])}" if found else field
+        return f"--tool: {self.places[int(found[1])].of(field[found.end() :])}" if found else flag_of(field)
+
+
+def placed_problem(problem: str, placed: Callable[[str], str]) -> str:
+    """Return a problem that begins with a field of a request, with the place where the user wrote it."""
+    field, mark, rest = problem.partition(": ")
+    return f"{placed(field)}{mark}{rest}"
+
+
+def flag_of(field: str) -> str:
+    """Return the flag that a field of a request comes from, as `penstock generate` has it; the field where it has
+    none.
+    """
+    if found := _SAMPLING.fullmatch(field):
+        return "--json-schema, --regex or --choice" if found[1] == "structured_output" else _as_flag(found[1])
+    first = re.split(r"[.\[]", field, maxsplit=1)[0]
+    return _FLAGS.get(field) or (_as_flag(first) if first in ("model", "lora_adapter", "tool_choice") else field)
+
+
+def _as_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def add_tool_flag(parser: argparse.ArgumentParser, text: str = "") -> None:

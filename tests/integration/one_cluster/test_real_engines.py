@@ -263,7 +263,7 @@ def test_the_command_line_streams_and_reports(engines: ClusterThread) -> None:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert 2 == wrong.returncode
-    assert "sampling.temperature" in wrong.stderr
+    assert "--temperature" in wrong.stderr
 
 
 def test_replica_count_follows_the_scale_endpoint_without_a_failed_request(engines: ClusterThread) -> None:

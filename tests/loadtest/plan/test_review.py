@@ -124,6 +124,10 @@ def test_a_state_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere/there")
     with pytest.raises(SettingsError, match=r"^state-dir: .*/link/plans\.jsonl cannot be written: File exists$"):
         Book(tmp_path / "link").predict(KIND, {}, PREDICTED)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "plans.jsonl").write_bytes(b"\xff")
+    with pytest.raises(SettingsError, match=r"^state-dir: .*/text/plans\.jsonl cannot be read: .* invalid start byte$"):
+        Book(tmp_path / "text").review()
     (tmp_path / "plans.jsonl").mkdir()
     with pytest.raises(SettingsError, match=r"^state-dir: .*/plans\.jsonl cannot be read: Is a directory$"):
         Book(tmp_path).review()

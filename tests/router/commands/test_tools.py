@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import re
@@ -15,7 +16,8 @@ import pytest_asyncio
 
 from cluster.cli.main import main
 from cluster.errors import SettingsError
-from router.commands.tools import choice_from, read_tool_files
+from router.commands.generate import SAMPLING_FLAGS, add_flags
+from router.commands.tools import choice_from, flag_of, read_tool_files
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.terminal import PENSTOCK, Terminal
 
@@ -121,6 +123,7 @@ def test_files_have_a_tool_or_a_list_in_either_form(tmp_path: Path) -> None:
     assert [False, True, False] == [each.strict for each in tools.tools]
     assert FUNCTION["parameters"] == json.loads(tools.tools[0].parameters)
     assert f"--tool: {two}: [1].name" == tools.placed("prompt.chat.tools[2].name")
+    assert "--max-tokens" == tools.placed("sampling.max_tokens")
 
 
 @pytest.mark.parametrize(
@@ -274,3 +277,31 @@ async def test_a_person_is_asked_for_each_result(stack: Stack, weather: str) -> 
         await asyncio.to_thread(terminal.until, "result of weather> ", after=at)
         terminal.type("\x04")
         assert 0 == await asyncio.to_thread(terminal.ended), terminal.said
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"),
+    [
+        ("sampling.temperature", "--temperature"),
+        ("sampling.stop[3]", "--stop"),
+        ("sampling.structured_output.json_schema", "--json-schema, --regex or --choice"),
+        ("request_class", "--class"),
+        ("lora_adapter", "--lora-adapter"),
+        ("tool_choice.names[0]", "--tool-choice"),
+        ("prompt", "PROMPT"),
+        # No flag has it.
+        ("prompt.chat.messages[0].content", "prompt.chat.messages[0].content"),
+        ("session_id", "session_id"),
+    ],
+)
+def test_a_field_is_named_by_its_flag(field: str, flag: str) -> None:
+    assert flag == flag_of(field)
+
+
+def test_the_flags_are_those_of_the_command() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    flags = {each for action in parser._actions for each in action.option_strings}
+    names = [flag.replace("-", "_") for flag, *_ in SAMPLING_FLAGS]
+    assert {flag_of(f"sampling.{name}") for name in (*names, "n", "stop[0]", "logprobs", "ignore_eos")} <= flags
+    assert {flag_of(field) for field in ("model", "lora_adapter", "request_class", "tool_choice")} <= flags
