@@ -133,8 +133,8 @@ class Calls:
             raise
         except web.HTTPException as error:
             # No route, another method, or a body that is too large. A route for an id may fit a path that isn't there.
-            if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed) and (told := absent(request.path)):
-                return self._answer(request, HttpError(404, "not_found_error", told, "not_found"))
+            if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed) and (lacks := absent(request.path)):
+                return self._answer(request, HttpError(404, "not_found_error", lacks, "not_found"))
             kind = "not_found_error" if error.status == web.HTTPNotFound.status_code else "invalid_request_error"
             code = HTTPStatus(error.status).phrase.lower().replace(" ", "_")
             answer = self._answer(request, HttpError(error.status, kind, _told(request, error), code))
