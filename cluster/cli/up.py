@@ -138,7 +138,7 @@ def _fields(cluster: LocalCluster, page: LocalConsole | None) -> dict[str, Any]:
     """Return what a program that started this command needs."""
     return {
         "target": _dialled(cluster.target),
-        "http": _http(cluster)[0],
+        "http": next(iter(_http(cluster)), ""),
         "pools": list(cluster.pools),
         "metrics_ports": [each.metrics_port for each in cluster.routers],
         "pid": os.getpid(),
