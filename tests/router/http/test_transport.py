@@ -143,8 +143,8 @@ async def test_a_wrong_base_url_is_told_the_path_that_is_meant(stack: Stack, pat
 
 
 async def test_a_path_like_no_other_is_told_nothing(stack: Stack) -> None:
-    _, body, _ = await post(stack, "/v1/images/generations", data=BODY, headers=JSON)
-    assert "Not Found: there is no /v1/images/generations" == body["error"]["message"]
+    _, body, _ = await post(stack, "/v1/weather/today", data=BODY, headers=JSON)
+    assert "Not Found: there is no /v1/weather/today" == body["error"]["message"]
 
 
 async def test_a_client_of_http_1_0_gets_its_stream(stack: Stack) -> None:
