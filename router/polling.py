@@ -3,6 +3,9 @@
 By default gRPC 1.82 reads sockets in a thread pool. The pool hands over to the thread that waits for completions, and
 that one wakes the event loop. With these two experiments off, the waiting thread reads itself, so a replica's frame
 passes one thread less.
+
+Processes that it starts inherit the variable. A client on `grpc.aio` must not have it: there the waiting thread blocks
+when the event loop is busy, and then reads no socket either.
 """
 
 from __future__ import annotations
