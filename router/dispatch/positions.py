@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 from collections import deque
 from collections.abc import Mapping
 
@@ -17,6 +18,8 @@ from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.choice_table import ChoiceTable
 
+LEAST_S = 0.75
+"""Least seconds between two heartbeats that ask: clients hear about once a second where heartbeats are quicker, too."""
 PER_TURN = 4
 """Clients that a turn of the event loop tells; each takes a tenth of a millisecond."""
 
@@ -29,11 +32,15 @@ class Positions:
         self._choices = choices
         self._asked: dict[str, int] = {}
         """The round in which a choice's turn came last."""
+        self._asked_at = float("-inf")
         self._round = 0
         self._heard: deque[tuple[Choice, int]] = deque()
 
     def ask(self) -> tuple[str, ...]:
         """Return the choices to ask for now, at most `POSITIONS`."""
+        if (now := time.monotonic()) - self._asked_at < LEAST_S:
+            return ()
+        self._asked_at = now
         # A copy in one go: the loop changes what it is made of.
         choices = self._choices.snapshot()
         waiting = {

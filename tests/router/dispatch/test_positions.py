@@ -37,6 +37,22 @@ def line(length: int) -> Any:
     return Table({f"q{number}": choice(f"q{number}", number) for number in range(length)})
 
 
+@pytest.fixture(autouse=True)
+def every_heartbeat_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router.dispatch.positions, "LEAST_S", 0.0)
+
+
+def test_quick_heartbeats_do_not_all_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(router.dispatch.positions, "LEAST_S", 0.75)
+    monkeypatch.setattr(router.dispatch.positions, "time", SimpleNamespace(monotonic=lambda: now))
+    positions, asked = Positions(line(3)), []
+    for _ in range(9):
+        asked.append(len(positions.ask()))
+        now += 0.25
+    assert [3, 0, 0] * 3 == asked
+
+
 def test_a_short_line_is_asked_for_whole_each_time() -> None:
     positions = Positions(line(POSITIONS))
     for _ in range(3):

@@ -21,6 +21,7 @@ from cluster.autoscaler.router_report import unpack_report
 from cluster.queue.entries import Mail
 from cluster.queue.redis.scripts import load_constants
 from cluster.redis.keys import pool_key
+from router.dispatch.positions import LEAST_S
 from tests.router.dispatch.test_queue_away import SteppedClock
 from tests.support.stack import Stack, collect, request, running_stack, stream_request
 from tests.support.waiting import until
@@ -264,7 +265,7 @@ async def test_waiting_clients_hear_an_eta_that_comes_true(
         _buckets, metric = await asyncio.to_thread(scraped, stack.routers[0].metrics_port, "eta_error_seconds")
         assert metric > 0
         # Events come about once a second. An event that is read late is nearer to the next one, so they are counted.
-        assert all(len(etas) <= 1 + waited / 0.8 for etas, _, waited in results)
+        assert all(len(etas) <= 1 + waited / LEAST_S for etas, _, waited in results)
 
 
 async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
