@@ -38,7 +38,7 @@ class Process:
                 env={**os.environ, **environ},
                 # `python -m` takes modules from there before it looks anywhere else.
                 cwd=folder,
-                start_new_session=True,
+                process_group=0,
             )
 
     @property

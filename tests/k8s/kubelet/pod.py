@@ -118,7 +118,7 @@ class Pod:
                 stdout=log,
                 stderr=log,
                 env=dict(environ),
-                start_new_session=True,
+                process_group=0,
             )
         return process
 
