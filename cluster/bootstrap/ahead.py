@@ -7,6 +7,8 @@ import errno
 import shutil
 import socket
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from redis.exceptions import BusyLoadingError
@@ -32,19 +34,11 @@ def check_ahead(settings: Settings) -> None:
     """Check models, keys, certificates, the router's port and the options in Redis' address.
 
     Raises:
-        SettingsError: a model's folder or the keys file is missing, certificates and keys don't fit, the port is in
-            use, or Redis' address has an unknown option.
+        SettingsError: a file that the settings name is missing, certificates and keys don't fit, a certificate's time
+            is not now, the port is in use, or Redis' address has an unknown option.
     """
-    for name, pool in settings.pools.items():
-        check_model(name, pool)
-    if settings.auth.keys_file is not None:
-        # Routers check its content.
-        read_bytes(settings.auth.keys_file, "auth.keys_file")
-    if settings.router.tls is not None:
-        TlsFiles.of_router(settings.router.tls)
-    if settings.replica.tls is not None:
-        # In a Ray cluster that is there already, replicas may have other files.
-        (TlsFiles.of_link if settings.cluster.ray_address else check_link)(settings.replica.tls)
+    for check in file_checks(settings):
+        check()
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router
@@ -57,6 +51,31 @@ def check_ahead(settings: Settings) -> None:
         )
     if router.port and port_taken(router.host, router.port):
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
+
+
+def file_checks(settings: Settings) -> Iterator[Callable[[], object]]:
+    """Yield a check of each model, certificate, and file of keys or issuers that settings name. It raises SettingsError
+    where one is missing, does not fit or has a time that is not now.
+    """
+    for name, pool in settings.pools.items():
+        yield partial(check_model, name, pool)
+    if settings.auth.keys_file is not None:
+        # Routers check its content.
+        yield partial(read_bytes, settings.auth.keys_file, "auth.keys_file")
+    for name, issuer in settings.auth.jwt.items():
+        for field in ("jwks_file", "ca_file", "token_file"):
+            if (path := getattr(issuer, field)) is not None:
+                yield partial(read_bytes, path, f"auth.jwt.{name}.{field}")
+    router, link = settings.router.tls, settings.replica.tls
+    if router is not None:
+        # A router alone starts: in Kubernetes the next certificate may be on its way, and counts without a restart.
+        yield lambda: TlsFiles.of_router(router).require_valid()
+    if link is not None:
+        # In a Ray cluster that is there already, replicas may have other files.
+        if settings.cluster.ray_address:
+            yield lambda: TlsFiles.of_link(link).require_valid()
+        else:
+            yield partial(check_link, link)
 
 
 def check_embedded(folder: Path, binary: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import BootstrapError
+from cluster.errors import BootstrapError, plain_reason
 from cluster.ray_serve.config import DEPLOYMENT, app_name
 from cluster.ray_serve.inside import INSIDE
 
@@ -129,7 +129,7 @@ class ServeApi:
             return {}
         except (OSError, ValueError) as error:
             raise BootstrapError(
-                "ray serve", f"{self._token_file} must hold its token, and can't be read: {error}"
+                "ray serve", f"{self._token_file} must hold its token, and can't be read: {plain_reason(error)}"
             ) from error
         if not token.isprintable():
             raise BootstrapError("ray serve", f"{self._token_file} must hold its token in one line")

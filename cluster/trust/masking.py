@@ -8,27 +8,35 @@ from typing import Any
 from urllib.parse import urlsplit
 
 HIDDEN = "***"
-_SECRET = re.compile(r"(?:^|_)(?:password|secret|token|api_key)$")
-"""Names of secrets, such as one for an engine in `vllm.extra`."""
-_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*")
-"""Option of an address that is a password, such as `sentinel_password`."""
+_SECRET = re.compile(
+    r"(?:password|passwd|passphrase|secret|token|credentials?|(?:api|access|private)[_-]?key|(?:^|[_-])key)$", re.I
+)
+"""Names of secrets, such as one for an engine in `vllm.extra`, also as variables and JSON write them."""
+_TEXT_TOKEN = re.compile(
+    r"(?:^|[_-])(?:bos|eos|pad|unk|sep|cls|mask|special|start|end|stop|image|video|audio)_token$", re.I
+)
+"""Names of tokens that are a piece of text."""
+_SECRET_OPTION = re.compile(r"([?&](?:key|[\w-]*(?:password|secret|token|sig|signature|api_?key))=)[^&]*", re.I)
+"""Option of an address that is a secret, such as `sentinel_password`."""
+_SHOWN_HIDDEN = re.compile(r"[:=]\*\*\*(?:[@&]|$)")
+"""Place of a secret that an address is shown without."""
 
 
 def masked(name: str, value: Any) -> Any:
-    """Return a value with what is secret in it hidden: by its name, or the passwords of an address."""
+    """Return a value with what is secret in it hidden: by its name, or the secrets of an address."""
     if isinstance(value, Mapping):
         return masked_tree(value)
     if isinstance(value, list):
         return [masked(name, each) for each in value]
     if not isinstance(value, str):
         return value
-    if value and _SECRET.search(name):
+    if value and _is_secret(name):
         return HIDDEN
     if "://" not in value:
         return value
     password = urlsplit(value).password if "@" in value else None
     shown = value if not password else value.replace(f":{password}@", f":{HIDDEN}@", 1)
-    return _PASSWORD_OPTION.sub(rf"\1{HIDDEN}", shown)
+    return _SECRET_OPTION.sub(rf"\1{HIDDEN}", shown)
 
 
 def masked_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,5 +61,17 @@ def still_masked(tree: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from ((name, *path) for path in still_masked(value))
-        elif value == HIDDEN and _SECRET.search(name):
+        elif any(_stands_in(name, each) for each in (value if isinstance(value, list) else [value])):
             yield (name,)
+
+
+def _stands_in(name: str, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(True for _ in still_masked(value))
+    if value == HIDDEN:
+        return _is_secret(name)
+    return isinstance(value, str) and "://" in value and _SHOWN_HIDDEN.search(value) is not None
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None and _TEXT_TOKEN.search(name) is None

@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.errors import plain_reason
 from cluster.sources import ModelSource
 from cluster.weights.files import COMMIT, Repository
 
@@ -115,7 +116,7 @@ def what_lacks(cache: Path, source: ModelSource) -> str:
     except FileNotFoundError:
         return f"{shown} is not complete in {cache}"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"the mark of {shown} in {cache} can't be read: {error}"
+        return f"the mark of {shown} in {cache} can't be read: {plain_reason(error)}"
     for name, size in files.items():
         path = place.file(commit, name)
         try:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from cluster.sources import ModelSource, SourceKind, source_of
 from cluster.terminal.command import add_action, show_examples
 from cluster.terminal.console import print_problem
@@ -159,9 +159,9 @@ def _named(options: argparse.Namespace) -> list[str]:
     named = list(options.sources)
     if options.list is not None:
         try:
-            named += Path(options.list).read_text().split()
+            named += Path(options.list).expanduser().read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"--list: {options.list} can't be read: {error}") from error
+            raise SettingsError(f"--list: {options.list} cannot be read: {plain_reason(error)}") from error
     if not named:
         raise SettingsError("MODEL: must name at least one, here or in --list")
     return named

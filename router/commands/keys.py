@@ -6,7 +6,8 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,8 +109,8 @@ def run_new(options: argparse.Namespace) -> int:
         messages().print(f"[yellow]{text}[/]", highlight=False, soft_wrap=True)
     if options.cluster:
         return _make_in_cluster(options, plan)
-    path = keys_path(options)
-    sys.stdout.write(add_key(path, plan) + "\n")
+    with _keys_file(options) as path:
+        sys.stdout.write(add_key(path, plan) + "\n")
     messages().print(
         f"[dim]its hash is in {escape(str(path))}; the key itself is shown only here[/]",
         highlight=False,
@@ -166,7 +167,9 @@ def run_list(options: argparse.Namespace) -> int:
     table = Table()
     columns = ("name", "state", "tenant", "role", "models", "classes", "valid")
     add_columns(table, *columns, words=("name", "tenant", "models", "classes", "valid"), left=("state", "role"))
-    for entry in KeyTable(read_keys_file(keys_path(options))).entries().values():
+    with _keys_file(options) as path:
+        entries = KeyTable(read_keys_file(path)).entries()
+    for entry in entries.values():
         caller = entry.caller
         cells = (caller.tenant, caller.role.name.lower(), _all_or(caller.models), _all_or(_classes(caller)))
         table.add_row(*map(Text, (entry.name, entry.validity(now_ms).value, *cells, ", ".join(_bounds(entry)))))
@@ -179,8 +182,8 @@ def run_check(options: argparse.Namespace) -> int:
     from router.identity.keys_file import read_keys_file
     from router.identity.table import KeyTable, Validity
 
-    path = keys_path(options)
-    file = read_keys_file(path)
+    with _keys_file(options) as path:
+        file = read_keys_file(path)
     table = KeyTable(file)
     now_ms = _now_ms()
     if not options.stdin:
@@ -221,6 +224,20 @@ def keys_path(options: argparse.Namespace) -> Path:
     if path is None:
         raise SettingsError("auth.keys_file: is not set; name the file with --file or the settings with --settings")
     return path
+
+
+@contextmanager
+def _keys_file(options: argparse.Namespace) -> Iterator[Path]:
+    """Give the path of the file. What is wrong with one of --file is said of the flag, not of the setting."""
+    from router.identity.keys_file import SETTING
+
+    path = keys_path(options)
+    try:
+        yield path
+    except SettingsError as error:
+        if not options.file:
+            raise
+        raise SettingsError(str(error).replace(f"{SETTING}: ", "--file: ", 1)) from error
 
 
 def names(text: str | None) -> tuple[str, ...] | None:

@@ -94,7 +94,6 @@ def _action(
 
 def run_check(options: argparse.Namespace) -> int:
     """Print every problem, or what the settings describe. The exit status is 2 where there is a problem."""
-    from cluster.cli.config.files import missing_files
     from cluster.cli.config.origin import Origins
     from cluster.settings import access_of
     from cluster.settings.load import check_sources
@@ -107,8 +106,8 @@ def run_check(options: argparse.Namespace) -> int:
         access_of(found)
     except SettingsError as error:
         return _report([str(error)], Origins(sources))
-    if not options.no_files and (missing := missing_files(found)):
-        return _report(missing, Origins(sources))
+    if not options.no_files and (problems := _file_problems(found)):
+        return _report(problems, Origins(sources))
     sys.stdout.write(f"{sources.file or 'the settings'}: no problems\n{_summary(found)}")
     return 0
 
@@ -118,6 +117,18 @@ def _report(problems: Sequence[str], origins: Origins) -> int:
         print_problem(f"{origins.place_of(problem)}{problem}")
     print_problem(counted(len(problems), "problem"))
     return 2
+
+
+def _file_problems(settings: Settings) -> list[str]:
+    from cluster.bootstrap.ahead import file_checks
+
+    problems = []
+    for check in file_checks(settings):
+        try:
+            check()
+        except SettingsError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _summary(settings: Settings) -> str:

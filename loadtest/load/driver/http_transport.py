@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -187,7 +188,7 @@ def _failed(status: int, text: str) -> StreamFailedError:
 def _tls(target: Target) -> ssl.SSLContext | bool:
     if not (target.ca or target.cert):
         return True
-    context = ssl.create_default_context(cafile=target.ca or None)
+    context = ssl.create_default_context(cafile=os.path.expanduser(target.ca) or None)
     if target.cert:
-        context.load_cert_chain(target.cert, target.key)
+        context.load_cert_chain(os.path.expanduser(target.cert), os.path.expanduser(target.key))
     return context

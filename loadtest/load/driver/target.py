@@ -39,17 +39,22 @@ class Target:
         """Whether the target speaks OpenAI's HTTP API."""
         return _is_url(self.routers[0])
 
-    def check(self) -> None:
+    def check(self, flags: str = "--tls") -> None:
         """Check that the parts fit together.
+
+        Args:
+            flags: what the names of the flags for certificates begin with.
 
         Raises:
             SettingsError: they don't, or a file can't be read.
         """
+        if bool(self.cert) != bool(self.key):
+            raise SettingsError("a certificate and its key must be given together")
+        for part in ("ca", "cert", "key"):
+            _read(getattr(self, part), f"{flags}-{part}")
         if not self.http:
             self.connection()
             return
-        if bool(self.cert) != bool(self.key):
-            raise SettingsError("a certificate and its key must be given together")
         if self.flush_s is not None:
             raise SettingsError(f"flush-interval is for gRPC routers, got {self.flush_s:g} s with {self.routers[0]}")
         if self.api_key and not self.allow_plaintext_key and any(url.startswith("http:") for url in self.routers):
@@ -67,7 +72,7 @@ class Target:
             raise SettingsError("a certificate and its key must be given together")
         tls = None
         if self.tls or self.ca or self.cert:
-            tls = Tls(_read(self.ca), _read(self.cert), _read(self.key), self.server_name)
+            tls = Tls(_read(self.ca, "ca"), _read(self.cert, "cert"), _read(self.key, "key"), self.server_name)
         access = Access(tls, self.api_key or None, self.allow_plaintext_key)
         try:
             return Connection.build(self.routers, access, None, None, ())
@@ -108,8 +113,8 @@ def _base_url(url: str) -> str:
     return bare if bare.endswith("/v1") else f"{bare}/v1"
 
 
-def _read(name: str) -> bytes | None:
+def _read(name: str, flag: str) -> bytes | None:
     try:
         return Path(name).expanduser().read_bytes() if name else None
     except OSError as error:
-        raise SettingsError(f"{name} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{flag}: {name} cannot be read: {error.strerror}") from error

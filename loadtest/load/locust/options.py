@@ -134,7 +134,7 @@ def target_of(options: argparse.Namespace, host: str) -> Target:
         timeout_s=_time("request-timeout", options.request_timeout, DEFAULT_TIMEOUT_S, above_zero=True),
         flush_s=None if options.flush_interval in (None, "") else _time("flush-interval", options.flush_interval, 0.0),
     )
-    target.check()
+    target.check("router")
     return target
 
 
@@ -172,4 +172,4 @@ def _text(name: str) -> str:
     try:
         return Path(name).expanduser().read_bytes().decode(errors="replace").strip()
     except OSError as error:
-        raise SettingsError(f"api-key-file {name} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"api-key-file: {name} cannot be read: {error.strerror}") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.addresses import is_loopback
 from cluster.bootstrap.models import check_hub, check_model, hub_models
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from cluster.settings import EngineKind, PoolSettings, Settings, access_of
 from cluster.sources import SourceKind, source_of
 from cluster.trust.secret import ClusterSecret
@@ -80,7 +80,7 @@ def _wrong(path: Path) -> str:
     except FileNotFoundError:
         return "is missing"
     except (OSError, ValueError) as error:
-        return f"can't be read: {error}"
+        return f"can't be read: {plain_reason(error)}"
     end = max((int(each["data_offsets"][1]) for name, each in tensors.items() if name != "__metadata__"), default=0)
     return "" if size >= 8 + length + end else f"is cut off: it has {size} of {8 + length + end} bytes"
 

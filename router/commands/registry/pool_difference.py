@@ -13,7 +13,7 @@ from cluster.registry.pools import LIVE
 from cluster.rollout.changes import CHANGEABLE, changed, merged
 from cluster.settings import PoolSettings
 from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
-from cluster.trust.masking import filled
+from cluster.trust.masking import filled, still_masked
 from penstock.values.slo import ClassSlo, OperatingPoint
 
 _POINT = settings_that_change(Way.POINT)
@@ -155,6 +155,18 @@ def with_secrets(
         for name, pool in running.items()
     }
     return {name: PoolSettings.model_validate(tree) for name, tree in files.items()}, known
+
+
+def not_compared(wanted: Mapping[str, PoolSettings], running: Mapping[str, RunningPool]) -> list[str]:
+    """Return the settings of which a file has the secret, and of which that of the pool is not shown."""
+    found = []
+    for name in sorted(wanted.keys() & running.keys()):
+        shown = running[name].settings.model_dump(mode="json")
+        file, here = _flat(wanted[name].model_dump(mode="json")), _flat(shown)
+        found += [
+            f"pools.{name}.{'.'.join(path)}" for path in still_masked(shown) if file.get(path) not in (None, here[path])
+        ]
+    return found
 
 
 def _filled(pool: PoolSettings, source: Mapping[str, Any]) -> PoolSettings:

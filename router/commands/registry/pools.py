@@ -19,7 +19,14 @@ from cluster.rollout.changes import SUCCESSOR
 from cluster.settings import EngineKind, PoolSettings
 from cluster.terminal.console import messages, screen, standard_input
 from cluster.trust.masking import masked
-from router.commands.registry.pool_difference import Means, PoolChange, RunningPool, pool_changes, with_secrets
+from router.commands.registry.pool_difference import (
+    Means,
+    PoolChange,
+    RunningPool,
+    not_compared,
+    pool_changes,
+    with_secrets,
+)
 from router.commands.rollout import follow, show
 
 if TYPE_CHECKING:
@@ -48,6 +55,8 @@ def change_pools(
         quiet: do not say that nothing changes.
     """
     running = running_pools(client, _with_secrets(client, present))
+    if unknown := not_compared(wanted, running):
+        messages().print(f"[dim]not compared, as only admins see them: {escape(', '.join(unknown))}[/]", highlight=False)
     wanted, running = with_secrets(wanted, running)
     changes = pool_changes(wanted, running, prune=options.prune)
     for change in changes:
@@ -170,9 +179,9 @@ def drawn(change: PoolChange) -> Text:
         return text
     text.append(f"~ pool {change.name}\n", style="bold yellow")
     for each in change.fields:
-        text.append(
-            f"    ~ {each.field}: {_shown(each.path, each.before)} -> {_shown(each.path, each.after)}", style="yellow"
-        )
+        before, after = (_shown(each.path, value) for value in (each.before, each.after))
+        what = f"{before} -> {after}" if before != after else "changed; its value is not shown"
+        text.append(f"    ~ {each.field}: {what}", style="yellow")
         text.append(f"  ({each.means.value})\n", style="red" if each.means is Means.RESTART else "dim")
     return text
 

@@ -22,11 +22,13 @@ def replica_lines(row: ReplicaRow, pool: PoolStatus) -> list[Line]:
     if replica.state is ReplicaState.STANDBY:
         asleep = "its engine sleeps" if replica.asleep else "its engine is awake and has no work"
         state = [span(f"standby: {asleep}", Look.DIM)]
+    why = f": {replica.link_error}" if replica.link_error else ""
+    link = "" if replica.linked else span(f", this router has no link to it{why}", Look.BAD)
     speculated = (
         f", {number(replica.accepted_draft_tokens)} of them speculated" if replica.accepted_draft_tokens else ""
     )
     facts: Sequence[tuple[str, Sequence[Span | str]]] = (
-        ("state", [*state, "" if replica.linked else span(", this router has no link to it", Look.BAD)]),
+        ("state", [*state, link]),
         ("batch", [f"{counted(replica.running, 'sequence')} of at most {replica.batch_limit}"]),
         ("inside engine", [f"{counted(replica.engine_waiting, 'sequence')} without a place in the batch"]),
         ("KV cache", [f"{percent(replica.kv_usage)} of {number(replica.kv_tokens)} tokens"]),

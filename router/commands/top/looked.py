@@ -61,6 +61,15 @@ def pool_of(looked: Looked, view: View) -> PoolStatus | None:
     return next((each for each in pools if each.name == view.pool), pools[0] if pools else None)
 
 
+def links_down(pool: PoolStatus) -> dict[str, list[str]]:
+    """Return the reasons why links of the router that answered are down, with the replicas that each keeps away."""
+    reasons: dict[str, list[str]] = {}
+    for each in pool.replicas:
+        if not each.linked and each.link_error:
+            reasons.setdefault(each.link_error, []).append(each.replica_id)
+    return reasons
+
+
 def replica_rows(looked: Looked, pool: PoolStatus, view: View) -> list[ReplicaRow]:
     """Return a pool's replicas in the order of the view."""
     slo = pool.operating_point.itl_p95_s

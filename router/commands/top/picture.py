@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from cluster.plural import counted
 from penstock.client import PoolStatus, RequestClass
 from router.commands.top.inside import decision_lines, replica_lines, tenant_lines
 from router.commands.top.lines import Line, Look, Span, apart, fitted, line, span, table
-from router.commands.top.looked import Looked, pool_of, replica_rows, row_keys
+from router.commands.top.looked import Looked, links_down, pool_of, replica_rows, row_keys
 from router.commands.top.tables import (
     attainment,
     change,
@@ -27,6 +28,8 @@ GUTTER = 2
 _POOLS_PART = 4
 """The list of pools takes at most one line in so many."""
 _ALARMS = 2
+_REASONS = 2
+"""Most reasons why links are down."""
 _HEAD = 4
 """Rows of the line that are shown above the replicas."""
 _KEYS = "? help  q end  1 2 3 page  enter look into  tab pool  s sort  p pause"
@@ -94,9 +97,16 @@ def _body(looked: Looked, view: View, width: int | None, room: int | None) -> li
     inner = None if width is None else max(1, width - GUTTER)
     pools = looked.status.pools
     listed = _marked(table(pool_columns(looked.rates), pools, inner), pools.index(pool), _POOLS_PART, room)
-    above = listed if view.inside else [*listed, *_targets(looked, pool), *_autoscaler(pool)]
+    above = listed if view.inside else [*listed, *_away(pool), *_targets(looked, pool), *_autoscaler(pool)]
     left = None if room is None else max(2, room - len(above) - 1)
     return [*above, (), *_page(looked, pool, view, inner, left)]
+
+
+def _away(pool: PoolStatus) -> list[Line]:
+    """Return a line that says why the pool's queue is not reached, where that is known."""
+    if not pool.unreachable_reason:
+        return []
+    return [line(span(f"  queue not reachable: {pool.unreachable_reason}", Look.BAD))]
 
 
 def _targets(looked: Looked, pool: PoolStatus) -> list[Line]:
@@ -142,7 +152,7 @@ def _page(looked: Looked, pool: PoolStatus, view: View, width: int | None, room:
         rows = replica_rows(looked, pool, view)
         if view.inside and row is not None:
             return replica_lines(rows[row], pool)
-        below = _starting(pool)
+        below = [*_links_down(pool), *_starting(pool)]
         head = _head_of_line(pool, width, room)
         made = table(replica_columns(), rows, width)
         return [*head, *_marked(made, row, 1, None if room is None else room - len(below) - len(head)), *below]
@@ -168,6 +178,11 @@ def _head_of_line(pool: PoolStatus, width: int | None, room: int | None) -> list
     made = [(Span("  "), *each) for each in table(line_columns(pool), waiting[:most], width)]
     more = len(waiting) - most
     return [*made, line(span(f"  {more} more in line" if more > 0 else "", Look.DIM))]
+
+
+def _links_down(pool: PoolStatus) -> list[Line]:
+    found = islice(links_down(pool).items(), _REASONS)
+    return [line(span(f"  no link to {', '.join(names)}: {reason}", Look.BAD)) for reason, names in found]
 
 
 def _starting(pool: PoolStatus) -> list[Line]:

@@ -29,6 +29,7 @@ function headers(more) {
 
 async function checked(response) {
   if (response.ok) return response;
+  if (response.status === 401) kept.clear();
   let body = {};
   try {
     body = await response.json();

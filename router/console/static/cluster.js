@@ -35,7 +35,7 @@ export function counts(pool) {
 // What is wrong with a pool, in sentences.
 export function troubles(pool) {
   const found = [];
-  if (!pool.reachable) found.push("Redis does not answer: the numbers below are old.");
+  if (!pool.reachable) found.push(`The numbers below are old: ${pool.unreachable_reason || "Redis does not answer."}`);
   if (pool.start_failure) found.push(`The last replica did not start: ${pool.start_failure}`);
   if (pool.relief && pool.relief !== "none") found.push(`The pool lacks replicas. Measure in force: ${pool.relief.replaceAll("_", " ")}.`);
   for (const alarm of pool.last_decision?.alarms ?? []) found.push(alarm);

@@ -10,10 +10,12 @@ const view = document.getElementById("view");
 const problem = document.getElementById("problem");
 const live = document.getElementById("live");
 const PATIENCE_MS = 1000; // for who calls: a page is shown without it, too
+const REFUSED_MS = 30_000; // between calls with a key that was refused: routers count them as wrong keys
 const THEMES = ["auto", "light", "dark"];
 let shown = null; // what is shown: page, its parameters, and how to end it
 let timer = 0;
 let caller = null; // who looks at the page; null where that is not known
+let refused = false; // whether the routers refused the key at its last call
 let about = { version: "", target: "", planner: false };
 
 function address() {
@@ -60,31 +62,36 @@ async function turn(mine) {
     if (shown !== mine) return;
     patchChildren(view, [page.draw(data, { rest, query, redraw: () => turn(mine), fail, caller })].flat());
     patchChildren(problem, []);
-    mine.failed = false;
+    mine.pause = page.every;
+    mine.at = new Date();
+    setRefused(false);
     live.textContent = page.every ? "live" : "";
     live.className = page.every ? "live on" : "live";
   } catch (error) {
     if (shown !== mine) return;
-    fail(error);
+    fail(error, mine.at);
     if (!mine.drawn) patchChildren(view, [view.querySelector(".empty") && h("p", { class: "empty" }, "Nothing to show.")].filter(Boolean));
     live.textContent = page.every ? "not live" : "";
     live.className = "live";
-    mine.failed = true;
+    mine.pause = error.status === 401 ? REFUSED_MS : Math.max(3000, page.every);
   }
   mine.drawn = true;
-  if (page.every && !document.hidden) timer = setTimeout(() => turn(mine), mine.failed ? Math.max(3000, page.every) : page.every);
+  if (page.every && !document.hidden) timer = setTimeout(() => turn(mine), mine.pause);
 }
 
-// Show an error of a call above the page.
-function fail(error) {
+// Show an error of a call above the page. `at`: when what is shown was read, where anything is.
+function fail(error, at = null) {
   if (error.name === "AbortError") return;
   const more = (error.violations ?? []).map((each) => h("li", {}, `${each.field}: ${each.description}`));
   const denied = error.status === 401 || error.status === 403;
+  if (error.status === 401) setRefused(true);
   patchChildren(problem, [
     h(
       "div",
       { class: "problem" },
       h("p", {}, h("strong", {}, error.reason ? `${error.reason}: ` : ""), error.message),
+      error.status === 401 && key() ? h("p", {}, caller ? "This API key is no longer accepted." : "This API key is not accepted.") : null,
+      at ? h("p", {}, `What is shown is from ${at.toLocaleTimeString("en-GB")}.`) : null,
       more.length ? h("ul", {}, more) : null,
       denied ? h("p", {}, h("button", { type: "button", onclick: askKey }, key() ? "Use another API key" : "Enter an API key")) : null,
     ),
@@ -108,14 +115,20 @@ function keepKey(event) {
   begin();
 }
 
+function setRefused(now) {
+  refused = now;
+  showKey();
+}
+
 function showKey() {
-  const owner = caller ? `${caller.tenant} (${caller.role})` : "set";
+  const owner = refused ? "not accepted" : caller ? `${caller.tenant} (${caller.role})` : "set";
   document.getElementById("key").textContent = key() ? `API key: ${owner}` : "API key";
 }
 
 // Learn who calls, and show the page of the address.
 async function begin() {
   caller = null;
+  refused = false;
   showKey();
   const asked = whoCalls();
   const known = asked.then((found) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.bootstrap.ahead import check_ahead
+from cluster.cli.main import main
 from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings, load_settings
 from cluster.trust import tls as tls_module
@@ -46,8 +48,37 @@ def test_a_cluster_whose_links_could_not_come_up_is_refused_before_it_starts(
 
     with pytest.raises(SettingsError, match=words):
         check_ahead(settings())
-    # Its replicas may have other files.
-    check_ahead(settings(ray_address="ray.example.com:6379"))
+    # Its replicas may have other files. To all of them routers show this one.
+    over = "certificate_file" in words
+    with pytest.raises(SettingsError, match=words) if over else contextlib.nullcontext():
+        check_ahead(settings(ray_address="ray.example.com:6379"))
+
+
+@pytest.mark.parametrize(("days", "words"), [(-40, "was valid until 20"), (40, "is valid only from 20"), (0, "")])
+def test_a_cluster_whose_clients_would_refuse_its_routers_does_not_start(
+    days: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = AUTHORITY.issue("router", *LOOPBACK, days=days).write(tmp_path, "router")
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        f"[router]\nport = 0\n[router.tls]\ncertificate_file = '{certificate}'\nprivate_key_file = '{key}'\n"
+        "[pools.p]\nengine = 'sim'\n"
+    )
+    refused = ""
+    try:
+        check_ahead(load_settings(file, environ={}))
+    except SettingsError as error:
+        refused = str(error)
+    assert refused.startswith(f"router.tls.certificate_file: {certificate} {words}" if words else "")
+    assert (2 if words else 0) == main(["config", "check", str(file)])
+    assert (f"penstock: {file}:4: {refused}\n" if words else "") in capsys.readouterr().err
+
+
+def test_files_of_issuers_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    issuer = {"issuer": "https://a", "audiences": ["penstock"], "jwks_file": str(tmp_path / "none.json")}
+    flags = {"pools": {"p": {"engine": "sim"}}, "router": {"port": 0}, "auth": {"jwt": {"a": issuer}}}
+    with pytest.raises(SettingsError, match=r"^auth\.jwt\.a\.jwks_file: .*none\.json cannot be read: No such file"):
+        check_ahead(load_settings(flags=flags, environ={}))
 
 
 def test_a_good_certificate_does_for_a_link(tmp_path: Path) -> None:

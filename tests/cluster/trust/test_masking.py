@@ -23,6 +23,45 @@ def test_what_is_called_a_secret_is_hidden_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "hf_token", "HF_TOKEN", "session_token", "password", "db-password", "passwd", "client_secret", "clientSecret",
+        "api_key", "OPENAI_API_KEY", "apiKey", "AWS_SECRET_ACCESS_KEY", "secretAccessKey", "private_key", "account_key",
+        "key", "credentials",
+    ],
+)  # fmt: skip
+def test_a_name_tells_a_secret_in_every_way_of_writing(name: str) -> None:
+    assert {name: "***"} == masked_tree({name: "x"})
+    assert {name: ["***", "***"]} == masked_tree({name: ["x", "y"]})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pad_token", "eos_token", "bos_token", "decoder_start_token", "image_token", "stop_token_ids", "max_tokens",
+        "tokenizer", "tokenizer_mode", "hf_token_file", "aws_access_key_id", "monkey", "keys", "secretary",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_secret_is_shown(name: str) -> None:
+    assert {name: "</s>"} == masked_tree({name: "</s>"})
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://hub/m?token=t&rev=1", "https://hub/m?token=***&rev=1"),
+        ("https://store/m?se=2027&sig=a%2Fb", "https://store/m?se=2027&sig=***"),
+        ("https://hub/m?API_KEY=k", "https://hub/m?API_KEY=***"),
+        ("https://hub/m?tokens=3", "https://hub/m?tokens=3"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
+    assert {"model": shown} == masked_tree({"model": address})
+    assert ([("model",)] if shown != address else []) == list(still_masked({"model": shown}))
+    assert {"model": address} == filled({"model": shown}, {"model": address})
+
+
+@pytest.mark.parametrize(
     ("tree", "source", "expected"),
     [
         (SHOWN, POOL, POOL),
@@ -37,6 +76,8 @@ def test_only_what_was_hidden_comes_back(tree: Any, source: Any, expected: Any) 
 
 
 def test_a_stand_in_that_nothing_has_filled_is_found() -> None:
-    assert [("vllm", "extra", "hf_token"), ("vllm", "extra", "deep", "api_key")] == list(still_masked(SHOWN))
+    inside = ("vllm", "extra")
+    assert [("model",), (*inside, "hf_token"), (*inside, "deep", "api_key")] == list(still_masked(SHOWN))
+    assert [("hub",), ("api_key",)] == list(still_masked({"hub": [{"token": "***"}], "api_key": ["***"]}))
     assert [] == list(still_masked(POOL))
     assert [] == list(still_masked({"name": "***"}))

@@ -97,6 +97,17 @@ def test_the_file_of_the_settings_is_the_default(file: Path, capsys: Captured, t
     assert 1 == len(read_keys_file(file).keys)
 
 
+@pytest.mark.parametrize("action", ["list", "check"])
+def test_a_keys_file_that_is_missing_is_named_as_it_was_given(
+    file: Path, action: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_AUTH__KEYS_FILE", str(file))
+    for flags, name in ((["--file", str(file)], "--file"), ([], "auth.keys_file")):
+        assert 2 == main(["keys", action, *flags])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"penstock: {name}: {file} cannot be read: No such file or directory" == said
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from penstock.client import AsyncClient
-from router.identity.key import key_id
+from penstock.client import AsyncClient, RegistryEdit
+from router.identity.key import key_id, mint_key
 from tests.router.console.browser import Tab, open_tab
 from tests.router.console.conftest import Console, running_console
 from tests.support.keys import Keys
@@ -92,6 +93,43 @@ async def test_a_user_sees_its_own_tenant_only(tab: Tab, keys: Keys) -> None:
     await tab.see("demo")
     await tab.page.goto(f"{tab.url}/#/replicas")
     await tab.see("PERMISSION_DENIED", "#problem")
+
+
+async def test_a_key_that_is_revoked_while_the_page_is_open_is_told_and_not_tried_again_and_again(
+    tab: Tab, guarded: Console, keys: Keys
+) -> None:
+    asked: list[str] = []
+    async with AsyncClient(f"127.0.0.1:{guarded.stack.routers[0].port}", api_key=keys.admin) as admin:
+        made = await admin.create_key("ops", role="operator")
+        await tab.page.goto(tab.url)
+        await give(tab, made.key)
+        await tab.page.get_by_role("button", name="API key: ops (operator)").wait_for()
+        await tab.see("Running")
+        await admin.edit_registry([RegistryEdit("key", made.id, None)])
+    await tab.see("This API key is no longer accepted.", "#problem")
+    await tab.see("What is shown is from ", "#problem")
+    assert "not live" == await tab.text("#live")
+    await tab.page.get_by_role("button", name="API key: not accepted").wait_for()
+    tab.page.on("request", lambda request: asked.append(request.url))
+    # Routers count each call as one with a wrong key. The page asks every 3 s after other errors.
+    await asyncio.sleep(4.0)
+    assert [] == asked
+    await tab.page.get_by_role("button", name="Use another API key").click()
+    await tab.page.get_by_label("Key", exact=True).fill(keys.operator)
+    await tab.page.get_by_role("button", name="Use this key").click()
+    await tab.page.get_by_role("button", name="API key: ops (operator)").wait_for()
+    await until(lambda: is_live(tab))
+    assert "" == await tab.text("#problem")
+
+
+async def is_live(tab: Tab) -> bool:
+    return "live" == await tab.text("#live")
+
+
+async def test_a_key_that_was_never_right_is_told_as_that(tab: Tab) -> None:
+    await tab.page.goto(tab.url)
+    await give(tab, mint_key())
+    await tab.see("This API key is not accepted.", "#problem")
 
 
 async def test_the_playground_offers_the_classes_of_the_key(tab: Tab, keys: Keys) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Route
 
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.rollout.redis.store import rollout_key
@@ -84,6 +84,24 @@ async def test_the_map_shows_each_replica_with_its_batch(console: Console, tab: 
             text = await box.inner_text()
             assert "ready" in text
             assert f"of {limits[await box.locator('h3').inner_text()]}" in text
+
+
+async def test_the_map_says_why_the_queue_and_a_replica_are_not_reached(tab: Tab) -> None:
+    async def cut_off(route: Route) -> None:
+        answer = await route.fetch()
+        body = await answer.json()
+        pool = next(each for each in body["status"]["pools"] if each["name"] == "demo")
+        pool |= {"reachable": False, "unreachable_reason": "the queue does not answer: timed out"}
+        pool["replicas"][0] |= {"linked": False, "link_error": "no route to it"}
+        await route.fulfill(response=answer, json=body)
+
+    await tab.page.route("**/api/status", cut_off)
+    await tab.open("replicas")
+    pool = 'section[aria-label="demo"]'
+    await tab.see("The numbers below are old: the queue does not answer: timed out", pool)
+    await tab.see("No link: no route to it", f"{pool} .replica >> nth=0")
+    assert 1 == await tab.page.get_by_text("No link: ").count()
+    await tab.page.unroute_all(behavior="ignoreErrors")
 
 
 async def test_decisions_have_steps_reasons_and_counterfactuals(console: Console, tab: Tab) -> None:

@@ -11,7 +11,8 @@ import pytest
 from cluster.control.settings import operating_point
 from cluster.settings import PoolSettings, Settings
 from penstock.client import AsyncClient, PermissionDeniedError
-from router.commands.registry.pool_difference import RunningPool, pool_changes, with_secrets
+from router.commands.registry.pool_difference import RunningPool, not_compared, pool_changes, with_secrets
+from router.commands.registry.pools import drawn
 from router.registry.kinds import POOL, WrongEntryError
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack, sim_pool
@@ -66,6 +67,22 @@ def test_a_stand_in_is_no_change(wanted: str, running: str, revision: dict[str, 
     files, here = with_secrets({"a": pools(wanted)}, {"a": RunningPool(own, revision, operating_point(own))})
     found = pool_changes(files, here, prune=False)
     assert changed == [each.after for change in found for each in change.fields]
+
+
+def running(token: str) -> RunningPool:
+    own = pools(token)
+    return RunningPool(own, {}, operating_point(own))
+
+
+def test_a_secret_that_changes_is_told_without_its_value() -> None:
+    (change,) = pool_changes({"a": pools(NEWER)}, {"a": running(TOKEN)}, prune=False)
+    assert "    ~ vllm.extra.hf_token: changed; its value is not shown  (roll-out)\n" in drawn(change).plain
+
+
+@pytest.mark.parametrize(("shown", "told"), [("***", ["pools.a.vllm.extra.hf_token"]), (TOKEN, [])])
+def test_who_does_not_see_secrets_is_told_which_are_not_compared(shown: str, told: list[str]) -> None:
+    assert told == not_compared({"a": pools(NEWER), "new": pools(NEWER)}, {"a": running(shown), "old": running("***")})
+    assert [] == not_compared({"a": pools("***")}, {"a": running(shown)})
 
 
 def test_a_stand_in_is_no_secret_of_a_new_pool() -> None:

@@ -38,6 +38,7 @@ function replica(one, promise) {
     { class: `replica ${one.state}`, "data-key": one.replica_id },
     h("h3", {}, one.replica_id),
     h("p", {}, badge(state(one), STATES[one.state]), one.linked ? null : badge("no link", "bad"), one.overloaded ? badge("overloaded", "bad") : null),
+    !one.linked && one.link_error ? h("p", { class: "note" }, `No link: ${one.link_error}`) : null,
     bar("Batch", `${count(one.running)} of ${count(one.batch_limit)}`, full, full >= 1 ? "warn" : ""),
     bar("KV cache", percent(one.kv_usage), one.kv_usage, one.kv_usage > 0.9 ? "warn" : ""),
     one.itl_p95

@@ -51,3 +51,17 @@ def test_a_key_that_no_header_takes_is_said_without_it(tmp_path: Path) -> None:
         target_of(options(api_key_file=str(tmp_path / "key")), "127.0.0.1:1")
     flags = ["loadtest", "--target", "127.0.0.1:1", "--duration", "1", "--api-key-file", str(tmp_path / "key")]
     assert 2 == main(flags)
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:1", "https://127.0.0.1:1"])
+@pytest.mark.parametrize("parts", [("ca",), ("cert", "key")])
+def test_a_file_that_is_missing_is_named_with_its_flag(
+    target: str, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {part: f"none.{part}" for part in parts}
+    flags = [word for part, name in files.items() for word in (f"--tls-{part}", name)]
+    assert 2 == main(["loadtest", "--target", target, "--duration", "1", *flags])
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"penstock: --tls-{parts[0]}: none.{parts[0]} cannot be read: No such file or directory" == said
+    with pytest.raises(SettingsError, match=f"^router-{parts[0]}: none.{parts[0]} cannot be read: No such file"):
+        target_of(options(**{f"router_{part}": name for part, name in files.items()}), target)

@@ -90,6 +90,18 @@ def test_states_are_words_so_that_no_colour_is_needed() -> None:
     assert "queue not reachable" in shown(looked(pool("demo", reachable=False)))
 
 
+def test_why_a_queue_and_replicas_are_not_reached_is_told() -> None:
+    cut = [replica(name, linked=False, link_error="[Errno 111] refused") for name in ("demo-r0", "demo-r1")]
+    found = looked(pool("demo", *cut, replica("demo-r2"), reachable=False, unreachable_reason="[redis] timed out"))
+    text = shown(found, width=80, height=24)
+    assert "  queue not reachable: [redis] timed out" in text.splitlines()
+    assert "  no link to demo-r0, demo-r1: [Errno 111] refused" in text.splitlines()
+    inside = shown(found, View(chosen="demo-r1", inside=True))
+    assert "ready, this router has no link to it: [Errno 111] refused" in inside
+    unknown = shown(looked(pool("demo", replica(linked=False))), View(inside=True))
+    assert "has no link to it\n" in unknown
+
+
 def test_an_older_router_leaves_gaps_and_no_nonsense() -> None:
     old = replica(step_time=0.0, itl_p95=0.0, gpus=0, tensor_parallel_size=0, model="", cost_per_hour=0.0)
     text = shown(looked(pool("demo", old, operating_point=OperatingPoint(), classes=(), autoscaling="unknown")))
