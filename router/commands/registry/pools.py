@@ -55,8 +55,7 @@ def change_pools(
         quiet: do not say that nothing changes.
     """
     running = running_pools(client, _with_secrets(client, present))
-    if unknown := not_compared(wanted, running):
-        messages().print(f"[dim]not compared, as only admins see them: {escape(', '.join(unknown))}[/]", highlight=False)
+    _tell_not_compared(wanted, running)
     wanted, running = with_secrets(wanted, running)
     changes = pool_changes(wanted, running, prune=options.prune)
     for change in changes:
@@ -90,6 +89,13 @@ def change_pools(
     if not options.yes and not _agreed(len(changes)):
         return 1
     return _carry_out(options, client, changes, edits)
+
+
+def _tell_not_compared(wanted: Mapping[str, PoolSettings], running: Mapping[str, RunningPool]) -> None:
+    if unknown := not_compared(wanted, running):
+        messages().print(
+            f"[dim]not compared, as only admins see them: {escape(', '.join(unknown))}[/]", highlight=False
+        )
 
 
 def _with_secrets(client: Client, present: Sequence[RegistryEntry]) -> Sequence[RegistryEntry]:

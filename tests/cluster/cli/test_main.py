@@ -46,11 +46,13 @@ def test_an_error_is_one_line_and_as_it_is(name: str, capsys: pytest.CaptureFixt
     ("command", "before"),
     [
         ("jobs submit", ""),
-        ("keys check --file", "auth.keys_file: "),
+        ("keys check --file", "--file: "),
         ("loadtest --scenario", "scenario "),
         ("plan --check-points", ""),
         ("plan --observe p1", "observe: "),
         ("plan --rate 1 --profile", "profile: "),
+        ("status --tls-ca", "--tls-ca: "),
+        ("weights check --list", "--list: "),
     ],
 )
 def test_a_file_that_is_missing_is_named_once(

@@ -75,7 +75,8 @@ def test_a_cluster_whose_clients_would_refuse_its_routers_does_not_start(
 
 
 def test_files_of_issuers_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
-    issuer = {"issuer": "https://a", "audiences": ["penstock"], "jwks_file": str(tmp_path / "none.json")}
+    jwks = str(tmp_path / "none.json")
+    issuer = {"issuer": "https://a", "audiences": ["penstock"], "tenant": "acme", "jwks_file": jwks}
     flags = {"pools": {"p": {"engine": "sim"}}, "router": {"port": 0}, "auth": {"jwt": {"a": issuer}}}
     with pytest.raises(SettingsError, match=r"^auth\.jwt\.a\.jwks_file: .*none\.json cannot be read: No such file"):
         check_ahead(load_settings(flags=flags, environ={}))
