@@ -16,6 +16,7 @@ _BEGINNINGS = (
     (b"\xfd7zXZ", "an xz file: unpack it"),
     (b"BZh", "a bzip2 file: unpack it"),
     (b"PK\x03\x04", "a zip file: unpack it"),
+    (b"\x89PNG", "a PNG image"),
     (b"\xff\xfe", "UTF-16: convert it to UTF-8"),
     (b"\xfe\xff", "UTF-16: convert it to UTF-8"),
 )

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 
 from cluster.errors import InvalidRequestError
-from penstock.batch.encoding import ESCAPED
+from penstock.batch.encoding import ESCAPED, encoding_problem
 from penstock.batch.input import BatchFileError, BatchLine, read_line
 from penstock.models import StructuredOutput
 from penstock.values.objects import shown
@@ -30,7 +30,7 @@ _NAME_BYTES = 12
 
 
 class LineChecks:
-    """Judge of one file. It notes what is wrong and goes on."""
+    """Judge of one file. It notes what is wrong and goes on, unless the file is none of JSON lines."""
 
     def __init__(self, served: Collection[str], caller: Caller, limits: RequestLimits) -> None:
         """`served`: names of the models that this router serves, aliases included."""
@@ -51,6 +51,7 @@ class LineChecks:
         """Check a line.
 
         Raises:
+            InvalidRequestError: it is not UTF-8, or it is the first one and no JSON object.
             PermissionDeniedError: the caller may not use the file's model.
         """
         if len(self.errors) >= MAX_ERRORS:
@@ -58,9 +59,15 @@ class LineChecks:
         if not raw.strip():
             self.note(None, "empty_file", "the file has no requests", None)
             return
+        text = raw.decode(errors=ESCAPED)
         try:
-            line = read_line(raw.decode(errors=ESCAPED), number, ignore_unknown=True, endpoints=ENDPOINTS)
+            line = read_line(text, number, ignore_unknown=True, endpoints=ENDPOINTS)
         except BatchFileError as error:
+            first = not (self.urls or self.errors)
+            if not error.field and (first or encoding_problem(text) is not None):
+                # No batch was meant by such a file.
+                problem = f"must have a JSON object in UTF-8 on each line; line {number}: {error.problem}"
+                raise InvalidRequestError.of("file", problem) from None
             code = "invalid_request" if error.field else "invalid_json_line"
             self.note(number, code, error.problem, error.field or None)
             return

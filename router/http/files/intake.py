@@ -58,7 +58,7 @@ class FileIntake:
 
         Raises:
             FileTooLargeError: the file is too large.
-            InvalidRequestError: it has too many or too long lines, or the upload was silent for too long.
+            InvalidRequestError: it is none of JSON lines, has too many or too long ones, or was silent for too long.
             PermissionDeniedError: the caller may not use its model.
             JobLimitError: the tenant or the store has too much.
         """

@@ -57,6 +57,7 @@ def test_a_file_of_nothing_but_a_mark_has_no_requests() -> None:
         (lzma.compress(LINES.encode()), "an xz file: unpack it"),
         (zipped(LINES), "a zip file: unpack it"),
         (b"\x28\xb5\x2f\xfd\x04\x58", "a Zstandard file: unpack it"),
+        (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     ],
 )
 def test_another_kind_of_file_is_named(data: bytes, guess: str) -> None:

@@ -129,9 +129,9 @@ async def test_an_unknown_model_or_an_empty_file_fails_the_batch(client: openai.
 
 
 async def test_twenty_wrong_lines_are_named_and_no_more(client: openai.AsyncOpenAI) -> None:
-    batch = await run(client, ["{"] * 50)
+    batch = await run(client, [line(0), *["{"] * 50])
     assert batch.errors is not None
-    assert [error.line for error in batch.errors.data or []] == list(range(1, 21))
+    assert [error.line for error in batch.errors.data or []] == list(range(2, 22))
 
 
 async def test_a_file_may_be_run_again_for_another_endpoint_and_as_often_as_wanted(client: openai.AsyncOpenAI) -> None:
@@ -240,7 +240,7 @@ async def test_a_repeat_under_an_idempotency_key_gives_the_same_batch(
     assert (await other.batches.create(**ask, extra_headers=keyed)).id == first.id
     with pytest.raises(openai.ConflictError) as caught:
         await client.batches.create(**ask, metadata={"other": "content"}, extra_headers=keyed)
-    assert caught.value.code == "job_key_reused"
+    assert (caught.value.code, caught.value.param) == ("job_key_reused", "Idempotency-Key")
 
 
 async def test_results_are_kept_as_long_as_the_client_says(client: openai.AsyncOpenAI) -> None:
@@ -256,7 +256,7 @@ async def test_a_batch_is_a_job_of_the_native_api(stack: Stack, client: openai.A
     responses = [response async for response in call_]
     assert sorted(result.custom_id for each in responses for result in each.results) == ["q0", "q1", "q2"]
     assert responses[-1].job.state == api.JOB_STATE_SUCCEEDED
-    failed = await run(client, ["{"])
+    failed = await run(client, ["{}"])
     job = (await stack.jobs().GetJob(api.GetJobRequest(job_id=failed.id.removeprefix("batch_")))).job
     assert (job.state, job.failure) == (api.JOB_STATE_FAILED, "its file has errors, which /v1/batches names")
 

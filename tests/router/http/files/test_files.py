@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 from typing import Any
 
@@ -30,7 +31,7 @@ async def test_a_file_comes_back_byte_for_byte(client: openai.AsyncOpenAI, other
     assert (await other.files.content(file.id)).content == data
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\n", b"\x1f\x8b\x00\xff" * 50])
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"{}\nno JSON"])
 async def test_a_file_that_is_no_batch_comes_back_too(client: openai.AsyncOpenAI, data: bytes) -> None:
     file = await client.files.create(file=("x", data), purpose="batch")
     assert (await client.files.content(file.id)).content == data
@@ -119,6 +120,10 @@ def raw(body: bytes, boundary: str = "X") -> dict[str, Any]:
 
 PART = b'--X\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 PURPOSE = b'--X\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 20
+GZIP = gzip.compress(line(0).encode())
+LATE = "".join(f"{line(number)}\n" for number in range(40)).encode() + b"\xff\n"
+"""A file whose first block is stored before its wrong line comes."""
 
 
 @pytest.mark.parametrize(
@@ -141,8 +146,29 @@ PURPOSE = b'--X\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (raw(PURPOSE.replace(b"batch", b"\xff") + PART + b"\r\n--X--\r\n"), 400, "purpose", "UTF-8"),
         ({"data": form(purpose="batch", file=("a", "x" * 5_000))}, 400, "file", "line 1 has more"),
         ({"data": form(purpose="batch", file=("a", "{}\n" * 2_001))}, 400, "file", "2,000 requests"),
-        ({"data": form(purpose="batch", file=("a", ("x" * 99 + "\n") * 10_500))}, 400, "file", "2,000 requests"),
+        ({"data": form(purpose="batch", file=("a", ("{" + " " * 97 + "}\n") * 10_500))}, 400, "file", "2,000 requests"),
         ({"data": form(purpose="batch", file=("a", "\n" * 5_000))}, 400, "file", "has more"),
+        (
+            {"data": form(purpose="batch", file=("a", PNG))},
+            400,
+            "file",
+            "line 1: is not UTF-8 text; it looks like a PNG",
+        ),
+        (
+            {"data": form(purpose="batch", file=("a", GZIP))},
+            400,
+            "file",
+            "line 1: is not UTF-8 text; it looks like a gzip",
+        ),
+        ({"data": form(purpose="batch", file=("a", "\n\ncustom_id,body\n"))}, 400, "file", "line 3: is no JSON"),
+        ({"data": form(purpose="batch", file=("a", "[{}]"))}, 400, "file", "line 1: must be an object"),
+        (
+            {"data": form(purpose="batch", file=("a", f"{line(0)}\n".encode() + b"\xe9"))},
+            400,
+            "file",
+            "line 2: is not UTF-8",
+        ),
+        ({"data": form(purpose="batch", file=("a", LATE))}, 400, "file", "line 41: is not UTF-8"),
         ({"data": form(purpose="batch", file=("a", b"x" * (2 * MIB)))}, 413, None, "1 MiB (router.http.max_file_mb)"),
     ],
 )
