@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from cluster.queue.heartbeats import POSITIONS
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.choice_table import ChoiceTable
+
+_LOG = logging.getLogger(__name__)
 
 LEAST_S = 0.75
 """Least seconds between two heartbeats that ask: clients hear about once a second where heartbeats are quicker, too."""
@@ -72,6 +75,9 @@ class Positions:
     def _tell(self) -> None:
         for _ in range(min(PER_TURN, len(self._heard))):
             choice, position = self._heard.popleft()
-            choice.on_position(position)
+            try:
+                choice.on_position(position)
+            except Exception:  # noqa: BLE001 - the others still hear theirs, now and later
+                _LOG.exception("positions.not_told", extra={"request": choice.entry.request_id})
         if self._heard:
             asyncio.get_running_loop().call_soon(self._tell)

@@ -164,7 +164,7 @@ class DirectServer:
             left -= self._arrived(event)
         drained = left > 0
         while self._aside:
-            self._begin(self._aside.popleft())
+            self._take(self._aside.popleft())
             left -= _SET_ASIDE
             if left <= 0:
                 break
@@ -192,8 +192,14 @@ class DirectServer:
         if any(name == RESUME_HEADER for name, _ in event.invocation_metadata):
             self._aside.append(event)
             return 1
-        self._begin(event)
+        self._take(event)
         return _SET_ASIDE
+
+    def _take(self, event: Any) -> None:
+        try:
+            self._begin(event)
+        except Exception:  # noqa: BLE001 - others have come with it, and wait for this turn or the next
+            _LOG.exception("call.not_begun")
 
     def _begin(self, event: Any) -> None:
         call = Call(event, self._completions, self._connections)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from google.protobuf.message import Message
 from penstock.v1 import inference_pb2 as api
 from router.call_context import ClientGoneError
 from router.http.errors import HttpError
+
+_LOG = logging.getLogger(__name__)
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -92,7 +95,10 @@ class Silences:
     def _look(self) -> None:
         self._plan()
         for stream in tuple(self._rows[self._at]):
-            stream.keep_alive()
+            try:
+                stream.keep_alive()
+            except Exception:  # noqa: BLE001 - other streams share the timer
+                _LOG.exception("http.keep_alive_failed")
         self._at = (self._at + 1) % ROWS
 
 

@@ -107,6 +107,20 @@ async def test_a_turn_of_the_loop_tells_a_few_clients() -> None:
     await until(lambda: told | {"q0": 5} == {name: each.wait.position for name, each in choices.items()})
 
 
+async def test_a_client_that_can_not_be_told_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    choices = line(3 * PER_TURN)
+    broken = {"q1", f"q{PER_TURN + 1}"}
+    for name in broken:
+        choices[name].on_position = {}.__getitem__
+    positions = Positions(choices)
+    told = {name: number + 1 for number, name in enumerate(choices) if name not in broken}
+    positions.heard(told | dict.fromkeys(broken, 3))
+    await until(lambda: all(choices[name].wait.position == position for name, position in told.items()))
+    positions.heard({"q0": 5, "q1": 6, "q2": 7})
+    await until(lambda: [5, 7] == [choices[name].wait.position for name in ("q0", "q2")])
+    assert ["positions.not_told"] * 3 == [record.message for record in caplog.records]
+
+
 async def test_a_client_is_told_its_position_when_it_was_heard_and_only_then(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

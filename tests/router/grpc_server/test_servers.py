@@ -522,6 +522,24 @@ def test_calls_that_can_wait_go_on_beside_new_ones() -> None:
     assert 17 == sum(map(len, turns))
 
 
+class Broken(Drained):
+    """The same, where some calls can't be begun."""
+
+    def _begin(self, event: Any) -> None:
+        if event.tag.endswith("bad"):
+            raise KeyError(event.tag)
+        super()._begin(event)
+
+
+def test_a_call_that_can_not_be_begun_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    events = [arrival("new bad", resumes=False), *(arrival(f"new {number}", resumes=False) for number in range(20))]
+    events += [arrival("old bad", resumes=True), *(arrival(f"old {number}", resumes=True) for number in range(20))]
+    turns = Broken(events).turns()
+
+    assert 40 == sum(map(len, turns))
+    assert ["call.not_begun"] * 2 == [record.message for record in caplog.records]
+
+
 async def test_a_call_that_can_wait_is_answered() -> None:
     server, service = open_server("direct", SERVER_OPTIONS), Service()
     server.add_generic_rpc_handlers((service.handlers(),))

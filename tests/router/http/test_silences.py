@@ -47,3 +47,23 @@ async def test_no_timer_runs_without_streams(monkeypatch: pytest.MonkeyPatch) ->
         assert silences._timer is not None
         assert silences._timer.cancelled()
     assert [] == [set_ for set_ in silences._rows if set_]
+
+
+class Broken(Looked):
+    """A stream at which no look succeeds."""
+
+    def keep_alive(self) -> None:
+        super().keep_alive()
+        raise ValueError("no transport")
+
+
+async def test_a_stream_that_fails_ends_no_other_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "SILENCE_S", 0.1)
+    silences, looks = Silences(), list[Looked]()
+    streams = [(Broken if number % 5 == 0 else Looked)(looks) for number in range(3 * ROWS)]
+    for stream in streams:
+        silences.add(cast("EventStream", stream))
+    await until(lambda: len(looks) >= 2 * len(streams))
+    assert set(streams) == set(looks[: len(streams)])
+    assert silences._timer is not None
+    silences._timer.cancel()
