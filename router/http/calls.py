@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -18,12 +19,13 @@ from penstock.values.objects import BodyError, shown
 from penstock.values.results import Receipt
 from router.call_context import CallContext, ClientGoneError
 from router.call_origin import ANTHROPIC, OPENAI, RESPONSES, CallOrigin, enter_call, with_span
-from router.http.bodies import Asked, read_json
+from router.http.bodies import LAST_EVENT, Asked, read_json
 from router.http.context import TOLD, HttpContext
 from router.http.errors import HttpError, http_error
 from router.http.event_stream import EventEncoder, EventStream, SharedStream
 from router.http.openapi.absent import absent
 from router.identity import Caller
+from router.identity.authenticator import LOOK_S
 from router.identity.revocations import seen
 from router.inference.servicer import InferenceServicer
 from router.metrics import RouterMetrics
@@ -38,6 +40,10 @@ _ENCODINGS = ("gzip", "deflate", "br", "zstd", "identity")
 """Compressions of a body that are undone before it is read. The server itself refuses one that it lacks."""
 BODY_S = 60.0
 """Longest time in seconds until a body has arrived."""
+_CALLER = web.RequestKey("caller", tuple[Caller, float])
+"""Caller of a request, and when it was authenticated, in monotonic seconds. Routes ask before they read the body, and
+again after it. For `LOOK_S` it counts as known, as does a key that was taken out of the keys file.
+"""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ErrorBody = Callable[[HttpError, str], Mapping[str, Any]]
@@ -74,8 +80,12 @@ class Calls:
         Raises:
             UnauthenticatedError: nobody who is known.
         """
-        context = HttpContext(request, stream, keys=self._keys())
-        return context, self._authenticate(context)
+        context, now = HttpContext(request, stream, keys=self._keys()), time.monotonic()
+        caller, known_at = request.get(_CALLER, (None, 0.0))
+        if caller is None or now - known_at > LOOK_S:
+            caller = self._authenticate(context)
+            request[_CALLER] = caller, now
+        return context, caller
 
     async def generate(self, request: web.Request, generate: api.GenerateRequest) -> api.GenerateResponse:
         """Return a whole answer."""
@@ -103,8 +113,9 @@ class Calls:
             told = seen(error)
             if not stream.begun or not isinstance(told, PenstockError):
                 raise told from None
-            self.note(request, http_error(told))
-            await stream.fail(http_error(told))
+            said = _said(request, told)
+            self.note(request, said)
+            await stream.fail(said)
         except ClientGoneError:
             raise asyncio.CancelledError from None
         finally:
@@ -128,7 +139,7 @@ class Calls:
             response = await handler(request)
         except asyncio.CancelledError as error:
             if (told := seen(error)) is not error:
-                return self._answer(request, http_error(told))
+                return self._answer(request, _said(request, told))
             self._metrics.call(_name(request), "CANCELLED", None)
             raise
         except web.HTTPException as error:
@@ -147,7 +158,7 @@ class Calls:
             answer.force_close()
             return answer
         except Exception as error:  # noqa: BLE001 - the table of errors hides what is not meant for clients
-            return self._answer(request, http_error(error))
+            return self._answer(request, _said(request, error))
         self._metrics.call(_name(request), "OK", None)
         return response
 
@@ -264,6 +275,11 @@ async def name_answer(request: web.Request, response: web.StreamResponse) -> Non
     """Give an answer a request id where it has none."""
     if REQUEST_ID not in response.headers:
         response.headers[REQUEST_ID] = request.headers.get(REQUEST_ID) or _new_id()
+
+
+def _said(request: web.Request, error: BaseException) -> HttpError:
+    """Return what the client of a request sees of an error."""
+    return http_error(error, came_back=bool(request.headers.get(LAST_EVENT)))
 
 
 def _new_id() -> str:

@@ -11,7 +11,13 @@ from typing import Any
 
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from cluster.errors import GenerationFailedError, InvalidRequestError, KeyReusedError, ModelChangedError
+from cluster.errors import (
+    GenerationFailedError,
+    InvalidRequestError,
+    JobExistsError,
+    KeyReusedError,
+    ModelChangedError,
+)
 from penstock.models import FieldViolation
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
@@ -38,7 +44,9 @@ _BY_REASON = {
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
-_KEY = "Idempotency-Key"
+_KEY, _LAST_EVENT = "Idempotency-Key", "Last-Event-ID"
+_OF_KEYS = (JobExistsError.reason, KeyReusedError.reason)
+"""Reasons that are about the key."""
 _LONGEST_RETRY_S = 120.0
 """OpenAI's client gives up on a longer wait, so it is told not to try."""
 _FIELDS = (
@@ -54,7 +62,7 @@ _FIELDS = (
     (r"^prompt\.chat$", "messages"),
     (r"^sampling$", ""),
     (r"^idempotency_key$", _KEY),
-    (r"^resume\.received_tokens.*", "Last-Event-ID"),
+    (r"^resume\.received_tokens.*", _LAST_EVENT),
     (r"^probabilities$", "use_activation"),
     (r"^options\.truncation\.max_tokens", "truncate_prompt_tokens"),
     (r"^options\.truncation\.side", "truncation_side"),
@@ -121,8 +129,11 @@ class WrittenError(Exception):
         super().__init__(str(self.refused))
 
 
-def http_error(error: BaseException) -> HttpError:
-    """Return what a client sees of an error of the services or of the body's reader."""
+def http_error(error: BaseException, *, came_back: bool = False) -> HttpError:
+    """Return what a client sees of an error of the services or of the body's reader.
+
+    `came_back`: whether it asked to go on with a stream.
+    """
     if isinstance(error, BodyError):
         text = f"{error.field}: {error.problem}" if error.field else f"the body {error.problem}"
         return HttpError(400, "invalid_request_error", text, "invalid_request", error.field or None)
@@ -135,9 +146,9 @@ def http_error(error: BaseException) -> HttpError:
         # The clients of HTTP APIs would send the same ids again, which mean another text now.
         retry_after_s = None
     found = error_of(status.code, reason, status.message, violations, name=str if written else in_body)
-    if isinstance(error, GenerationFailedError) and not error.attempts:
+    if came_back and isinstance(error, GenerationFailedError) and not error.attempts:
         # No engine failed: as a response that is forgotten, what the client comes back to isn't there.
-        found = replace(found, status=404, kind="not_found_error")
+        found = replace(found, status=404, kind="not_found_error", field=_LAST_EVENT)
     return replace(found, retry_after_s=retry_after_s)
 
 
@@ -159,7 +170,7 @@ def error_of(
         name: returns what a body calls one of them; `in_body` by default.
     """
     http, kind = _BY_REASON.get(reason) or _STATUSES.get(code, (500, "server_error"))
-    field, word = (_KEY if reason == KeyReusedError.reason else None), _CODES.get(reason, reason.lower())
+    field, word = (_KEY if reason in _OF_KEYS else None), _CODES.get(reason, reason.lower())
     if violations:
         named = [((name or in_body)(field), text) for field, text in violations]
         field = named[0][0] or None

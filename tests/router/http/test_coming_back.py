@@ -91,7 +91,8 @@ async def test_a_stream_that_nobody_knows_is_not_found(stack: Stack, path: str) 
     headers = {"Last-Event-ID": "3", "Idempotency-Key": "nobody-used-it"}
     status, found, told = await post(stack, path, json=body, headers=headers)
     error = found["error"]
-    assert (404, "not_found_error", "generation_failed") == (status, error["type"], error["code"])
+    said = (status, error["type"], error["code"], error["param"])
+    assert (404, "not_found_error", "generation_failed", "Last-Event-ID") == said
     assert ("false", True) == (
         told["x-should-retry"],
         "can't go on after 3 tokens; its output is gone" in error["message"],

@@ -7,6 +7,8 @@ import pytest
 from cluster.errors import (
     GenerationFailedError,
     InvalidRequestError,
+    JobExistsError,
+    KeyReusedError,
     ModelChangedError,
     QuotaExceededError,
     UnauthenticatedError,
@@ -55,10 +57,26 @@ def test_ids_of_a_model_that_has_gone_are_not_sent_again(error: UnavailableError
     assert (503, expected) == (told.status, told.headers()["x-should-retry"])
 
 
-def test_only_an_engines_failure_is_the_servers_fault() -> None:
-    assert [404, 500] == [
-        http_error(each).status for each in (GenerationFailedError.gone("r", 3, 5.0), GenerationFailedError("r", 3))
-    ]
+@pytest.mark.parametrize(
+    ("error", "came_back", "status", "field"),
+    [
+        (GenerationFailedError.gone("r", 3, 5.0), True, 404, "Last-Event-ID"),
+        (GenerationFailedError("r", 3), True, 500, None),
+        # It began here, and can't go on elsewhere.
+        (GenerationFailedError("r", 3, 0, detail="the pool's model changed"), False, 500, None),
+    ],
+    ids=str,
+)
+def test_only_output_that_a_client_comes_back_for_is_not_found(
+    error: GenerationFailedError, came_back: bool, status: int, field: str | None
+) -> None:
+    told = http_error(error, came_back=came_back)
+    assert (status, field) == (told.status, told.field)
+
+
+@pytest.mark.parametrize("error", [KeyReusedError("k", "r"), JobExistsError("k", "j")], ids=str)
+def test_an_error_about_the_key_names_its_header(error: KeyReusedError | JobExistsError) -> None:
+    assert "Idempotency-Key" == http_error(error).field
 
 
 @pytest.mark.parametrize(
