@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError
-from cluster.lifecycle import TaskOwner, still_runs
+from cluster.lifecycle import TaskOwner, still_runs, timeout_awake
 from cluster.queue.cells.names import pool_of
 from cluster.queue.contract import Bell
 from cluster.registry.view import RegistryView
@@ -175,11 +175,11 @@ class Router:
     async def _meet_replicas(self) -> None:
         """Wait a moment for a link into each pool that has replicas, so that the first requests can be admitted."""
         missing = [pool for pool in self.pools.values() if pool.replicas.any_announcement() is not None]
-        until = time.monotonic() + MEET_S
-        # Links come and go, so there is no one event to wait for.
-        while missing and time.monotonic() < until:
-            missing = [pool for pool in missing if not pool.replicas.connected()]
-            await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            async with timeout_awake(MEET_S):
+                # Links come and go, so there is no one event to wait for.
+                while missing := [pool for pool in missing if not pool.replicas.connected()]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
         if missing:
             _LOG.warning("router.no_link_yet", extra={"pools": [pool.name for pool in missing]})
 

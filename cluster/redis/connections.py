@@ -6,12 +6,13 @@ import re
 from typing import Any, TypeAlias
 
 from redis import exceptions
-from redis.asyncio import ConnectionPool
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
+from cluster.lifecycle import timeout_awake
 from cluster.redis.slot_owner import SlotOwner
 from cluster.redis.url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
@@ -81,21 +82,31 @@ def _by_url(url: str, options: dict[str, Any]) -> Any:
     return pool
 
 
+class _Watcher(Redis):
+    """One sentinel."""
+
+    patience_s: float
+    """How long an answer may take, in seconds."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            async with timeout_awake(self.patience_s):
+                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py
+        except TimeoutError:
+            # This kind lets the next sentinel be asked.
+            raise exceptions.TimeoutError(f"no answer within {self.patience_s:g} s") from None
+
+
 def _by_sentinel(url: SentinelUrl, timeout_s: float, options: dict[str, Any]) -> tuple[Sentinel, Any]:
-    # A sentinel that does not answer must leave time to ask the next one.
-    patience_s = timeout_s / (len(url.sentinels) + 1)
-    tls = {"ssl": True} if url.tls else {}
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py
-        list(url.sentinels),
-        sentinel_kwargs={
-            "socket_timeout": patience_s,
-            "socket_connect_timeout": patience_s,
-            "retry": Retry(NoBackoff(), 0),
-            "username": url.sentinel_username,
-            "password": url.sentinel_password,
-            **tls,
-        },
-    )
+    tls: dict[str, Any] = {"ssl": True} if url.tls else {}
+    sentinel = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py
+    for host, port in url.sentinels:
+        watcher = _Watcher(
+            host=host, port=port, username=url.sentinel_username, password=url.sentinel_password, **tls, **options
+        )
+        # A sentinel that does not answer must leave time to ask the next one.
+        watcher.patience_s = timeout_s / (len(url.sentinels) + 1)
+        sentinel.sentinels.append(watcher)
     pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]  # redis-py
         url.service, sentinel, db=url.database, username=url.username, password=url.password, **tls, **options
     )
