@@ -15,7 +15,7 @@ from cluster.forecast.pool_forecast import PoolForecast
 SERIES = "servegen_language_m-large_rate_10min.csv"
 SERIES_ROW_S = 600.0
 _MOST_PAST_S = 9 * DAY_S
-"""Longest past that a record is made of. It takes some four seconds."""
+"""Longest past that a record is made of. Making one took 15 to 37 s."""
 _MINUTE_S = 60.0
 _BURSTS_PER_MINUTE = 2
 """The rate of drawn loads is off by a quarter in each half minute; see `scenarios`."""
