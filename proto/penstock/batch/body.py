@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from penstock.batch.structural_tag import read_structural_tag, read_structural_tag_text
@@ -24,6 +25,8 @@ MOST_CHOICES = 16
 """Largest `n` of the API. An operator may set a smaller one."""
 MOST_LOGPROBS = 20
 """Most alternatives of a token in the API. An operator may set fewer."""
+LEAST_TOP_P = 1e-6
+"""What `top_p: 0`, which some clients always write, means here: the most likely token alone."""
 _OFF = -1
 """Value that vLLM's server also takes for no `top_k` and no `seed`."""
 _MOST_DIGITS = len(str(UINT32[1]))
@@ -128,6 +131,8 @@ def _completion_prompt(body: Fields) -> Prompt:
 def _sampling(body: Fields, structured: StructuredOutput | None, *, chat: bool) -> Sampling:
     values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
     values |= {"n": body.count("n", POSITIVE, MOST_CHOICES), "min_tokens": body.count("min_tokens")}
+    if values["top_p"] == 0:
+        values["top_p"] = LEAST_TOP_P
     best_of = body.take("best_of")
     if best_of is not None and (not is_int(best_of) or best_of not in (1, values["n"])):
         raise body.wrong("best_of", f"must be 1, n or absent, got {shown(best_of)}")
@@ -298,11 +303,12 @@ def _response_format(body: Fields) -> StructuredOutput | None:
             schema = described.take("schema") if described is not None else None
             if described is None or not isinstance(schema, dict):
                 raise wanted.wrong("json_schema.schema", f"must be a JSON Schema, got {shown(schema)}")
-            for without_effect in ("name", "description", "strict"):
-                # The output always follows the schema.
+            # The output follows the schema unless the client says that it need not. Models are shown neither of these.
+            best_effort = not described.flag("strict", default=True)
+            for without_effect in ("name", "description"):
                 described.take(without_effect)
             wanted.also_ignored(described.leftovers())
-            constraint = _built(described, "schema", json_schema, schema)
+            constraint = _built(described, "schema", partial(json_schema, best_effort=best_effort), schema)
         case "structural_tag":
             constraint = read_structural_tag(wanted)
         case other:

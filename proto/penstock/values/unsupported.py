@@ -47,6 +47,7 @@ _NEVER = Unsupported(always_neutral=True)
 _ALWAYS = Unsupported()
 _OFF = _when(False)
 _EMPTY = _when([], {})
+_RESPONSES = Unsupported(("",), instead="only /v1/responses takes it")
 
 _BODY: Mapping[str, Unsupported] = {
     # Names and hints for the operator of a server. A job has one answer per item and no stream.
@@ -78,6 +79,12 @@ _BODY: Mapping[str, Unsupported] = {
     "logprob_token_ids": _when([]),
     "echo": _OFF,
     "suffix": _when(""),
+    # Names of the Responses API. An answer without them would be one to another question.
+    "input": _RESPONSES,
+    "instructions": _RESPONSES,
+    "previous_response_id": _RESPONSES,
+    "conversation": _RESPONSES,
+    "max_output_tokens": Unsupported(instead="give max_tokens"),
     # Older names of tools. Without any, a choice among them is empty.
     "functions": Unsupported(([],), instead="give tools"),
     "function_call": Unsupported(("none", "auto"), instead="give tool_choice"),
@@ -117,6 +124,8 @@ CHAT: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _OFF}
 COMPLETION: Mapping[str, Unsupported] = {
     **_BODY,
     "add_special_tokens": _when(True),
+    "max_completion_tokens": Unsupported(instead="give max_tokens"),
+    "top_logprobs": Unsupported((0,), instead="give logprobs"),
     "tools": _of_chats([]),
     "tool_choice": _of_chats("none", "auto"),
     "parallel_tool_calls": _NEVER,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.batch.body import LEAST_TOP_P
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.objects import POSITIVE, BodyError, Fields, shown
@@ -140,7 +141,7 @@ def _sample(fields: Fields, sampling: types.SamplingParams, *, counted: bool) ->
         raise fields.wrong("max_tokens", "is required")
     for name in ("temperature", "top_p"):
         if (value := fields.number(name)) is not None:
-            setattr(sampling, name, value)
+            setattr(sampling, name, LEAST_TOP_P if (name, value) == ("top_p", 0) else value)
     if (top_k := fields.count("top_k")) is not None:
         sampling.top_k = top_k
     stop = fields.take("stop_sequences")

@@ -52,7 +52,7 @@ _COUNT = number(0, (1 << 32) - 1, whole=True)
 _SAMPLING = optional(
     max_tokens=number(1, whole=True),
     temperature=number(0, 2),
-    top_p={**number(most=1), "exclusiveMinimum": 0},
+    top_p=number(0, 1),
     top_k=number(-1, whole=True),
     min_p=number(0, 1),
     presence_penalty=number(-2, 2),

@@ -103,6 +103,14 @@ def test_every_sampling_field_finds_its_place() -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": {"a": 1}}}},
             Sampling(structured=json_schema({"a": 1})),
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": None, "schema": {"a": 1}}}},
+            Sampling(structured=json_schema({"a": 1})),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": False, "schema": {"a": 1}}}},
+            Sampling(structured=json_schema({"a": 1}, best_effort=True)),
+        ),
         ({"guided_json": {"a": 1}}, Sampling(structured=json_schema({"a": 1}))),
         ({"guided_regex": "a+"}, Sampling(structured=regex("a+"))),
         ({"guided_grammar": "g"}, Sampling(structured=grammar("g"))),
@@ -115,6 +123,7 @@ def test_every_sampling_field_finds_its_place() -> None:
         ({"structured_outputs": {"json_object": True}}, Sampling(structured=json_schema({"type": "object"}))),
         ({"structured_outputs": {"json": {}, "whitespace_pattern": None}}, Sampling(structured=json_schema({}))),
         ({"top_k": -1}, Sampling(top_k=0)),
+        ({"top_p": 0}, Sampling(top_p=1e-6)),
         ({"seed": -1}, Sampling()),
         ({"n": 3, "best_of": 3}, Sampling(n=3)),
     ],

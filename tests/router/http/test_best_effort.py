@@ -90,3 +90,17 @@ async def get(stack: Stack, path: str) -> tuple[int, Any, Any]:
 
     async with aiohttp.ClientSession() as session, session.get(base(stack) + path) as reply:
         return reply.status, json.loads(await reply.read()), reply.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [("/v1/chat/completions", ("response_format", "json_schema")), ("/v1/responses", ("text", "format"))],
+)
+async def test_a_schema_that_need_not_be_followed_is_at_best_effort(
+    stack: Stack, path: str, place: tuple[str, str]
+) -> None:
+    for strict, expected in ((False, 200), (None, 400), (True, 400)):
+        body = json.loads(json.dumps({"model": "demo", **BODIES[path]}))
+        body[place[0]][place[1]]["strict"] = strict
+        status, found, _ = await post(stack, path, json=body)
+        assert (expected, TOLD if expected == 200 else None) == (status, found.get("unenforced"))

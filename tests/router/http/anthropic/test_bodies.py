@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.batch.body import LEAST_TOP_P
 from penstock.v1 import types_pb2 as types
 from penstock.values.objects import BodyError
 from router.http.anthropic.bodies import AskedMessage, read_messages
@@ -105,6 +106,10 @@ def test_sampling_and_the_form_of_the_answer_are_read() -> None:
     assert (5, 0.5, 3, ["END"]) == (sampling.max_tokens, sampling.temperature, sampling.top_k, list(sampling.stop))
     assert schema == json.loads(sampling.structured_output.json_schema)
     assert (True, ("new_field",)) == (asked.stream, asked.ignored)
+
+
+def test_a_top_p_of_zero_is_the_most_likely_token() -> None:
+    assert LEAST_TOP_P == pytest.approx(read(top_p=0).generate.sampling.top_p)
 
 
 @pytest.mark.parametrize(
