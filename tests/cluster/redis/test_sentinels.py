@@ -79,6 +79,6 @@ async def test_a_silent_sentinel_leaves_time_to_ask_the_next() -> None:
 
 async def test_sentinels_that_are_all_silent_are_an_error_in_time() -> None:
     async with sentinel(nothing) as silent, asyncio.timeout(20):
-        with pytest.raises(exceptions.ConnectionError, match="No master.*TimeoutError"):
+        with pytest.raises(exceptions.ConnectionError, match=r"No master.*TimeoutError"):
             async with connected(0.2, silent):
                 pass
