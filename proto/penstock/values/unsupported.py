@@ -80,7 +80,6 @@ _BODY: Mapping[str, Unsupported] = {
     "echo": _OFF,
     "suffix": _when(""),
     # Names of the Responses API. An answer without them would be one to another question.
-    "input": _RESPONSES,
     "instructions": _RESPONSES,
     "previous_response_id": _RESPONSES,
     "conversation": _RESPONSES,

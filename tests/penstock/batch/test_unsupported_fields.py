@@ -87,7 +87,7 @@ def test_a_value_in_a_message_that_changes_nothing_is_accepted(message: dict[str
         (line(url=TEXT, echo=True), "body.echo", "must be false or absent, got true"),
         (line(url=TEXT, add_special_tokens=False), "body.add_special_tokens", "must be true or absent, got false"),
         (line(instructions="Be brief."), "body.instructions", 'must be "" or absent, got "Be brief."'),
-        (line(url=TEXT, input="Hi"), "body.input", 'must be "" or absent, got "Hi"'),
+        (line(url=TEXT, instructions="Hi"), "body.instructions", 'must be "" or absent, got "Hi"'),
         (line(previous_response_id="resp_1"), "body.previous_response_id", 'must be "" or absent, got "resp_1"'),
         (line(conversation={"id": "c"}), "body.conversation", 'must be "" or absent, got {"id": "c"}'),
         (line(max_output_tokens=9), "body.max_output_tokens", "is not supported"),
