@@ -21,6 +21,7 @@ _TIERS = {
     "auto": RequestClass.STANDARD,
     "default": RequestClass.STANDARD,
     "standard": RequestClass.STANDARD,
+    "scale": RequestClass.STANDARD,
     "priority": RequestClass.INTERACTIVE,
     "flex": RequestClass.BATCH,
 }
@@ -200,7 +201,7 @@ def tier_class(fields: Fields) -> RequestClass:
 
 def tier_name(tier: str) -> str:
     """Return the tier that an answer names; empty for none."""
-    return "default" if tier in ("auto", "standard") else tier
+    return "default" if _TIERS.get(tier) is RequestClass.STANDARD else tier
 
 
 def _tier(fields: Fields) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,8 +150,24 @@ def _tool_call(message: Fields, call: Fields) -> ToolCall:
         arguments = function.json("arguments", arguments)
     if arguments is not None and not isinstance(arguments, str):
         raise function.wrong("arguments", f"must be the text of a JSON object, got {shown(arguments)}")
+    if arguments and not _is_object(arguments) and function.ignores("arguments"):
+        # The model's own text is at times invalid, or cut. Refused, it would end the conversation for good.
+        arguments = ""
     message.also_ignored((*function.leftovers(CALL_FUNCTION), *call.leftovers(TOOL_CALL)))
     return ToolCall(call_id, name, arguments or "")
+
+
+def _is_object(text: str) -> bool:
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _reasoning(fields: Fields) -> str:

@@ -145,6 +145,12 @@ class Fields:
         """Add the paths of ignored fields of an object below this one."""
         self._ignored.extend(paths)
 
+    def ignores(self, name: str) -> bool:
+        """Add a taken field to the ignored ones where unknown fields are; return whether they are."""
+        if self._ignore_unknown:
+            self._ignored.append(self._name(name))
+        return self._ignore_unknown
+
     def leftovers(self, known: Mapping[str, Unsupported] = _NONE) -> tuple[str, ...]:
         """Return the paths of ignored fields. Call it after all supported fields are taken.
 

@@ -67,7 +67,7 @@ _SAMPLING = optional(
     logit_bias={"type": "object", "additionalProperties": number(-100, 100)},
     stream=FLAG,
     stream_options=fields("", **optional(include_usage=FLAG, continuous_usage_stats=FLAG)),
-    service_tier={"enum": ["auto", "default", "priority", "flex"]},
+    service_tier={"enum": ["auto", "default", "scale", "priority", "flex"]},
     return_token_ids=FLAG,
     response_format=fields("type", type={"enum": ["text", "json_object", "json_schema", "structural_tag"]}),
     structured_output_best_effort=FLAG,

@@ -147,8 +147,9 @@ def named(items: Sequence[Item], response_id: str) -> list[Item]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the messages of a chat, and for each of them the field of the body that it comes from.
+def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the messages of a chat; and for each of them and each call in them the field of the body that it comes
+    from, by their paths in the chat.
 
     An answer with its reasoning and its calls becomes one message. Reasoning without an answer is left out: no chat
     template shows it.
@@ -158,11 +159,11 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
         items: items, each with the field that it comes from.
     """
     messages: list[dict[str, Any]] = []
-    places: list[str] = []
+    places: dict[str, str] = {}
 
     def add(message: dict[str, Any], place: str) -> dict[str, Any]:
+        places[f"messages[{len(messages)}]"] = place
         messages.append(message)
-        places.append(place)
         return message
 
     if instructions:
@@ -180,7 +181,9 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
             if turn is None:
                 turn = add({"role": "assistant", "content": None, **thought}, place)
             function = {"name": item["name"], "arguments": item["arguments"]}
-            turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
+            calls = turn.setdefault("tool_calls", [])
+            places[f"messages[{len(messages) - 1}].tool_calls[{len(calls)}]"] = place
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
         elif kind == "function_call_output":
             turn = None
             add({"role": "tool", "tool_call_id": item["call_id"], "content": said}, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
@@ -30,15 +30,16 @@ _FIELDS = {
 """Beginnings of fields, and what they are in a body."""
 _AS_OURS = ("reasoning.",)
 """Beginnings of places that are called here as our fields are, and otherwise in a chat."""
-_MESSAGE = re.compile(r"(?:prompt\.chat\.)?messages\[(\d+)\]")
+_CALL = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\]\.tool_calls\[\d+\])(?:\.function)?")
+_MESSAGE = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\])")
 _TOOL = re.compile(r"(?:prompt\.chat\.)?(tools\[\d+\])\.function")
 _CHOICE = re.compile(r"tool_choice\.(?:function|allowed_tools)")
 
 
 class Places:
-    """Places in a body that the messages of its chat come from."""
+    """Places in a body that the messages of its chat, and calls in them, come from."""
 
-    def __init__(self, of_messages: Sequence[str]) -> None:
+    def __init__(self, of_messages: Mapping[str, str]) -> None:
         self._of_messages = of_messages
 
     def body_error(self, error: BodyError) -> BodyError:
@@ -58,8 +59,11 @@ class Places:
         return tuple(map(self._place, ignored))
 
     def _place(self, field: str) -> str:
-        if (found := _MESSAGE.match(field)) and int(found[1]) < len(self._of_messages):
-            return self._of_messages[int(found[1])] + field[found.end() :]
+        if (found := _CALL.match(field)) and (place := self._of_messages.get(found[1])):
+            rest = field[found.end() :]
+            return place + (".call_id" if rest == ".id" else rest)
+        if (found := _MESSAGE.match(field)) and (place := self._of_messages.get(found[1])):
+            return place + field[found.end() :]
         return place_of(field)
 
 

@@ -22,6 +22,8 @@ from penstock import (
 from penstock.client.calls import Asked, count_tokens
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import types_pb2
+from penstock.values.messages import read_message
+from penstock.values.objects import Fields
 
 HI = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "description": "Où ?"}}, "required": ["city"]}
@@ -83,6 +85,25 @@ def test_a_call_may_have_no_arguments(arguments: str | None) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": arguments}}
     (found,) = sent({"role": "assistant", "tool_calls": [call]}).tool_calls
     assert ("now", "") == (found.name, found.arguments)
+
+
+MALFORMED = ('{"city": "Os', "{'city': 'Oslo'}", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a":' * 9_000)
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_arguments_that_a_model_wrote_wrongly_do_not_end_its_conversation(text: str) -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": text}}]}
+    fields = Fields("messages[1]", message, ignore_unknown=True)
+    assert (ToolCall("", "weather", ""),) == read_message(fields).tool_calls
+    assert ("messages[1].tool_calls[0].function.arguments",) == fields.leftovers()
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_they_are_sent_as_they_are_where_nothing_may_be_left_out(text: str) -> None:
+    (call,) = sent(
+        {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": text}}]}
+    ).tool_calls
+    assert text == call.arguments
 
 
 def test_an_answer_without_text_is_a_message() -> None:

@@ -115,6 +115,28 @@ async def test_a_wrong_choice_is_named(stack: Stack, fields: dict[str, Any], fie
     assert (found["error"]["param"] or "").startswith(field), found
 
 
+@pytest.mark.parametrize("text", ['{"city": "Pa', "[1]"])
+async def test_a_conversation_goes_on_after_arguments_that_a_model_wrote_wrongly(stack: Stack, text: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": text}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "These arguments are no JSON object."}
+    body = {"messages": [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}, result]}
+    asked = {"model": "demo", "tools": TOOLS, "max_tokens": 8}
+    status, _, headers = await post(stack, "/v1/chat/completions", json={**asked, **body})
+    assert (200, "messages[1].tool_calls[0].function.arguments") == (status, headers["x-penstock-ignored"])
+    good = {"type": "function_call", "call_id": "c0", "name": "weather", "arguments": "{}"}
+    items = [
+        *ASK,
+        good,
+        {**good, "call_id": "c1", "arguments": text},
+        *({"type": "function_call_output", "call_id": each, "output": result["content"]} for each in ("c0", "c1")),
+    ]
+    status, found, headers = await post(
+        stack, "/v1/responses", json={"model": "demo", "input": items, "max_output_tokens": 16}
+    )
+    assert 200 == status, found
+    assert "input[2].arguments" == headers["x-penstock-ignored"]
+
+
 async def test_anthropics_sdk_gets_blocks_of_thinking_text_and_calls(stack: Stack) -> None:
     tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
     asked: dict[str, Any] = {
