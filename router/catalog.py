@@ -214,10 +214,14 @@ class Catalog:
 
     async def _load(self, pool: Pool, info: ModelInfo) -> Tokenizer:
         async def fetch() -> Mapping[str, bytes]:
+            lost: LinkError | None = None
             for replica_id in pool.replicas.reading(info.tokenizer_digest):
                 if (link := pool.replicas.link(replica_id)) is not None:
-                    return await link.fetch_tokenizer(info.tokenizer_digest)
-            raise _unread(pool, info.tokenizer_digest)
+                    try:
+                        return await link.fetch_tokenizer(info.tokenizer_digest)
+                    except LinkError as error:
+                        lost = error
+            raise lost or _unread(pool, info.tokenizer_digest)
 
         try:
             return await self._store.get(info.tokenizer_digest, fetch)

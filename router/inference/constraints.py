@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
@@ -90,8 +89,8 @@ class ConstraintChecks:
 
     async def _refused_calls(self, pool: Pool, calls: DemandedCalls) -> Judgement | None:
         """Return the first judgement against calls; None where no group has any."""
-        for replica_id, group_id in self._groups(pool):
-            found = await self._ask(pool, replica_id, group_id, calls)
+        for group_id in _groups(pool):
+            found = await self._ask(pool, group_id, calls)
             if found is not None and found.problem:
                 return found
         return None
@@ -105,10 +104,10 @@ class ConstraintChecks:
         return FieldViolation(field_of(constraint, found.field), refused(found.problem)) if found.problem else None
 
     async def _judged(self, pool: Pool, constraint: StructuredOutput) -> Judgement:
-        """Ask a replica of each group. What one group leaves of a constraint is what the next one is asked for."""
+        """Ask each group. What one group leaves of a constraint is what the next one is asked for."""
         left, unenforced, asked = constraint, tuple[Unenforced, ...](), False
-        for replica_id, group_id in self._groups(pool):
-            judgement = await self._ask(pool, replica_id, group_id, left)
+        for group_id in _groups(pool):
+            judgement = await self._ask(pool, group_id, left)
             if judgement is None:
                 continue
             asked = True
@@ -120,32 +119,36 @@ class ConstraintChecks:
             raise NoReplicaError(f"no replica of {pool.name!r} can judge a constraint at best effort now", _LATER_S)
         return Judgement("", left if unenforced else None, unenforced)
 
-    def _groups(self, pool: Pool) -> Iterator[tuple[str, str]]:
-        """Yield a replica of each group, with the group."""
-        seen = set[str]()
-        for replica_id in pool.replicas.connected():
-            announced = pool.replicas.announcements.get(replica_id)
-            if announced is not None and announced.group_id not in seen:
-                seen.add(announced.group_id)
-                yield replica_id, announced.group_id
-
-    async def _ask(self, pool: Pool, replica_id: str, group_id: str, asked: Constrained) -> Judgement | None:
+    async def _ask(self, pool: Pool, group_id: str, asked: Constrained) -> Judgement | None:
+        """Ask replicas of a group, until one answers."""
         key = pool.name, group_id, asked
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known
-        link = pool.replicas.link(replica_id)
-        if link is None:
-            return None
-        try:
-            found = await link.judge(asked)
-        except LinkError as error:
-            _LOG.info("constraint.unchecked", extra={"replica": replica_id, "error": str(error)})
-            return None
-        self._known[key] = found
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return found
+        for replica_id in _groups(pool).get(group_id, ()):
+            link = pool.replicas.link(replica_id)
+            if link is None:
+                continue
+            try:
+                found = await link.judge(asked)
+            except LinkError as error:
+                _LOG.info("constraint.unchecked", extra={"replica": replica_id, "error": str(error)})
+                continue
+            self._known[key] = found
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+            return found
+        return None
+
+
+def _groups(pool: Pool) -> dict[str, list[str]]:
+    """Return the groups of the replicas that take work, with these."""
+    found: dict[str, list[str]] = {}
+    for replica_id in pool.replicas.connected():
+        announced = pool.replicas.announcements.get(replica_id)
+        if announced is not None:
+            found.setdefault(announced.group_id, []).append(replica_id)
+    return found
 
 
 def field_of(constraint: StructuredOutput, inside: str = "") -> str:

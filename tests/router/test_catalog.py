@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
-from cluster.errors import NoReplicaError
+from cluster.errors import LinkLostError, NoReplicaError
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
 from penstock.models import Capabilities
@@ -103,6 +103,27 @@ async def test_a_fault_while_a_tokenizer_is_fetched_does_not_end_the_tries(
     async with running_stack(tmp_path) as stack:
         await until(lambda: bool(learned))
         assert learned[0] == stack.routers[0].pools["demo"].replicas.any_announcement().model.tokenizer_digest  # type: ignore[union-attr]
+
+
+async def test_a_replica_that_goes_while_it_is_asked_leaves_the_tokenizer_to_another_one(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path)
+    files = {name: (tmp_path / name).read_bytes() for name in TOKENIZER_FILES if (tmp_path / name).is_file()}
+    one = SimpleNamespace(model=ModelInfo("digest", tokenizer_digest(files), 64, 300, Capabilities()))
+
+    async def gone(_digest: str) -> Any:
+        raise LinkLostError("the replica closed the link")
+
+    async def there(_digest: str) -> Any:
+        return files
+
+    links = {"demo-r0": SimpleNamespace(fetch_tokenizer=gone), "demo-r1": SimpleNamespace(fetch_tokenizer=there)}
+    replicas = SimpleNamespace(any_announcement=lambda: one, reading=lambda _digest: list(links), link=links.get)
+    pool: Any = SimpleNamespace(name="demo", settings=SimpleNamespace(model="demo"), replicas=replicas)
+    catalog = Catalog({"demo": pool}, tmp_path, LimitSettings())
+    try:
+        assert "digest" == (await catalog.model(pool))[0].digest
+    finally:
+        await catalog.close()
 
 
 @pytest.mark.parametrize(

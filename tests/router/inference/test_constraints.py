@@ -10,11 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.errors import InvalidRequestError
+from cluster.errors import InvalidRequestError, LinkLostError
+from cluster.models import Judgement
 from penstock.models import ConstraintKind, StructuralTag, StructuredOutput, TaggedSchema
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import jobs_pb2 as jobs
 from penstock.v1 import types_pb2 as types
+from router.links.link import ReplicaLink
 from router.validation import RequestLimits, check_request
 from tests.router.inference.test_bad_input import failure
 from tests.support.picky_engine import WORDS, PickyEngine
@@ -99,6 +101,23 @@ async def test_nothing_is_left_to_chance_while_no_replica_can_judge_a_schema_at_
         await until(lambda: not stack.routers[0].pools["demo"].replicas.connected())
         code, reason, _ = await failure(stack.inference().Generate(constrained({"not": {}}, best_effort=True)))
         assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "NO_REPLICA")
+
+
+async def test_another_replica_judges_where_the_one_that_is_asked_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, asked = ReplicaLink.judge, list[str]()
+
+    async def first_goes(self: ReplicaLink, constraint: Any) -> Judgement:
+        asked.append(self.replica_id)
+        if 1 == len(asked):
+            raise LinkLostError("the replica closed the link")
+        return await judge(self, constraint)
+
+    monkeypatch.setattr(ReplicaLink, "judge", first_goes)
+    async with running_stack(tmp_path, replicas=2, engine=PickyEngine) as stack:
+        await stack.inference().Generate(constrained({"type": "string"}, best_effort=True))
+    assert {"demo-r0", "demo-r1"} == set(asked)
 
 
 async def test_best_effort_is_for_schemas_only(tmp_path: Path) -> None:
