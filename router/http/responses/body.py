@@ -34,6 +34,10 @@ _REFUSED = {
 """Fields that can't be ignored, and what to do instead."""
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls")
 """Fields that are only repeated in the response."""
+_FORM = ("type", "name", "description", "schema", "strict")
+"""Fields of a JSON Schema that the text follows."""
+_FUNCTION = ("type", "name", "description", "parameters", "strict")
+"""Fields of a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,13 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     logprobs, left_out = _included(fields)
     ignored += left_out
     _check_truncation(fields)
-    tools, choice = _tools(fields), _tool_choice(fields)
+    (tools, ignored_of_tools), choice = _tools(fields), _tool_choice(fields)
     parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
-    effort, reasoning, more_ignored = _reasoning(fields)
-    ignored += more_ignored
-    text_format, verbosity = _text(fields)
+    effort, reasoning, ignored_of_reasoning = _reasoning(fields)
+    text_format, verbosity, ignored_of_text = _text(fields)
+    ignored += [*ignored_of_reasoning, *ignored_of_text, *ignored_of_tools]
+    if top and not logprobs:
+        ignored.append("top_logprobs")
     shown_fields = {
         "background": background,
         "instructions": instructions or None,
@@ -195,23 +201,29 @@ def _reasoning(fields: Fields) -> tuple[str, Mapping[str, Any], list[str]]:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _text(fields: Fields) -> tuple[Mapping[str, Any], str]:
+def _text(fields: Fields) -> tuple[Mapping[str, Any], str, Sequence[str]]:
     text = fields.object("text")
     if text is None:
-        return {"type": "text"}, ""
+        return {"type": "text"}, "", ()
     verbosity, asked = text.text("verbosity"), text.take("format")
-    text.leftovers()
+    ignored = text.leftovers()
     if asked is None:
-        return {"type": "text"}, verbosity
+        return {"type": "text"}, verbosity, ignored
     if not isinstance(asked, dict) or asked.get("type") not in ("text", "json_object", "json_schema"):
         kind = asked.get("type") if isinstance(asked, dict) else asked
         raise BodyError("text.format.type", f"must be text, json_object or json_schema, got {shown(kind)}")
+    known = _FORM if asked["type"] == "json_schema" else ("type",)
+    ignored += _beside("text.format", asked, known)
     if asked["type"] != "json_schema":
-        return {"type": asked["type"]}, verbosity
+        return {"type": asked["type"]}, verbosity, ignored
     if not isinstance(asked.get("schema"), dict):
         raise BodyError("text.format.schema", f"must be a JSON Schema, got {shown(asked.get('schema'))}")
-    known = ("type", "name", "description", "schema", "strict")
-    return {name: asked[name] for name in known if asked.get(name) is not None}, verbosity
+    return {name: asked[name] for name in known if asked.get(name) is not None}, verbosity, ignored
+
+
+def _beside(where: str, asked: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths of other fields."""
+    return tuple(f"{where}.{name}" for name, value in asked.items() if name not in known and value is not None)
 
 
 def _chat_format(asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -227,8 +239,11 @@ def _chat_format(asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tools(fields: Fields) -> list[Mapping[str, Any]]:
-    return [_tool(f"tools[{index}]", tool) for index, tool in enumerate(_list(fields, "tools"))]
+def _tools(fields: Fields) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the tools, and the paths of what is left out."""
+    placed = [(f"tools[{index}]", tool) for index, tool in enumerate(_list(fields, "tools"))]
+    tools = [_tool(where, tool) for where, tool in placed]
+    return tools, [path for where, tool in placed for path in _beside(where, tool, _FUNCTION)]
 
 
 def _tool(where: str, tool: object) -> Mapping[str, Any]:
@@ -241,8 +256,7 @@ def _tool(where: str, tool: object) -> Mapping[str, Any]:
     if not isinstance(tool.get("name"), str) or not tool["name"]:
         inside = "; only a chat has it within function" if "function" in tool else ""
         raise BodyError(f"{where}.name", f"must be text, got {shown(tool.get('name'))}{inside}")
-    known = ("type", "name", "description", "parameters", "strict")
-    return {"parameters": None, "strict": None, **{name: tool[name] for name in known if name in tool}}
+    return {"parameters": None, "strict": None, **{name: tool[name] for name in _FUNCTION if name in tool}}
 
 
 def _chat_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -125,6 +125,14 @@ async def test_a_choice_of_tools_is_honoured(client: openai.AsyncOpenAI, stack: 
         assert error["error"]["param"].startswith(param)
 
 
+async def test_what_is_left_out_inside_fields_is_named(stack: Stack) -> None:
+    text = {"format": {"type": "text", "frobnicate": 1}, "tone": "kind", "verbosity": None}
+    body = {**ASK, "max_output_tokens": 2, "tools": [{**TOOL, "defer_loading": True}], "text": text, "top_logprobs": 2}
+    status, _, headers = await call(stack, "POST", "/v1/responses", json=body)
+    assert 200 == status
+    assert "text.tone, text.format.frobnicate, tools[0].defer_loading, top_logprobs" == headers["x-penstock-ignored"]
+
+
 async def test_text_has_its_log_probabilities(tmp_path: Path) -> None:
     ask = {**ASK, "max_output_tokens": 12, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     async with running_stack(tmp_path, router=HTTP) as stack, sdk(stack) as client:
