@@ -73,16 +73,14 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         raise fields.wrong("model", "is required")
     items, instructions = read_items(fields.take("input")), fields.text("instructions")
     store, background, stream, ignored = _delivery(fields)
-    logprobs, left_out = _included(fields)
-    ignored += left_out
+    logprobs, of_include = _included(fields)
     _check_truncation(fields)
-    (tools, ignored_of_tools), choice = _tools(fields), _tool_choice(fields)
+    (tools, of_tools), choice = _tools(fields), _tool_choice(fields)
     parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
-    effort, reasoning, ignored_of_reasoning = _reasoning(fields)
-    text_format, verbosity, ignored_of_text = _text(fields)
-    ignored += [*ignored_of_reasoning, *ignored_of_text, *ignored_of_tools]
-    if top and not logprobs:
-        ignored.append("top_logprobs")
+    effort, reasoning, of_reasoning = _reasoning(fields)
+    text_format, verbosity, of_text = _text(fields)
+    of_top = ["top_logprobs"] if top and not logprobs else []
+    ignored += [*of_include, *of_reasoning, *of_text, *of_tools, *of_top]
     shown_fields = {
         "background": background,
         "instructions": instructions or None,
