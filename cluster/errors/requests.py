@@ -124,9 +124,11 @@ class FileUnknownError(RequestError):
     reason = "FILE_NOT_FOUND"
     remedy = "Check the id. Files expire, and those of a batch's results go with the batch."
 
-    def __init__(self, file_id: str) -> None:
+    def __init__(self, file_id: str, field: str = "") -> None:
         self.file_id = file_id
-        super().__init__(f"no file {file_id!r}")
+        self.field = field
+        """Field of the request that has the id; empty where the path has it."""
+        super().__init__(f"{field}: no file {file_id!r}" if field else f"no file {file_id!r}")
 
 
 class FileTooLargeError(RequestError):

@@ -204,7 +204,14 @@ class DirectServer:
     def _begin(self, event: Any) -> None:
         call = Call(event, self._completions, self._connections)
         call.listen()
-        handler = self._find(call, event.invocation_metadata)
+        try:
+            self._handle(call, self._find(call, event.invocation_metadata))
+        except Exception as error:
+            # A client without a deadline would wait for ever.
+            call.send_status(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}", (), None)
+            raise
+
+    def _handle(self, call: Call, handler: Any) -> None:
         if handler is None:
             call.send_status(grpc.StatusCode.UNIMPLEMENTED, f"no such method: {call.method}", (), None)
             return

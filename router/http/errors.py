@@ -12,6 +12,7 @@ from typing import Any
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
 from cluster.errors import (
+    FileUnknownError,
     GenerationFailedError,
     InvalidRequestError,
     JobExistsError,
@@ -149,6 +150,8 @@ def http_error(error: BaseException, *, came_back: bool = False) -> HttpError:
     if came_back and isinstance(error, GenerationFailedError) and not error.attempts:
         # No engine failed: as a response that is forgotten, what the client comes back to isn't there.
         found = replace(found, status=404, kind="not_found_error", field=_LAST_EVENT)
+    if isinstance(error, FileUnknownError) and error.field:
+        found = replace(found, field=error.field)
     return replace(found, retry_after_s=retry_after_s)
 
 

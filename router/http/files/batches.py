@@ -134,7 +134,10 @@ class Batches:
             JobExistsError: the key belongs to another batch.
             JobLimitError: the tenant or the store has too much.
         """
-        store, file = await self._library.input(asked.file_id, caller)
+        try:
+            store, file = await self._library.input(asked.file_id, caller)
+        except FileUnknownError:
+            raise FileUnknownError(asked.file_id, "input_file_id") from None
         note, pool, settings = FileNote.read(file.note), pool_of(file.job_id), self._tools.settings
         errors = _problems(note, asked.endpoint)
         require_class(caller, RequestClass.BATCH)
@@ -156,7 +159,7 @@ class Batches:
         try:
             record = await store.begin(id_on(file.job_id), file, job)
         except JobNotFoundError:
-            raise FileUnknownError(asked.file_id) from None
+            raise FileUnknownError(asked.file_id, "input_file_id") from None
         if record.digest != job.digest:
             raise JobExistsError(asked.key, record.job_id)
         self._tools.nudge(pool)
@@ -184,11 +187,14 @@ class Batches:
         """Return the newest batches, or those after one of them, and whether there are more.
 
         Raises:
-            BatchUnknownError: the tenant has no batch `after`.
+            BodyError: the tenant has no batch `after`.
         """
         before = None
         if after:
-            record = (await self._find(after, caller))[1]
+            try:
+                record = (await self._find(after, caller))[1]
+            except BatchUnknownError:
+                raise BodyError("after", f"must be a batch of this list, got {shown(after)}") from None
             before = JobCursor(record.created_ms, record.job_id)
         found: list[JobRecord] = []
         for store in await self._tools.stores.every():

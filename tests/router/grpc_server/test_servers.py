@@ -540,6 +540,24 @@ def test_a_call_that_can_not_be_begun_holds_up_no_other(caplog: pytest.LogCaptur
     assert ["call.not_begun"] * 2 == [record.message for record in caplog.records]
 
 
+async def test_a_call_that_can_not_be_begun_gets_a_status(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("handler")
+
+    monkeypatch.setattr(DirectServer, "_find", broken)
+    server = DirectServer(SERVER_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="unexpected KeyError") as caught:
+            await channel.unary_unary("/test.Service/echo")(b"", timeout=30)
+    assert grpc.StatusCode.UNKNOWN is caught.value.code()
+    assert ["call.not_begun"] == [record.message for record in caplog.records]
+    await server.stop(0.2)
+
+
 async def test_a_call_that_can_wait_is_answered() -> None:
     server, service = open_server("direct", SERVER_OPTIONS), Service()
     server.add_generic_rpc_handlers((service.handlers(),))

@@ -66,7 +66,10 @@ async def test_a_deleted_file_is_gone_and_a_batch_that_reads_it_goes_on(
     for call_ in (client.files.retrieve, client.files.content, client.files.delete):
         with pytest.raises(openai.NotFoundError) as caught:
             await call_(file.id)
-        assert caught.value.code == "file_not_found"
+        assert (caught.value.code, caught.value.param) == ("file_not_found", None)
+    with pytest.raises(openai.NotFoundError, match="input_file_id: no file") as caught:
+        await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    assert (caught.value.code, caught.value.param) == ("file_not_found", "input_file_id")
     assert file.id not in [each.id async for each in client.files.list()]
     batch = await ended(client, batch.id)
     assert batch.status == "completed"
