@@ -22,6 +22,7 @@ from cluster.errors import (
 from penstock.models import FieldViolation
 from penstock.values.objects import BodyError
 from router.status import to_rpc_status
+from router.validation.lengths import CONTEXT
 
 _STATUSES: Mapping[int, tuple[int, str]] = {
     code_pb2.INVALID_ARGUMENT: (400, "invalid_request_error"),
@@ -178,7 +179,7 @@ def error_of(
         named = [((name or in_body)(field), text) for field, text in violations]
         field = named[0][0] or None
         message = "; ".join(f"{where}: {text}" if where else text for where, text in named)
-        if "in a context of" in violations[0][1]:
+        if CONTEXT in violations[0][1]:
             word = "context_length_exceeded"
     return HttpError(http, kind, message, word, field)
 

@@ -11,6 +11,7 @@ from cluster.models import ModelInfo
 from penstock.models import ModelTask, RequestClass
 from penstock.v1 import embeddings_pb2 as api
 from router.validation.fields import MAX_ADAPTER_BYTES, MAX_MODEL_BYTES, check_class, check_queue_timeout
+from router.validation.lengths import prompt_too_long
 from router.validation.resolve import check_adapter
 from router.validation.values import RequestLimits, TextPrompt, TokenPrompt
 from router.validation.violations import Violations, utf8_length
@@ -126,8 +127,10 @@ def check_lengths(lengths: Sequence[int], model: ModelInfo, field: str) -> None:
     """
     found, context = Violations(), model.max_context_tokens
     for index, length in enumerate(lengths):
-        if not 1 <= length <= context:
-            found.add(f"{field}[{index}]", f"must have 1 to {context} tokens in a context of {context}, got {length}")
+        if length < 1:
+            found.add(f"{field}[{index}]", f"must have at least 1 token, got {length}")
+        elif length > context:
+            found.add(f"{field}[{index}]", prompt_too_long(length, context, context))
     if not found and sum(lengths) > MAX_REQUEST_TOKENS:
         found.add(field, f"must have at most {MAX_REQUEST_TOKENS} tokens together, got {sum(lengths)}")
     found.raise_any()

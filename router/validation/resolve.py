@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
 from penstock.models import ModelTask, SamplingParams, ToolMode
+from router.validation.lengths import no_room, prompt_too_long
 from router.validation.values import ChatPrompt, CheckedRequest, ResumePoint, TokenPrompt
 from router.validation.violations import Violations, shown
 
@@ -82,16 +83,10 @@ def _settle_lengths(found: Violations, checked: CheckedRequest, model: ModelInfo
         found.add("prompt", "must have at least 1 token, got 0")
         return params
     if left < 1:
-        found.add(
-            "prompt", f"must have at most {context - 1} tokens in a context of {context} tokens, got {prompt_tokens}"
-        )
+        found.add("prompt", prompt_too_long(prompt_tokens, context - 1, context))
         return params
     if params.max_tokens > left:
-        found.add(
-            "sampling.max_tokens",
-            f"must be at most {left}, what {prompt_tokens} prompt tokens leave of a context of {context} tokens, "
-            f"got {params.max_tokens}",
-        )
+        found.add("sampling.max_tokens", no_room(prompt_tokens, params.max_tokens, context))
     max_tokens = params.max_tokens or min(left, checked.max_tokens_limit or left)
     if params.min_tokens > max_tokens:
         found.add("sampling.min_tokens", f"must be at most max_tokens = {max_tokens}, got {params.min_tokens}")

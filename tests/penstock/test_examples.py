@@ -132,7 +132,7 @@ async def test_a_chat_explains_errors_and_goes_on(stack: Stack, language: str, c
     assert 1 == len(re.findall(r"\[\d+ tokens\]", out))
     assert "INVALID_ARGUMENT: " in errors
     assert "  reason: INVALID_REQUEST" in errors
-    assert re.search(r"  prompt\S*: must have at most \d+ tokens", errors)
+    assert re.search(r"  prompt\S*: prompt is too long: \d+ tokens", errors)
 
 
 @pytest.mark.parametrize(("language", "command"), CHATS)

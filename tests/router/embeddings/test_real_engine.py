@@ -105,7 +105,7 @@ async def test_a_text_that_is_cut_keeps_its_special_tokens(client: AsyncClient) 
     found = await client.embed("vectors", long, options=PoolingOptions(truncate=True))
     assert 256 == found.usage.prompt_tokens
     assert cosine(found.vectors[0], wanted) > 0.999
-    with pytest.raises(InvalidArgumentError, match="in a context of 256"):
+    with pytest.raises(InvalidArgumentError, match="maximum context length is 256 tokens"):
         await client.embed("vectors", long)
 
 

@@ -142,7 +142,7 @@ async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None
         ({"logit_bias": {"1": 200}}, "logit_bias[1]", None),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
         ({"service_tier": "gold"}, "service_tier", None),
-        ({"max_tokens": 4000}, "max_tokens", None),
+        ({"max_tokens": 4000}, "max_tokens", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "word " * 600}]}, "messages", "context_length_exceeded"),
         ({"response_format": {"type": "json_object"}}, "response_format", None),
         ({"guided_regex": "a"}, "guided_regex", None),

@@ -133,7 +133,7 @@ async def test_what_the_new_model_can_not_take_hears_why(tmp_path: Path) -> None
         await stack.add_replica("demo", Spy(pool, with_tokenizer(tmp_path / "b")))
         error = await failed(call)
         assert grpc.StatusCode.INVALID_ARGUMENT is error.code()
-        assert "in a context of 64 tokens" in str(error.details())
+        assert "maximum context length is 64 tokens" in str(error.details())
 
 
 async def test_where_both_models_run_each_request_has_the_ids_of_its_replica(tmp_path: Path) -> None:

@@ -69,3 +69,20 @@ async def test_errors_have_anthropics_form(client: anthropic.AsyncAnthropic, sta
         await client.messages.create(model="demo", max_tokens=1, messages=ASK, extra_body={"temperature": 9})
     status, body, _headers = await post(stack, "/v1/messages", data=b"{", headers={"Content-Type": "application/json"})
     assert (400, "error", "invalid_request_error") == (status, body["type"], body["error"]["type"])
+
+
+@pytest.mark.parametrize(
+    ("words", "max_tokens", "told"),
+    [
+        (1, 5000, r"input length and `max_tokens` exceed context limit: \d+ \+ 5000 > 256"),
+        (600, 1, r"prompt is too long: \d+ tokens > 255 maximum"),
+    ],
+)
+async def test_a_context_that_is_full_is_told_in_the_words_that_agents_know(
+    client: anthropic.AsyncAnthropic, words: int, max_tokens: int, told: str
+) -> None:
+    """Agents shorten the conversation, or ask for less, when they read these."""
+    with pytest.raises(anthropic.BadRequestError, match=told):
+        await client.messages.create(
+            model="demo", max_tokens=max_tokens, messages=[{"role": "user", "content": "word " * words}]
+        )

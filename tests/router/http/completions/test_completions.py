@@ -234,7 +234,7 @@ async def test_the_log_probabilities_of_a_prompt_come_as_vllm_writes_them(stack:
         ({"prompt": [TEXT, [10**6]]}, "prompt[1]", "vocabulary"),
         ({"prompt": [[1], [10**6]], "echo": True}, "prompt[1]", "vocabulary"),
         ({"prompt": [[1], [2**32]]}, "prompt[1]", "4294967296"),
-        ({"prompt": [TEXT, "word " * 5000]}, "prompt[1]", "in a context of"),
+        ({"prompt": [TEXT, "word " * 5000]}, "prompt[1]", "prompt is too long: "),
         ({"prompt": TEXT, "echo": 1}, "echo", "true or false"),
         ({"prompt": TEXT, "max_tokens": 0}, "max_tokens", "at least 1"),
         ({"prompt": TEXT, "suffix": "x"}, "suffix", 'must be ""'),

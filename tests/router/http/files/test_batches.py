@@ -75,7 +75,7 @@ async def test_a_line_that_fails_is_in_the_error_file_and_spoils_no_other(client
     [failed] = await content(client, batch.error_file_id)
     assert (failed["custom_id"], failed["error"], failed["response"]["status_code"]) == ("q1", None, 400)
     error = failed["response"]["body"]["error"]
-    assert "in a context of" in error["message"]
+    assert "prompt is too long: " in error["message"]
     assert ("invalid_request_error", "messages", "context_length_exceeded") == (
         error["type"],
         error["param"],
