@@ -13,6 +13,7 @@ from penstock.batch.body import MOST_LOGPROBS
 from penstock.values.objects import POSITIVE, BodyError, Fields, shown
 from router.http.bodies import tier_name
 from router.http.responses.items import Item, read_items
+from router.http.responses.namespaces import chosen_name, flat_tools
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (_LOGPROBS,)
@@ -38,6 +39,8 @@ _FORM = ("type", "name", "description", "schema", "strict")
 """Fields of a JSON Schema that the text follows."""
 _FUNCTION = ("type", "name", "description", "parameters", "strict")
 """Fields of a tool."""
+_NAMESPACE = ("type", "name", "description", "tools")
+"""Fields of a namespace of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class AskedResponse:
     """Body of the chat, without its messages."""
     shown: Mapping[str, Any]
     """Fields of the response that repeat the request."""
+    tool_places: Sequence[str]
+    """Place in the body of each tool of the chat."""
     ignored: tuple[str, ...] = field(default=())
     """Fields without effect that the reader of chats does not see."""
 
@@ -77,6 +82,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     _check_truncation(fields)
     (tools, of_tools), choice = _tools(fields), _tool_choice(fields)
     parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
+    flat = list(flat_tools(tools))
     effort, reasoning, of_reasoning = _reasoning(fields)
     text_format, verbosity, of_text = _text(fields)
     of_top = ["top_logprobs"] if top and not logprobs else []
@@ -110,8 +116,8 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         "max_tokens": shown_fields["max_output_tokens"],
         "service_tier": None if shown_fields["service_tier"] == "default" else shown_fields["service_tier"],
         "prompt_cache_key": shown_fields["prompt_cache_key"],
-        "tools": [_chat_tool(tool) for tool in tools] or None,
-        "tool_choice": _chat_choice(choice),
+        "tools": [_chat_tool(tool) for _, tool in flat] or None,
+        "tool_choice": _chat_choice(choice, tools),
         "parallel_tool_calls": parallel,
         "reasoning_effort": effort or None,
         "response_format": _chat_format(text_format),
@@ -121,7 +127,10 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     }
     chat = {name: value for name, value in chat.items() if value is not None}
     previous = shown_fields["previous_response_id"] or ""
-    return AskedResponse(items, instructions, previous, stream, background, store, chat, shown_fields, tuple(ignored))
+    places = [where for where, _ in flat]
+    return AskedResponse(
+        items, instructions, previous, stream, background, store, chat, shown_fields, places, tuple(ignored)
+    )
 
 
 def _check_refused(fields: Fields) -> None:
@@ -240,8 +249,27 @@ def _chat_format(asked: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _tools(fields: Fields) -> tuple[list[Mapping[str, Any]], list[str]]:
     """Return the tools, and the paths of what is left out."""
     placed = [(f"tools[{index}]", tool) for index, tool in enumerate(_list(fields, "tools"))]
-    tools = [_tool(where, tool) for where, tool in placed]
-    return tools, [path for where, tool in placed for path in _beside(where, tool, _FUNCTION)]
+    tools = [
+        _namespace(where, tool) if isinstance(tool, dict) and tool.get("type") == "namespace" else _tool(where, tool)
+        for where, tool in placed
+    ]
+    return tools, [path for where, tool in placed for path in _left_of_tool(where, tool)]
+
+
+def _left_of_tool(where: str, tool: Mapping[str, Any]) -> Sequence[str]:
+    if tool["type"] != "namespace":
+        return _beside(where, tool, _FUNCTION)
+    # A model is shown tools, and nothing that is about several of them.
+    about = (f"{where}.description",) if tool.get("description") else ()
+    inner = [path for n, each in enumerate(tool["tools"]) for path in _beside(f"{where}.tools[{n}]", each, _FUNCTION)]
+    return [*about, *_beside(where, tool, _NAMESPACE), *inner]
+
+
+def _namespace(where: str, space: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(space.get("tools"), list) or not space["tools"]:
+        raise BodyError(f"{where}.tools", f"must be a list of at least one tool, got {shown(space.get('tools'))}")
+    tools = [_tool(f"{where}.tools[{number}]", tool) for number, tool in enumerate(space["tools"])]
+    return {**{name: space[name] for name in _NAMESPACE if name in space}, "name": _name(where, space), "tools": tools}
 
 
 def _tool(where: str, tool: object) -> Mapping[str, Any]:
@@ -296,10 +324,11 @@ def _name(where: str, named: Mapping[str, Any]) -> str:
     return name
 
 
-def _chat_choice(choice: Any) -> Any:
+def _chat_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> Any:
     if not isinstance(choice, dict):
         return choice
     if choice["type"] == "function":
-        return {"type": "function", "function": {"name": choice["name"]}}
-    tools = [{"type": "function", "function": {"name": tool["name"]}} for tool in choice["tools"]]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": tools}}
+        return {"type": "function", "function": {"name": chosen_name(choice["name"], tools)}}
+    names = [chosen_name(tool["name"], tools) for tool in choice["tools"]]
+    allowed = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice["mode"], "tools": allowed}}

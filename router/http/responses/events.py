@@ -16,6 +16,7 @@ from typing import Any
 
 from router.http.compact import compact
 from router.http.errors import HttpError
+from router.http.responses.namespaces import names_of
 from router.http.responses.pieces import Piece, PieceKind
 
 FROM_THE_BEGINNING = -1
@@ -44,6 +45,7 @@ class _Item:
     id: str
     call_id: str = ""
     name: str = ""
+    namespace: str = ""
     texts: list[str] = field(default_factory=list)
     logprobs: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -59,7 +61,8 @@ class _Item:
         match self.kind:
             case "function_call":
                 call = {"call_id": self.call_id, "name": self.name, "arguments": said}
-                return {"id": self.id, "type": "function_call", "status": status, **call}
+                space = {"namespace": self.namespace} if self.namespace else {}
+                return {"id": self.id, "type": "function_call", "status": status, **call, **space}
             case "reasoning":
                 content = [] if begins else [self.part(said)]
                 return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
@@ -96,6 +99,7 @@ class Events:
         """Items that have ended."""
         self._response_id = response_id
         self._base = base
+        self._names = names_of(base.get("tools", ()))
         self._after = after
         self._next = 0
         """Number of the next event, or of the next character."""
@@ -209,7 +213,8 @@ class Events:
         index = len(self.output)
         item = _Item(index, kind, item_id(_PREFIXES[kind], self._response_id, index))
         if call is not None:
-            item.call_id, item.name = call.call_id, call.name
+            item.call_id = call.call_id
+            item.namespace, item.name = self._names.get(call.name, ("", call.name))
         self._item, self._late = item, []
         delta, where = _DELTAS[kind], f'"item_id":{compact(item.id)},"output_index":{index}'
         added = f'"output_index":{index},"item":{compact(item.object("in_progress"))}'

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.values.objects import BodyError, shown
 from router.http.responses.events import item_id
+from router.http.responses.namespaces import flat_name
 
 Item = Mapping[str, Any]
 
@@ -38,7 +39,7 @@ def _item(where: str, item: object) -> Item:
         case "message":
             return _read_message(where, item)
         case "function_call":
-            names = ("call_id", "name", "arguments")
+            names = ("call_id", "name", "arguments", *(["namespace"] if item.get("namespace") is not None else ()))
             return {**_id_of(item), "type": "function_call", **{name: _text(where, item, name) for name in names}}
         case "function_call_output":
             output = item.get("output")
@@ -180,7 +181,8 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
         if kind == "function_call":
             if turn is None:
                 turn = add({"role": "assistant", "content": None, **thought}, place)
-            function = {"name": item["name"], "arguments": item["arguments"]}
+            name = flat_name(item.get("namespace", ""), item["name"])
+            function = {"name": name, "arguments": item["arguments"]}
             calls = turn.setdefault("tool_calls", [])
             places[f"messages[{len(messages) - 1}].tool_calls[{len(calls)}]"] = place
             calls.append({"id": item["call_id"], "type": "function", "function": function})

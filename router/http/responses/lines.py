@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.batch.body import Body, read_body
@@ -40,9 +41,10 @@ def read_response_line(fields: Fields) -> Body:
         raise fields.wrong("store", "must be false or absent in a batch: the responses are in its file only")
     try:
         asked = responses.read_body({**given, "store": False})
+        _check_tools(asked.shown["tools"])
         items = list(map(_new_item, range(len(asked.items)), asked.items))
         messages, of_messages = chat_messages(asked.instructions, items)
-        places = Places(of_messages)
+        places = Places(of_messages, asked.tool_places)
         try:
             found = read_body(Fields("", {**asked.chat, "messages": messages}, ignore_unknown=True), chat=True)
         except BodyError as error:
@@ -60,6 +62,13 @@ def read_response_line(fields: Fields) -> Body:
         json.dumps(asked.shown, ensure_ascii=False),
         found.constraint,
     )
+
+
+def _check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+    # What a job finds wrong with a tool later is told by its number among all functions.
+    for index, tool in enumerate(tools):
+        if tool["type"] != "function":
+            raise BodyError(f"tools[{index}].type", f'must be "function" in a batch, got {shown(tool["type"])}')
 
 
 def _new_item(index: int, item: Item) -> tuple[str, Item]:

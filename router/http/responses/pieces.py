@@ -13,6 +13,7 @@ from penstock.batch.logprobs import chat_logprobs
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import logprobs_from_wire
+from router.http.responses.namespaces import flat_name
 
 
 class PieceKind(enum.StrEnum):
@@ -89,7 +90,8 @@ def pieces_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
                 for part in item["content"]:
                     yield Piece(PieceKind.TEXT, part["text"], logprobs=part.get("logprobs") or ())
             case "function_call":
-                yield Piece(PieceKind.CALL, call_id=item["call_id"], name=item["name"])
+                name = flat_name(item.get("namespace", ""), item["name"])
+                yield Piece(PieceKind.CALL, call_id=item["call_id"], name=name)
                 if item["arguments"]:
                     yield Piece(PieceKind.ARGUMENTS, item["arguments"])
 

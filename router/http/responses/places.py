@@ -33,14 +33,16 @@ _AS_OURS = ("reasoning.",)
 _CALL = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\]\.tool_calls\[\d+\])(?:\.function)?")
 _MESSAGE = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\])")
 _TOOL = re.compile(r"(?:prompt\.chat\.)?(tools\[\d+\])\.function")
+_ANY_TOOL = re.compile(r"(?:prompt\.chat\.)?tools\[(\d+)\](?:\.function)?")
 _CHOICE = re.compile(r"tool_choice\.(?:function|allowed_tools)")
 
 
 class Places:
-    """Places in a body that the messages of its chat, and calls in them, come from."""
+    """Places in a body that the messages of its chat, calls in them, and tools come from."""
 
-    def __init__(self, of_messages: Mapping[str, str]) -> None:
+    def __init__(self, of_messages: Mapping[str, str], of_tools: Sequence[str]) -> None:
         self._of_messages = of_messages
+        self._of_tools = of_tools
 
     def body_error(self, error: BodyError) -> BodyError:
         """Return an error of the reader of chats as one of this body."""
@@ -64,6 +66,8 @@ class Places:
             return place + (".call_id" if rest == ".id" else rest)
         if (found := _MESSAGE.match(field)) and (place := self._of_messages.get(found[1])):
             return place + field[found.end() :]
+        if (found := _ANY_TOOL.match(field)) and int(found[1]) < len(self._of_tools):
+            return self._of_tools[int(found[1])] + field[found.end() :]
         return place_of(field)
 
 

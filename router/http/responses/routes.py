@@ -128,7 +128,7 @@ class ResponseRoutes:
         response_id = name.response_id
         items = await conversation(asked, self._store, caller.tenant, response_id, self._max_bytes)
         messages, of_messages = chat_messages(asked.instructions, items)
-        places = Places(of_messages)
+        places = Places(of_messages, asked.tool_places)
         keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(_KEY))
         headers = {"X-Session-ID": request.headers.get("X-Session-ID", ""), _KEY: response_id if keyed else ""}
         try:
