@@ -277,7 +277,9 @@ def _tool(where: str, tool: object) -> Mapping[str, Any]:
         raise BodyError(where, f"must be an object, got {shown(tool)}")
     if tool.get("type") != "function":
         raise BodyError(
-            f"{where}.type", f'must be "function", for Penstock runs no tools itself, got {shown(tool.get("type"))}'
+            f"{where}.type",
+            f'must be "function" or a "namespace" of functions: Penstock runs no tools itself, and arguments are JSON; '
+            f"got {shown(tool.get('type'))}",
         )
     if not isinstance(tool.get("name"), str) or not tool["name"]:
         inside = "; only a chat has it within function" if "function" in tool else ""
