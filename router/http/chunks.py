@@ -88,8 +88,9 @@ class Chunks:
             case "queued":
                 return queue_place(event.queued)
             case "started":
+                # No line: load tests take the first one for the first token.
                 self._prompt_tokens = event.started.prompt_tokens
-                return self._greeting(event.started.choice_index)
+                return b""
             case "finished":
                 return self._end(event.finished)
             case _:

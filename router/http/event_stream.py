@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
@@ -29,6 +30,10 @@ ROWS = 64
 would hold up others."""
 _KEEP_ALIVE = b": keep-alive\n"
 """Comment. Without an empty line: OpenAI's SDK takes one for an event where events have ids, and fails on it."""
+_PARTED = b":\n\n"
+"""What parts comments from the event behind them where events have no ids. Readers that split at empty lines, such as
+vLLM's benchmark, drop an event that a comment is a part of. It comes with the event, because they strip what they read.
+"""
 _RETRY = b"retry: 1000\n"
 """Milliseconds after which a client whose connection broke comes back. A part of the first event, for the reason
 above."""
@@ -67,6 +72,7 @@ class Silences:
         self._rows: tuple[set[EventStream], ...] = tuple(set() for _ in range(ROWS))
         self._at = self._next = self._open = 0
         """Row to look at, row of the next stream, and number of streams."""
+        self._begins: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -96,7 +102,10 @@ class Silences:
         self._plan()
         for stream in tuple(self._rows[self._at]):
             try:
-                stream.keep_alive()
+                if (begin := stream.keep_alive()) is not None:
+                    task = asyncio.ensure_future(begin)
+                    self._begins.add(task)
+                    task.add_done_callback(self._begins.discard)
             except Exception:  # noqa: BLE001 - other streams share the timer
                 _LOG.exception("http.keep_alive_failed")
         self._at = (self._at + 1) % ROWS
@@ -109,7 +118,8 @@ class EventStream:
     """One answer. Its status and headers leave with the first line."""
 
     __slots__ = (
-        "_encoder", "_headers", "_hint", "_quiet", "_request", "_row", "_transport", "_writing", "response",
+        "_commented", "_encoder", "_headers", "_hint", "_quiet", "_request", "_row", "_transport", "_writing",
+        "response",
     )  # fmt: skip
 
     def __init__(
@@ -127,8 +137,8 @@ class EventStream:
         self.response = web.StreamResponse(headers=_HEADERS)
         self._request, self._encoder = request, encoder
         self._headers: Callable[[], Mapping[str, str]] = headers
-        self._writing = False
-        self._quiet = True
+        self._commented = self._writing = False
+        self._quiet = False
         """Whether nothing was sent since the last look."""
         self._row: set[EventStream] | None = None
         """Streams that are looked at together with this one; None while it is not."""
@@ -148,6 +158,12 @@ class EventStream:
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
         self._encoder.opened(request_id)
+        self.wait()
+
+    def wait(self) -> None:
+        """Begin to look at the answer, which a long prompt or line may keep silent before its first event."""
+        if self.chunked and self._row is None:
+            self._row = self._request.app[SILENCES].add(self)
 
     async def write(self, event: api.StreamGenerateResponse) -> None:
         """Send an event. Waits while the client is slow to read.
@@ -191,10 +207,9 @@ class EventStream:
                 # Nobody needs them any more, or what they are made from. They would take a kilobyte of every stream.
                 self.response.headers.clear()
                 self._headers = dict
-                if self.chunked:
-                    self._row = self._request.app[SILENCES].add(self)
+                self.wait()
                 lines = self._hint + lines
-            await self.response.write(lines)
+            await self.response.write(self._parted(lines))
         except ClientConnectionResetError as error:
             raise ClientGoneError(str(error)) from error
         finally:
@@ -232,15 +247,35 @@ class EventStream:
         if transport is None or transport.is_closing():
             raise ValueError("the client is gone")
         self._quiet = False
+        lines = self._parted(lines)
         # The framing of HTTP's chunks, as the server itself does it for what the coroutine writes.
         transport.write(b"%x\r\n%b\r\n" % (len(lines), lines))
 
-    def keep_alive(self) -> None:
-        """Send a comment where nothing was sent since the last look."""
+    def _parted(self, lines: bytes) -> bytes:
+        if lines.startswith(b":"):
+            self._commented = not self._hint
+        elif self._commented:
+            self._commented = False
+            return _PARTED + lines
+        return lines
+
+    def keep_alive(self) -> Awaitable[None] | None:
+        """Send a comment where nothing was sent since the last look. Return what begins the answer where that is left
+        to do.
+        """
         transport = self._transport
+        if self._quiet and not self.begun:
+            return self._begin()
         if self._quiet and self.can_write() and transport is not None and not transport.is_closing():
             self._send_now(_KEEP_ALIVE)
         self._quiet = True
+        return None
+
+    async def _begin(self) -> None:
+        """Send the head with a comment, unless the call has ended or begun meanwhile."""
+        if self._row is not None and not self.begun:
+            with contextlib.suppress(ClientGoneError):
+                await self.send(_KEEP_ALIVE)
 
 
 class SharedStream:
@@ -255,6 +290,7 @@ class SharedStream:
     def opened(self, request_id: str) -> None:
         """Learn the cluster's id of the request, before its first event."""
         self._encoder.opened(request_id)
+        self._whole.wait()
 
     async def write(self, event: api.StreamGenerateResponse) -> None:
         """Send an event. Waits while the client is slow to read.
