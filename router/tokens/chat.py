@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from cluster.settings import LimitSettings
 from router.tokens.blame import EFFORT_FIELD, blamed
 from router.tokens.forms import Forms
 from router.tokens.marks import Conversation, Lost
-from router.tokens.roles import as_said, developer_as_system
+from router.tokens.roles import Said, as_said, developer_as_system, systems_first
 from router.tokens.template import FIELD, Template
 from router.validation import ChatPrompt
 from router.validation.values import NO_EFFORT
@@ -31,8 +31,9 @@ class ChatTemplate:
     """Chat template with the special tokens that it may use.
 
     The text is that of `transformers` for the same conversation. Some things are changed as in vLLM's server, and only
-    where the template needs it: the role `developer` becomes `system`, and content becomes a list of text parts. A
-    conversation of which the template would still drop a message, a tool or a call is refused.
+    where the template needs it: the role `developer` becomes `system`, system messages become one at the beginning, and
+    content becomes a list of text parts. A conversation of which the template would still drop a message, a tool or a
+    call is refused.
     """
 
     def __init__(
@@ -96,6 +97,19 @@ class ChatTemplate:
         said = as_said(prompt.messages)
         if not compiled.knows_developer:
             said = developer_as_system(said)
+        try:
+            return self._text_of(compiled, prompt, said)
+        except InvalidRequestError as error:
+            # Many templates take a system message at the beginning alone, and agents send later ones too.
+            moved = systems_first(said)
+            if moved == said:
+                raise
+            try:
+                return self._text_of(compiled, prompt, moved)
+            except InvalidRequestError:
+                raise error from None
+
+    def _text_of(self, compiled: _Compiled, prompt: ChatPrompt, said: Sequence[Said]) -> str:
         asked = Conversation(
             said,
             {**self._variables, **prompt.variables()},

@@ -55,9 +55,15 @@ def developer_as_system(messages: Sequence[Said]) -> list[Said]:
     """
     if all(message.role != "developer" for message in messages):
         return list(messages)
-    renamed = [replace(message, role="system") if message.role == "developer" else message for message in messages]
-    systems = [message for message in renamed if message.role == "system"]
-    if systems == renamed[:1]:
-        return renamed
+    return systems_first(
+        [replace(message, role="system") if message.role == "developer" else message for message in messages]
+    )
+
+
+def systems_first(messages: Sequence[Said]) -> list[Said]:
+    """Make all system messages one at the beginning. Without any, or with the first message alone, nothing changes."""
+    systems = [message for message in messages if message.role == "system"]
+    if not systems or systems == list(messages[:1]):
+        return list(messages)
     text = "\n\n".join(message.content for message in systems if message.content)
-    return [Said("system", text, systems[0].place), *(message for message in renamed if message.role != "system")]
+    return [Said("system", text, systems[0].place), *(message for message in messages if message.role != "system")]

@@ -6,18 +6,18 @@ OpenAI's and vLLM's servers. Anthropic's errors have no code that could say so.
 
 from __future__ import annotations
 
-CONTEXT = "this model's maximum context length is"
+CONTEXT = "This model's maximum context length is"
 """Words of every such sentence."""
 
 
 def prompt_too_long(tokens: int, most: int, context: int) -> str:
     """Say that a prompt is longer than the most that a context takes."""
-    return f"prompt is too long: {tokens} tokens > {most} maximum; {CONTEXT} {context} tokens"
+    return f"prompt is too long: {tokens} tokens > {most} maximum. {CONTEXT} {context} tokens"
 
 
 def no_room(tokens: int, max_tokens: int, context: int) -> str:
     """Say that a prompt leaves no room for the output that is asked for."""
     return (
         f"must be at most {context - tokens}: input length and `max_tokens` exceed context limit: "
-        f"{tokens} + {max_tokens} > {context}; {CONTEXT} {context} tokens"
+        f"{tokens} + {max_tokens} > {context}. {CONTEXT} {context} tokens"
     )

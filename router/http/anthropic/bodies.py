@@ -51,6 +51,9 @@ _MODES = {
     "tool": types.TOOL_CHOICE_MODE_REQUIRED,
     "none": types.TOOL_CHOICE_MODE_NONE,
 }
+_BILLING = "x-anthropic-billing-header"
+"""Beginning of a system block that is no text for the model. It differs from conversation to conversation, so that none
+would find the rest of its system prompt in the prefix cache."""
 _THINKING = ("enabled", "disabled", "adaptive")
 _NAMES: Mapping[str, str] = {
     "prompt": "messages",
@@ -247,7 +250,7 @@ def _system(fields: Fields) -> Iterator[types.ChatMessage]:
     system = fields.take("system")
     if isinstance(system, list):
         parts = [_text_block(fields, f"system[{index}]", block) for index, block in enumerate(system)]
-        system = "\n".join(parts)
+        system = "\n".join(part for part in parts if not part.startswith(_BILLING))
     if system is not None and not isinstance(system, str):
         raise fields.wrong("system", f"must be text or a list of text blocks, got {shown(system)}")
     if system:

@@ -106,19 +106,19 @@ def test_rendering_leaves_messages_alone() -> None:
             "prompt.chat.messages[1].role",
             "'critic'; it shows: 'system', 'user', 'assistant'",
         ),
-        # By position: only a first message can be the system's.
+        # By position: only a first message can be the critic's.
         (
-            "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
-            "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
-            said(("system", "a"), ("user", "b"), ("system", "c"), ("user", "d")),
+            "{% if messages[0].role == 'critic' %}{{ messages[0].content }}{% endif %}"
+            "{% for m in messages %}{% if m.role != 'critic' %}{{ m.content }}{% endif %}{% endfor %}",
+            said(("critic", "a"), ("user", "b"), ("critic", "c"), ("user", "d")),
             "prompt.chat.messages[2]",
-            "shows messages of role 'system', but not at this place",
+            "shows messages of role 'critic', but not at this place",
         ),
         # The second of two.
         (
-            "{% set s = messages | selectattr('role', 'equalto', 'system') | list %}{{ s[0].content if s }}"
-            "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
-            said(("system", "a"), ("system", "c"), ("user", "d")),
+            "{% set s = messages | selectattr('role', 'equalto', 'critic') | list %}{{ s[0].content if s }}"
+            "{% for m in messages %}{% if m.role != 'critic' %}{{ m.content }}{% endif %}{% endfor %}",
+            said(("critic", "a"), ("critic", "c"), ("user", "d")),
             "prompt.chat.messages[1]",
             "not at this place",
         ),
@@ -144,6 +144,49 @@ def test_a_message_that_would_be_lost_is_refused_by_name(
     [violation] = caught.value.violations
     assert field == violation.field
     assert text in violation.description
+
+
+FIRST = "{% if messages[0].role == 'system' %}{{ messages[0].content }}|{% endif %}"
+LATE = said(("system", "a"), ("user", "b"), ("system", "c"), ("user", "d"))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        # Shown at their places.
+        ("{% for m in messages %}{{ m.content }}|{% endfor %}", "a|b|c|d|"),
+        # Dropped, as by Mistral's.
+        (FIRST + "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}", "a\n\nc|b|d|"),
+        # Refused, as by Qwen 3.5's.
+        (
+            "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+            "{{ raise_exception('System message must be at the beginning.') }}{% endif %}{{ m.content }}|{% endfor %}",
+            "a\n\nc|b|d|",
+        ),
+        # The last one alone.
+        (
+            "{% set s = messages | selectattr('role', 'equalto', 'system') | list %}{{ s[-1].content }}|"
+            "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}",
+            "a\n\nc|b|d|",
+        ),
+    ],
+)
+def test_later_system_messages_go_to_the_beginning_where_the_template_needs_it(template: str, text: str) -> None:
+    assert text == rendered(ChatTemplate(template), LATE)
+
+
+def test_what_is_refused_wherever_system_messages_are_is_told_as_it_was_sent() -> None:
+    template = ChatTemplate("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
+    with pytest.raises(InvalidRequestError) as caught:
+        rendered(template, said(("user", "a"), ("system", "b")))
+
+    assert ["prompt.chat.messages[1].role"] == [each.field for each in caught.value.violations]
+
+
+def test_a_system_message_that_moves_cannot_be_continued() -> None:
+    template = ChatTemplate(FIRST + "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}")
+    with pytest.raises(InvalidRequestError, match="not at this place"):
+        rendered(template, said(("user", "a"), ("system", "b")), continue_final=True)
 
 
 @pytest.mark.parametrize("content", ["", " \n"])

@@ -228,13 +228,6 @@ REFUSED = (
     ),
     Refused("LLaVA 1.6, tool", PARTS_ONLY, (("user", "A"), ("tool", "B")), "prompt.chat.messages[1].role", "'tool'"),
     Refused(
-        "Mistral, second system message",
-        SYSTEM_LAST,
-        (("system", "A"), ("system", "B"), ("user", "C")),
-        "prompt.chat.messages[0]",
-        "not at this place",
-    ),
-    Refused(
         "Mistral, system alone",
         SYSTEM_LAST,
         (("system", "A"), ("user", "B"), ("assistant", "C")),

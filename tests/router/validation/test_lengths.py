@@ -17,7 +17,7 @@ EMBEDS = replace(MODEL, task=ModelTask.EMBED)
     ("length", "code", "told"),
     [
         (0, "invalid_request", "must have at least 1 token"),
-        (101, "context_length_exceeded", "this model's maximum context length is 100 tokens"),
+        (101, "context_length_exceeded", "This model's maximum context length is 100 tokens"),
     ],
 )
 def test_only_an_input_that_is_too_long_is_told_as_that(length: int, code: str, told: str) -> None:

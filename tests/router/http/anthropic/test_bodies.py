@@ -41,6 +41,14 @@ def test_system_comes_first_and_blocks_are_joined() -> None:
     assert asked.ignored == ()
 
 
+def test_a_block_for_bills_is_no_part_of_the_prompt() -> None:
+    """It differs between conversations, which would then share no prefix."""
+    bill = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.0df; cc_entrypoint=cli;"}
+    asked = read(system=[bill, {"type": "text", "text": "Be brief."}])
+    assert [("system", "Be brief."), ("user", "Hi")] == turns(asked)
+    assert [("user", "Hi")] == turns(read(system=[bill]))
+
+
 def test_calls_and_their_results_become_messages_of_assistant_and_tool() -> None:
     asked = read(
         messages=[
