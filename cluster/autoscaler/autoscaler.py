@@ -32,6 +32,7 @@ from cluster.registry.view import RegistryView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.contract import RolloutStore
 from cluster.settings import PoolSettings, Settings
+from cluster.telemetry.otlp import resource_of
 from cluster.telemetry.otlp_metrics import MetricPush, open_push
 from cluster.trust.secret import ClusterSecret
 
@@ -135,7 +136,7 @@ class Autoscaler:
         except OSError as error:
             why = error.strerror or error
             raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be used: {why}") from error
-        resource = {"service.name": "penstock-autoscaler", "service.instance.id": self.holder}
+        resource = resource_of("autoscaler", self.holder)
         self._push = open_push(self._settings.telemetry.push(resource), metrics.registry)
         if self._view is None:
             for scaler in self.scalers.values():

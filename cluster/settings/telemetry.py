@@ -18,7 +18,8 @@ class TelemetrySettings(Section):
 
     otlp_endpoint: str = ""
     """Address of the collector, such as http://127.0.0.1:4317. Empty: nothing is exported, and nothing is paid for it.
-    Headers come from the variable OTEL_EXPORTER_OTLP_HEADERS."""
+    Headers come from the variable OTEL_EXPORTER_OTLP_HEADERS, more attributes of each process from
+    OTEL_RESOURCE_ATTRIBUTES."""
     otlp_protocol: Literal["grpc", "http"] = "grpc"
     """Protocol of the collector: `grpc`, usually on port 4317, or `http`, usually on port 4318."""
     trace_ratio: float = Field(default=0.1, ge=0, le=1)

@@ -7,6 +7,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+import cluster
 from cluster.errors import SettingsError
 
 _PACKAGE = "opentelemetry.exporter.otlp.proto"
@@ -27,6 +28,15 @@ class Signal(enum.Enum):
 
     TRACES = ("traces", "trace_exporter", "OTLPSpanExporter", "/v1/traces")
     METRICS = ("metrics", "metric_exporter", "OTLPMetricExporter", "/v1/metrics")
+
+
+def resource_of(process: str, instance: str) -> dict[str, str]:
+    """Return the description of a process by OpenTelemetry's names. `process`: router, replica or autoscaler."""
+    return {
+        "service.name": f"penstock-{process}",
+        "service.version": cluster.__version__,
+        "service.instance.id": instance,
+    }
 
 
 def open_exporter(target: OtlpTarget, signal: Signal) -> Any:

@@ -107,7 +107,7 @@ def metrics_data(
     now_ns = time.time_ns()
     made = [_metric(family, names.get(family.name) or otel_name(family.name), began_ns, now_ns) for family in families]
     scope = ScopeMetrics(InstrumentationScope("penstock"), [each for each in made if each is not None], "")
-    return MetricsData([ResourceMetrics(Resource(dict(resource)), [scope], "")])
+    return MetricsData([ResourceMetrics(Resource.create(dict(resource)), [scope], "")])
 
 
 def _metric(family: Family, known: OtelName, began_ns: int, now_ns: int) -> Metric | None:

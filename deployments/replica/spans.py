@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cluster.clock import Clock
 from cluster.settings import TelemetrySettings
+from cluster.telemetry import otlp
 from cluster.telemetry.tracing.context import read_trace_parent, span_of
 from cluster.telemetry.tracing.exporter import SpanSink
 from cluster.telemetry.tracing.span import Attribute, Span, SpanKind
@@ -53,7 +54,7 @@ def open_engine_spans(telemetry: TelemetrySettings, pool: str, replica_id: str, 
 
 def resource_of(pool: str, replica_id: str) -> dict[str, str]:
     """Return the description of a replica by OpenTelemetry's names."""
-    return {"service.name": "penstock-replica", "service.instance.id": replica_id, "penstock.pool": pool}
+    return {**otlp.resource_of("replica", replica_id), "penstock.pool": pool}
 
 
 def span_of_attempt(log: OutputLog, now_ms: int) -> Span | None:

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Histogram
 from cluster.settings import Settings
 from cluster.telemetry import PushPlan
 from cluster.telemetry.otel_names import OtelName, attribute_label, metric_name
+from cluster.telemetry.otlp import resource_of
 from penstock.v1 import records_pb2 as api
 from router.call_origin import call_origin
 from router.generation.generation import Generation
 from router.records.build import missed
 from router.records.genai import METRICS, GenAiMetric, Measurement, measurements, refusal
 from router.records.refusal import Refused
-from router.records.tracing import resource_of
 
 _JOB = "job"
 OTEL_NAMES = {
@@ -69,4 +69,4 @@ def _series(metric: GenAiMetric, registry: CollectorRegistry) -> Callable[..., H
 
 def push_plan(settings: Settings, router_id: str) -> PushPlan | None:
     """Return a router's plan of pushes; None where nothing is to be pushed."""
-    return settings.telemetry.push(resource_of(router_id), OTEL_NAMES)
+    return settings.telemetry.push(resource_of("router", router_id), OTEL_NAMES)

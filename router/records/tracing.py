@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-import cluster
 from cluster.settings import Settings
+from cluster.telemetry.otlp import resource_of
 from cluster.telemetry.tracing.context import TraceSampling
 from cluster.telemetry.tracing.exporter import SpanSink
 from penstock.v1 import records_pb2 as api
@@ -54,13 +54,4 @@ def open_tracing(settings: Settings, router_id: str) -> Tracing | None:
     if target is None:
         return None
     sampling = TraceSampling(telemetry.trace_ratio, text_characters=telemetry.trace_text_characters)
-    return Tracing(sampling, SpanSink(target, resource_of(router_id)))
-
-
-def resource_of(router_id: str) -> dict[str, str]:
-    """Return the description of a router by OpenTelemetry's names."""
-    return {
-        "service.name": "penstock-router",
-        "service.version": cluster.__version__,
-        "service.instance.id": router_id,
-    }
+    return Tracing(sampling, SpanSink(target, resource_of("router", router_id)))

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+import cluster
 from cluster.autoscaler.actuator import Actual, PatientActuator
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.errors import ActuatorError, SettingsError
@@ -92,7 +93,11 @@ async def test_its_metrics_are_pushed_until_its_end() -> None:
         await made.start()
         await made.stop()
     [push] = collector.pushes
-    resource = {"service.name": "penstock-autoscaler", "service.instance.id": made.holder}
+    resource = {
+        "service.name": "penstock-autoscaler",
+        "service.version": cluster.__version__,
+        "service.instance.id": made.holder,
+    }
     assert resource.items() <= attributes(push.resource_metrics[0].resource).items()
 
 

@@ -12,11 +12,12 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 
+import cluster
 from cluster.errors import SettingsError
 from cluster.settings import TelemetrySettings
 from cluster.telemetry import MetricsServer
 from cluster.telemetry.otel_names import OtelName
-from cluster.telemetry.otlp import OtlpTarget
+from cluster.telemetry.otlp import OtlpTarget, resource_of
 from cluster.telemetry.otlp_metrics import MetricPush, PushPlan, metrics_data, open_push
 from tests.support.collector import attributes, running_collector
 from tests.support.ports import free_port
@@ -105,6 +106,15 @@ def test_counters_without_a_birthday_began_with_the_push() -> None:
     data: Any = metrics_data([family], {}, {}, began_ns=17)
     point = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0]
     assert (17, {"pool": "demo"}) == (point.start_time_unix_nano, point.attributes)
+
+
+def test_metrics_have_the_attributes_of_their_process_that_an_operator_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As spans have, so that those of several clusters can be told apart."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=eu,service.name=other")
+    data: Any = metrics_data([], resource_of("router", "r-1"), {}, began_ns=17)
+    found = data.resource_metrics[0].resource.attributes
+    assert {"deployment.environment.name": "eu", "service.name": "penstock-router"}.items() <= found.items()
+    assert {"service.version": cluster.__version__, "service.instance.id": "r-1"}.items() <= found.items()
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
