@@ -57,6 +57,9 @@ class LinkServer:
             )
         except OSError as error:
             raise EngineStartError(f"no port could be bound on {settings.host}: {error}") from error
+        # Connections have it from their port. asyncio does not set it on those of a socket that names no protocol, and
+        # output would then wait for the acknowledgement of the output before it, 40 ms.
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: RouterConnection(self),
             sock=own,

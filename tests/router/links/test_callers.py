@@ -40,6 +40,15 @@ async def test_a_caller_without_the_secret_is_refused(tmp_path: Path) -> None:
             await fetch_tokenizer(wrong, stack.replicas[0].identity.model.tokenizer_digest)
 
 
+async def test_output_leaves_at_once(tmp_path: Path) -> None:
+    """Else it waits for the acknowledgement of the output before it."""
+    async with running_stack(tmp_path) as stack:
+        await until(lambda: len(server_of(stack).connections) == 1)
+        [connection] = server_of(stack).connections
+        end = connection._transport.get_extra_info("socket")
+        assert 1 == end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_a_link_without_a_common_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.links.ends.PROTOCOL_VERSIONS", (999,))
     async with running_stack(tmp_path, routers=0) as stack:
@@ -106,6 +115,13 @@ async def test_whoever_is_no_router_is_hung_up_on(
     assert why in "".join(str(getattr(record, "error", "")) for record in caplog.records)
 
 
+async def more_output(stack: Stack) -> int:
+    """Wait until the engine has made 3,000 more tokens, and return how many it has made."""
+    before = stack.engines[0].stats().output_tokens
+    await until(lambda: stack.engines[0].stats().output_tokens > before + 3_000)
+    return stack.engines[0].stats().output_tokens
+
+
 async def test_a_router_that_reads_nothing_gets_merged_output_later(tmp_path: Path) -> None:
     """The replica holds no frames for it, only its logs."""
     async with running_stack(tmp_path, routers=0, sim={"base_ms": 0.1, "max_num_seqs": 256}) as stack:
@@ -124,10 +140,9 @@ async def test_a_router_that_reads_nothing_gets_merged_output_later(tmp_path: Pa
         stream.write([pb.LinkCommand(start=each) for each in starts])
         await until(lambda: connection.full)
         held = connection.unsent
-        # Output goes on, and not into the connection.
-        produced = stack.engines[0].stats().output_tokens
-        await until(lambda: stack.engines[0].stats().output_tokens > produced + 3_000)
-        assert held == connection.unsent
+        # Output goes on, and not into the connection. The kernel may take some more of what is there.
+        produced = await more_output(stack)
+        assert 0 < connection.unsent <= held
         seen: dict[int, int] = {}
         sizes: list[int] = []
 
