@@ -45,7 +45,7 @@ async def test_output_leaves_at_once(tmp_path: Path) -> None:
     async with running_stack(tmp_path) as stack:
         await until(lambda: len(server_of(stack).connections) == 1)
         [connection] = server_of(stack).connections
-        end = connection._transport.get_extra_info("socket")
+        end = connection.transport.get_extra_info("socket")
         assert 1 == end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
