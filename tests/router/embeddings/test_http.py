@@ -80,7 +80,7 @@ async def test_fewer_dimensions_are_a_cut_of_the_vector_with_length_1(sdk: opena
         ({"input": ["a", 5]}, "input[1]", "text or token ids"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "float or base64"),
         ({"input": "a", "dimensions": VECTOR_SIZE + 1}, "dimensions", f"at most {VECTOR_SIZE}"),
-        ({"input": ["a", "word " * 2 * CONTEXT]}, "input[1]", f"context of {CONTEXT}"),
+        ({"input": ["a", "word " * 2 * CONTEXT]}, "input[1]", f"maximum context length is {CONTEXT} tokens"),
         ({"input": [[5, 10**6]]}, "input[0][1]", "vocabulary"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1"),
         ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "or at least 1, got -2"),
