@@ -155,10 +155,10 @@ def _wait_attributes(choice: api.ChoiceRecord, number: int) -> dict[str, Attribu
     if number:
         return {}
     found: dict[str, Attribute] = {"penstock.queue.position": choice.position}
-    if choice.waits:
-        names = api.WaitReason
-        reasons = (names.Name(part.reason).removeprefix("WAIT_REASON_").lower() for part in choice.waits)
-        found["penstock.queue.reasons"] = tuple(reasons)
+    # Of a part of a wait the reason may not be known.
+    known = (api.WaitReason.Name(part.reason) for part in choice.waits if part.reason)
+    if reasons := tuple(name.removeprefix("WAIT_REASON_").lower() for name in known):
+        found["penstock.queue.reasons"] = reasons
     return found
 
 
