@@ -25,7 +25,7 @@ from router.generation.metering import AttemptMetering, Prices
 from router.generation.output import asks_logprobs
 from router.identity import TenantPolicies
 from router.inference.admitted import Admitted
-from router.validation import choice_sampling
+from router.validation import ChatPrompt, choice_sampling
 
 _NO_TRAIL = Trail()
 Translate = Callable[[Admitted, str], Awaitable[Admitted]]
@@ -82,6 +82,7 @@ class Builder:
         )
         generation.task, generation.since_ms = admitted.info.task, since_ms
         generation.labels = tuple(admitted.info.pooling.labels)
+        generation.plain_prompt = not admitted.groups and not isinstance(admitted.checked.prompt, ChatPrompt)
         if trace is not None and self._tracing is not None and self._tracing.text_characters and not admitted.groups:
             generation.prompt = admitted.checked.prompt
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter

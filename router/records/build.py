@@ -63,6 +63,7 @@ def record_of(generation: Generation, closed: Closed) -> api.RequestRecord:
         cost=totals.cost,
         alias=generation.alias,
         lora_adapter=generation.adapter,
+        plain_prompt=generation.plain_prompt,
         resumed=bool(generation.since_ms) or any(each.wait.adopted or each.inherited for each in generation.choices),
     )
     set_duration(record.admission_time, generation.admitted_at - arrived_at)

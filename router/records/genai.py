@@ -74,7 +74,9 @@ class Measurement:
 
 def operation_of(record: api.RequestRecord) -> str:
     """Return the operation's name by the conventions."""
-    return "embeddings" if _embeds(record) else "chat"
+    if _embeds(record):
+        return "embeddings"
+    return "text_completion" if record.plain_prompt else "chat"
 
 
 def refusal(model: str, seconds: float, reason: str) -> Measurement:

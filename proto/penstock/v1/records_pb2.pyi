@@ -589,6 +589,7 @@ class RequestRecord(_message.Message):
     USUAL_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     ALIAS_FIELD_NUMBER: _builtins.int
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
+    PLAIN_PROMPT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The cluster's id of the request."""
     pool: _builtins.str
@@ -641,6 +642,8 @@ class RequestRecord(_message.Message):
     """Alias by which the caller named the model; empty where it used the pool's own name."""
     lora_adapter: _builtins.str
     """Name of the LoRA adapter; empty for the base model."""
+    plain_prompt: _builtins.bool
+    """Whether the prompt was a text or token ids, and not a conversation."""
     @_builtins.property
     def admission_time(self) -> _duration_pb2.Duration:
         """Time for validation, chat template and tokenization."""
@@ -714,10 +717,11 @@ class RequestRecord(_message.Message):
         usual_output_tokens: _builtins.int = ...,
         alias: _builtins.str = ...,
         lora_adapter: _builtins.str = ...,
+        plain_prompt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "delivery_time", b"delivery_time", "refused", b"refused", "slo", b"slo", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "alias", b"alias", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "earlier_tokens", b"earlier_tokens", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "job_span", b"job_span", "lora_adapter", b"lora_adapter", "origin", b"origin", "parent_span_id", b"parent_span_id", "pool", b"pool", "refused", b"refused", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage", "usual_output_tokens", b"usual_output_tokens", "usual_prompt_tokens", b"usual_prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission_time", b"admission_time", "after_first_call", b"after_first_call", "alias", b"alias", "arrived_at_ms", b"arrived_at_ms", "choices", b"choices", "cost", b"cost", "delivery_time", b"delivery_time", "earlier_tokens", b"earlier_tokens", "error", b"error", "error_reason", b"error_reason", "first_span", b"first_span", "gpu_seconds", b"gpu_seconds", "job_span", b"job_span", "lora_adapter", b"lora_adapter", "origin", b"origin", "parent_span_id", b"parent_span_id", "plain_prompt", b"plain_prompt", "pool", b"pool", "refused", b"refused", "request_class", b"request_class", "request_id", b"request_id", "resumed", b"resumed", "router_id", b"router_id", "sampled", b"sampled", "slo", b"slo", "span_id", b"span_id", "task", b"task", "tenant", b"tenant", "time_to_first_token", b"time_to_first_token", "total_time", b"total_time", "trace_id", b"trace_id", "trace_state", b"trace_state", "usage", b"usage", "usual_output_tokens", b"usual_output_tokens", "usual_prompt_tokens", b"usual_prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -69,6 +69,17 @@ def worth(of: api.RequestRecord) -> dict[str, list[float]]:
     return found
 
 
+def test_the_operation_is_that_of_the_prompt() -> None:
+    for plain, task, operation in (
+        (False, types.MODEL_TASK_GENERATE, "chat"),
+        (True, types.MODEL_TASK_GENERATE, "text_completion"),
+        (True, types.MODEL_TASK_EMBED, "embeddings"),
+    ):
+        of = record()
+        of.plain_prompt, of.task = plain, task
+        assert {operation} == {each.attributes["gen_ai.operation.name"] for each in measurements(of)}
+
+
 def test_a_good_call_gives_every_metric_once() -> None:
     expected = [
         (DURATION, 3.0, {**COMMON, "error.type": ""}),
@@ -257,8 +268,8 @@ async def test_every_process_pushes_its_metrics_and_a_trace_is_the_example(tmp_p
         assert metric.unit == got[metric.name].unit
         assert all(list(metric.buckets) == list(point.explicit_bounds) for point in points)
     [duration] = got[DURATION.name].histogram.data_points
-    assert COMMON == attributes(duration)
-    [span] = collector.named("chat demo")
+    assert {**COMMON, "gen_ai.operation.name": "text_completion"} == attributes(duration)
+    [span] = collector.named("text_completion demo")
     assert [span.trace_id] == [each.trace_id for each in duration.exemplars]
     assert f'# {{span_id="{span.span_id.hex()}",trace_id="{span.trace_id.hex()}"}}' in text
     assert got["penstock_router_calls"].sum.data_points

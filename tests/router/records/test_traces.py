@@ -107,8 +107,8 @@ async def test_the_call_has_the_attributes_of_the_conventions_and_no_text(stack:
     )
     root = await root_of(collector, answer.request_id)
     found = attributes(root)
-    assert root.name == "chat demo"
-    assert found["gen_ai.operation.name"] == "chat"
+    assert root.name == "text_completion demo"
+    assert found["gen_ai.operation.name"] == "text_completion"
     assert found["gen_ai.request.model"] == "demo"
     assert found["gen_ai.usage.input_tokens"] == answer.usage.prompt_tokens
     assert found["gen_ai.usage.output_tokens"] == 5
@@ -195,7 +195,7 @@ async def test_a_resumed_call_links_to_its_first(stack: Stack, collector: Collec
     last = max(calls(), key=lambda span: span.start_time_unix_nano)
     [link] = last.links
     assert link.trace_id.hex() == TRACE
-    assert link.span_id in {span.span_id for span in collector.spans if span.name == "chat demo"}
+    assert link.span_id in {span.span_id for span in collector.spans if span.name == "text_completion demo"}
     assert last.trace_id.hex() != TRACE
 
 

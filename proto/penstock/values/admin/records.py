@@ -241,6 +241,8 @@ class RequestRecord:
     """Alias by which the caller named the model; empty where it used the pool's own name."""
     lora_adapter: str = ""
     """LoRA adapter; empty for the base model."""
+    plain_prompt: bool = False
+    """Whether the prompt was a text or token ids, and not a conversation."""
 
     @classmethod
     def from_proto(cls, wire: records_pb2.RequestRecord) -> RequestRecord:
@@ -275,6 +277,7 @@ class RequestRecord:
             wire.usual_output_tokens,
             wire.alias,
             wire.lora_adapter,
+            wire.plain_prompt,
         )
 
 
