@@ -40,6 +40,7 @@ class LinkServer:
         """Sessions that still have tasks."""
         self.owner = TaskOwner(f"links.{side.replica_id}")
         self.former = FormerDoor(side)
+        self.stopping = False
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
 
@@ -71,7 +72,13 @@ class LinkServer:
 
     async def stop(self, grace_s: float) -> None:
         """Send what is due and end all connections; those that take longer than `grace_s` are broken off."""
+        self.stopping = True
         if self._server is not None:
+            # asyncio leaves a connection open that it has taken and not set up when its server closes. So nothing more
+            # is taken, and what was taken is set up first.
+            for each in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(each.fileno())
+            await asyncio.sleep(0)
             self._server.close()
         if grace_s > 0:
             for connection in self.connections.copy():
@@ -130,6 +137,10 @@ class RouterConnection(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._server.connections.add(self)
+        if self._server.stopping:
+            # It came while the port closed.
+            self.break_off()
+            return
         self._timer = asyncio.get_running_loop().call_later(HELLO_S, self._look)
 
     def on_met(self) -> None:

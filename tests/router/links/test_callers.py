@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -171,3 +172,21 @@ async def test_a_port_that_closes_leaves_no_task(tmp_path: Path, grace_s: float)
         assert len(obeying) == 2
         await server.stop(grace_s)
         assert all(task.done() for task in obeying)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_port_that_closes_ends_the_connections_that_it_has_just_taken(tmp_path: Path, turns: int) -> None:
+    """So it is at whatever turn of the loop it closes after they came."""
+    async with running_stack(tmp_path, routers=0, sim={"base_ms": 1.0}) as stack:
+        host, _, port = stack.replicas[0].address.rpartition(":")
+        with contextlib.ExitStack() as held:
+            callers = [held.enter_context(socket.create_connection((host, int(port)), 5.0)) for _ in range(20)]
+            # No collection may end them by chance.
+            gc.disable()
+            held.callback(gc.enable)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server_of(stack).stop(0.0)
+            for caller in callers:
+                with contextlib.suppress(ConnectionResetError):
+                    assert b"" == await asyncio.to_thread(caller.recv, 1)
