@@ -63,7 +63,7 @@ class Generation:
         self.trace = trace
         """Trace of the call; None where traces are off."""
         self.plain_prompt = False
-        """Whether it is a text or token ids, and not a conversation."""
+        """Whether the prompt was a text or token ids, and not a conversation."""
         self.prompt: Prompt | None = None
         """What the client sent, where its span is to show it."""
         self.since_ms = 0

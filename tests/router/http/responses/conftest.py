@@ -74,3 +74,14 @@ async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
     """OpenAI's client of the router."""
     async with sdk(stack) as found:
         yield found
+
+
+def results_of(response: Any) -> list[Any]:
+    """Answer each call of a response."""
+    calls = [item for item in response.output if item.type == "function_call"]
+    return [{"type": "function_call_output", "call_id": item.call_id, "output": "Rain."} for item in calls]
+
+
+def written_again(question: str, response: Any, results: list[Any]) -> list[Any]:
+    """Return the conversation as a client writes it that stores nothing at the server."""
+    return [{"role": "user", "content": question}, *(item.to_dict() for item in response.output), *results]

@@ -12,7 +12,16 @@ import pytest_asyncio
 from penstock.values.objects import BodyError, Fields
 from router.http.responses.body import read_body
 from router.http.responses.lines import read_response_line
-from tests.router.http.responses.conftest import ANSWER, HTTP, TOOL, call, pool_with_tools, sdk
+from tests.router.http.responses.conftest import (
+    ANSWER,
+    HTTP,
+    TOOL,
+    call,
+    pool_with_tools,
+    results_of,
+    sdk,
+    written_again,
+)
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,14 +66,10 @@ async def test_a_call_names_the_namespace_of_its_tool(client: openai.AsyncOpenAI
 async def test_a_conversation_goes_on_after_such_a_call(client: openai.AsyncOpenAI) -> None:
     """Stored, or written again by the client: the model is shown the same."""
     first = await client.responses.create(**ASK, tools=[TOWN])
-    outputs: list[Any] = [
-        {"type": "function_call_output", "call_id": item.call_id, "output": "Rain."}
-        for item in first.output
-        if item.type == "function_call"
-    ]
+    outputs = results_of(first)
     more = {**ASK, "input": outputs, "tools": [TOWN]}
     second = await client.responses.create(**more, previous_response_id=first.id)
-    by_hand: list[Any] = [{"role": "user", "content": ASK["input"]}, *(i.to_dict() for i in first.output), *outputs]
+    by_hand = written_again(ASK["input"], first, outputs)
     same = await client.responses.create(**{**more, "input": by_hand})
     flat = [{**each, "name": "town__look", "namespace": None} if "namespace" in each else each for each in by_hand]
     shown = await client.responses.create(**{**more, "input": flat})

@@ -10,7 +10,17 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.router.http.responses.conftest import HTTP, REASONING, TEXT, TOOL, call, pool_with_tools, sdk
+from tests.router.http.responses.conftest import (
+    HTTP,
+    REASONING,
+    TEXT,
+    TOOL,
+    call,
+    pool_with_tools,
+    results_of,
+    sdk,
+    written_again,
+)
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,14 +99,10 @@ async def test_the_sdk_collects_calls_from_its_stream(client: openai.AsyncOpenAI
 
 async def test_a_conversation_goes_on_with_the_results_of_its_calls(client: openai.AsyncOpenAI) -> None:
     first = await client.responses.create(**ASK, tools=[TOOL])
-    outputs: list[Any] = [
-        {"type": "function_call_output", "call_id": item.call_id, "output": "Rain."}
-        for item in first.output
-        if item.type == "function_call"
-    ]
+    outputs = results_of(first)
     more = {**ASK, "input": outputs, "tools": [TOOL]}
     second = await client.responses.create(**more, previous_response_id=first.id)
-    by_hand: list[Any] = [{"role": "user", "content": ASK["input"]}, *(i.to_dict() for i in first.output), *outputs]
+    by_hand = written_again(ASK["input"], first, outputs)
     same = await client.responses.create(**{**more, "input": by_hand})
     assert second.usage is not None
     assert same.usage is not None
