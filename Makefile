@@ -123,9 +123,15 @@ proto-check: setup
 	$(BIN)/python proto/generate.py --check
 	cd proto && ../$(BIN)/buf lint
 
-lock: setup ## recompile requirements/cpu.txt from pyproject.toml
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
-	  --no-header --no-annotate --no-emit-package penstock-client --output-file requirements/cpu.txt
+# Packages whose version on GPUs is another than in the tests. All others are those of the tests.
+OF_CUDA := torch|triton|apache-tvm-ffi|setuptools|python-dateutil
+LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --no-header --no-annotate --no-emit-package penstock-client
+
+lock: setup ## recompile requirements/cpu.txt and replica-cuda.txt from pyproject.toml
+	VIRTUAL_ENV=$(VENV) $(LOCK) --extra cpu --extra loadtest --group dev --python-version 3.11 --output-file requirements/cpu.txt
+	env -u UV_FIND_LINKS VIRTUAL_ENV=$(VENV) $(LOCK) --extra gpu --extra objects --extra otel --python-version 3.12 \
+	  --python-platform x86_64-manylinux_2_39 --constraints <(grep -vE '^($(OF_CUDA))==' requirements/cpu.txt) \
+	  --output-file requirements/replica-cuda.txt
 
 dist: setup ## build wheels and sdists into out/dist, and try them in empty environments (LIGHT=1: without engine and Ray)
 	$(BIN)/python -m tests.wheels $(if $(LIGHT),--light)

@@ -29,6 +29,7 @@ from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import side_by_side
 from cluster.ray_serve.client import ServeApi, default_token_file
+from cluster.ray_serve.gpus import check_gpus
 from cluster.ray_serve.pools import ServePools
 from cluster.registry.launcher import PoolLauncher
 from cluster.settings import PoolSettings, Settings, access_of
@@ -57,8 +58,7 @@ class LocalCluster:
         self.serve: ServeApi | None = None
         self.routers: list[RouterProcess] = []
         self.autoscaler: ChildProcess | None = None
-        self.autoscaler_port = 0
-        """Port of the autoscaler's metrics and health endpoints."""
+        self.autoscaler_port = 0  # of its metrics and health endpoints
         self._settings_path = self.run_dir / "settings.json"
         self._replicas_path = self.run_dir / "replicas.json"
         """Settings of replicas and autoscaler, with the pools that run."""
@@ -67,8 +67,7 @@ class LocalCluster:
         self._api = ("", Path())
         """Address of Serve's API, and the file with its token."""
         self._gpus = 0  # of Ray
-        self._ray: LocalRay | None = None
-        """The local Ray; `ray_host` is its process."""
+        self._ray: LocalRay | None = None  # `ray_host` is its process
         self._ray_lost = False
         """Whether Ray ended and its replacement is not up."""
         self._guest = False
@@ -256,6 +255,7 @@ class LocalCluster:
 
     async def _deploy(self) -> None:
         self._guest = self.ray_host is None
+        check_gpus(self.pools, self._gpus, grows=self._guest)
         async with self._deploying:
             await self._serve_pools.deploy(settings_with(self.settings, self.pools))
         await side_by_side(*(self._serve_pools.ready(name, pool) for name, pool in self._awaited.items()))
@@ -282,6 +282,7 @@ class LocalCluster:
             BootstrapError: a replica did not start. Others may have.
         """
         check_model(name, settings)
+        check_gpus(with_pool(self.pools, name, settings), self._gpus)
         await self._redeploy(name, settings)
         await self._serve_pools.ready(name, settings)
 
@@ -329,9 +330,8 @@ class LocalCluster:
             if not router.process.running:
                 _LOG.error("router.ended", extra={"router": router.router_id, **router.process.obituary()})
                 # The new one takes the ports that clients and Prometheus know.
-                self.routers[index] = await self._start_router(
-                    self._settings_path, index, router.port, router.metrics_port
-                )
+                ports = router.port, router.metrics_port
+                self.routers[index] = await self._start_router(self._settings_path, index, *ports)
 
     async def _start_router(self, settings_file: Path, index: int, port: int, metrics_port: int) -> RouterProcess:
         flags = ["--settings-json", str(settings_file), "--port", str(port), "--metrics-port", str(metrics_port)]

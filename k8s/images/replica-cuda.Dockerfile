@@ -19,12 +19,13 @@ COPY deployments deployments
 COPY loadtest loadtest
 COPY router router
 COPY proto proto
-# pyproject.toml pins Ray and vLLM exactly; vLLM pins PyTorch.
+COPY requirements/replica-cuda.txt /tmp/run.txt
+# The pinned packages, without any others, and Penstock from its wheel.
 RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels proto \
     && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
     && python3.12 -m venv /opt/penstock \
-    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --compile-bytecode --torch-backend=cu130 /wheels/penstock_client-*.whl \
-         "$(ls /wheels/penstock_llm-*.whl)[gpu,objects]" \
+    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --compile-bytecode --torch-backend=cu130 --no-deps -r /tmp/run.txt \
+    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --compile-bytecode --no-deps /wheels/*.whl \
     && /opt/penstock/bin/python -c "import deployments.app"
 
 FROM base

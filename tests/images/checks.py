@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from k8s.render.pins import MACHINES
+from k8s.render.pins import pins as pins_in
 from tests.images import runtime
 from tests.images.base import MissingError
 from tests.images.build import Image, context
@@ -118,7 +119,7 @@ def _start_replica(image: Image, work: Path, say: Say, url: str) -> None:
     _cannot_write(image, work, worker, objects, values, say)
 
 
-def resolve_pins(name: str) -> str:
+def resolve_pins(name: str, machines: Sequence[str] = MACHINES, glibc: str = "2_36") -> str:
     """Look whether every pin of an image has a wheel for each of its processors. Return what was found.
 
     Raises:
@@ -129,33 +130,38 @@ def resolve_pins(name: str) -> str:
     asked = "\n".join(line for line in lines if not line.startswith("torch==")) + "\n"
     command = [_UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-deps", "--only-binary=:all:"]
     counts = []
-    for machine in MACHINES:
-        options = ["--python-version=3.12", f"--python-platform={machine}-manylinux_2_36", "-"]
+    for machine in machines:
+        options = ["--python-version=3.12", f"--python-platform={machine}-manylinux_{glibc}", "-"]
         found = _resolved([*command, *options], asked)
         counts.append(f"{len(found.splitlines())} wheels for {machine}")
     return ", ".join(counts)
 
 
 def resolve_cuda(path: Path) -> str:
-    """Resolve what an image for NVIDIA GPUs installs, without installing it. Return what was found.
+    """Look whether the pins of an image for NVIDIA GPUs have wheels and fit together. Return what was found.
 
     Raises:
-        CheckError: it can't be resolved, or PyTorch's CUDA is not the base image's.
+        CheckError: they don't, or PyTorch's CUDA is not the base image's.
     """
     file = read(path)
     for stage in file.stages:
         for copy in stage.copies():
             for source in () if copy.stage else copy.sources:
                 context(source)
+    wheels = resolve_pins(path.stem, ("x86_64",), "2_39")
     (cuda,) = re.findall(r"cuda:(\d+\.\d+)\.\d+-devel", " ".join(file.arguments.values()))
+    # What the extras need, held to the pins.
     command = [_UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version=3.12"]
-    command += ["--python-platform=x86_64-manylinux_2_39", "--extra=gpu", ROOT / "pyproject.toml"]
+    command += ["--python-platform=x86_64-manylinux_2_39", "--extra=gpu", "--extra=objects", "--extra=otel"]
+    command += ["--constraints", ROOT / "requirements" / f"{path.stem}.txt", ROOT / "pyproject.toml"]
     pins = dict(line.split("==") for line in _resolved(command).split() if "==" in line)
+    if lacking := sorted(pins.keys() - pins_in(f"{path.stem}.txt").keys()):
+        raise CheckError(f"requirements/{path.stem}.txt lacks {', '.join(lacking)}: make lock")
     # PyTorch's; other packages bring libraries for several CUDAs.
     major = {found[1] for name in pins if (found := re.search(r"^nvidia-(?:cudnn|nccl)-cu(\d+)$", name))}
     if major != {cuda.partition(".")[0]}:
         raise CheckError(f"PyTorch {pins['torch']} comes with CUDA {major}, and the base image has {cuda}")
-    return f"{len(pins)} packages, vllm {pins['vllm']}, torch {pins['torch']} with CUDA {', '.join(major)}; base {cuda}"
+    return f"{wheels}; vllm {pins['vllm']}, torch {pins['torch']} with CUDA {', '.join(major)}; base {cuda}"
 
 
 def _resolved(command: Sequence[str | Path], given: str = "") -> str:

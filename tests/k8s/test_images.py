@@ -7,11 +7,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from k8s.render.pins import ROOT, normal, pins
 from tests.images.build import context
@@ -166,6 +168,22 @@ def test_the_cuda_image_has_the_cuda_of_its_pytorch_and_a_compiler() -> None:
     last = " ".join(lines)
     assert "CUDA_HOME=/usr/local/cuda " in last
     assert ":/usr/local/cuda/bin:" in last
+
+
+def test_the_cuda_images_pins_are_those_of_the_tests() -> None:
+    """Only what has another build for GPUs differs. PyTorch's CUDA 13 needs cuda-python 13: earlier ones overwrite
+    files of its bindings, and an engine with two ranks then fails while it starts.
+    """
+    cuda, tested = pins("replica-cuda.txt"), pins("cpu.txt")
+    differ = {name for name in cuda.keys() & tested.keys() if cuda[name] != tested[name].partition(" ;")[0]}
+    (stated,) = re.findall(r"^OF_CUDA := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(stated.split("|")) == differ
+    assert cuda["cuda-python"].startswith("cuda-python==13.")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for line in (line for name in ("gpu", "router", "objects", "otel") for line in extras[name]):
+        wanted = Requirement(line)
+        pinned = cuda.get(normal(wanted.name), "").partition("==")[2]
+        assert wanted.name == "penstock-llm" or wanted.specifier.contains(pinned), f"{line}: {pinned}"
 
 
 def test_routers_and_cpu_replicas_are_built_for_both_processors() -> None:

@@ -179,7 +179,10 @@ CONFIGURATION = (
         attributes=("create_model_config", "create_engine_config"),
     ),
     Used("vllm.platforms:current_platform"),
-    Used("vllm.platforms.interface:Platform", attributes=("is_cpu", "get_device_name", "is_sleep_mode_available")),
+    Used(
+        "vllm.platforms.interface:Platform",
+        attributes=("is_cpu", "is_unspecified", "get_device_name", "is_sleep_mode_available"),
+    ),
     Used(
         "vllm.config.vllm:VllmConfig",
         attributes=(

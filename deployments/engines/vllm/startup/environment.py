@@ -5,20 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE, SPARE_SLOT_VARIABLE
 from deployments.engines.vllm.startup.arguments import core_binding, enforces_eager, works_in_core
-
-
-def built_for_cpu() -> bool:
-    """Return whether the installed vLLM is a build for CPUs only."""
-    try:
-        return "cpu" in version("vllm")
-    except PackageNotFoundError:
-        # The CPU build on the package index has another name.
-        return True
 
 
 def engine_environment(pool: PoolSettings, cpu_cores: Sequence[int] | None, *, on_cpu: bool) -> dict[str, str]:

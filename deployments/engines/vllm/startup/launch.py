@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from cluster.digests import tokenizer_digest
 from cluster.errors import EngineStartError
 from cluster.gc_tuning import collect_rarely
 from cluster.models import GenerationSpec, ModelInfo, Windows
+from cluster.ray_serve.gpus import built_for_cpu
 from cluster.ray_serve.start_report import StartReport
 from cluster.settings import PoolSettings
 from deployments.engines import identity
@@ -33,7 +36,7 @@ from deployments.engines.vllm.startup.arguments import (
     revision_arguments,
 )
 from deployments.engines.vllm.startup.early_core import EarlyCore
-from deployments.engines.vllm.startup.environment import built_for_cpu, engine_environment, inherited
+from deployments.engines.vllm.startup.environment import engine_environment, inherited
 from deployments.engines.vllm.startup.extra import check_names, extra_id
 from deployments.engines.vllm.startup.object_store import check_readers
 from penstock.models import NOT_POOLING, NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
@@ -104,8 +107,12 @@ def _launch(
     report = StartReport.of_process()
     report.stage("loading vLLM")
     collect_rarely()
-    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
+
+    # The rest of vLLM needs a device while it is imported.
+    if current_platform.is_unspecified():
+        raise EngineStartError(no_device(os.environ), final=True)
+    from vllm.engine.arg_utils import AsyncEngineArgs
 
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
@@ -153,6 +160,16 @@ def _launch(
         parsers=parsers,
         constrains=generates and _can_constrain(pool, frontend),
         sockets=folder,
+    )
+
+
+def no_device(environ: Mapping[str, str]) -> str:
+    """Describe that vLLM found nothing that its build runs on."""
+    shown = environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = "" if shown is None else f"; CUDA_VISIBLE_DEVICES is {shown!r}, as Ray or the environment set it"
+    return (
+        f"vLLM {version('vllm')} runs on GPUs, and finds none{hidden}; nvidia-smi shows whether a driver works, and a "
+        "container needs the driver too; without GPUs: pip install 'penstock-llm[cpu]'"
     )
 
 
