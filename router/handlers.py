@@ -144,7 +144,7 @@ def _entered(context: Any) -> CallContext:
 
 def _checked(request: Message | Malformed) -> Message:
     if isinstance(request, Malformed):
-        raise InvalidRequestError.of("", f"is not a valid message: {request.detail}")
+        raise InvalidRequestError.of("", f"the request is not a valid message: {request.detail}")
     return request
 
 

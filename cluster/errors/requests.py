@@ -25,7 +25,9 @@ class InvalidRequestError(RequestError):
 
     def __init__(self, violations: Sequence[FieldViolation]) -> None:
         self.violations = tuple(violations)
-        super().__init__("; ".join(f"{v.field}: {v.description}" for v in self.violations))
+        super().__init__(
+            "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in self.violations)
+        )
 
     @classmethod
     def of(cls, field: str, description: str) -> InvalidRequestError:
@@ -294,7 +296,8 @@ class NotInTimeError(RequestError):
         self.bound_s = bound_s
         self.retry_after_s = retry_after_s
         when = "it would be too late whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
-        super().__init__(f"{bound}: {_seconds(bound_s)} is less than the estimated {_seconds(wait_s)}; {when}")
+        less, more = _apart(max(0.0, bound_s), wait_s)
+        super().__init__(f"{bound}: {less} is less than the estimated {more}; {when}")
 
 
 class KeyReusedError(RequestError):
@@ -386,3 +389,11 @@ class CancelledError(RequestError):
 
 def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1.0 else f"{value:.2g} s"
+
+
+def _apart(less: float, more: float) -> tuple[str, str]:
+    """Write two times with as many digits as tell them apart."""
+    if less >= more or _seconds(less) != _seconds(more):
+        return _seconds(less), _seconds(more)
+    digits = next((each for each in range(3, 17) if f"{less:.{each}g}" != f"{more:.{each}g}"), 17)
+    return f"{less:.{digits}g} s", f"{more:.{digits}g} s"

@@ -231,6 +231,25 @@ def test_violations_are_listed_by_field():
     assert [(v.field, v.description) for v in bad.field_violations] == [("a", "bad"), ("b[1]", "worse")]
 
 
+def test_what_is_wrong_with_a_whole_request_has_no_field_before_it():
+    status = to_rpc_status(errors.InvalidRequestError([FieldViolation("", "bad"), FieldViolation("a", "worse")]))
+
+    assert status.message == "bad; a: worse"
+
+
+@pytest.mark.parametrize(
+    ("left_s", "takes_s", "text"),
+    [
+        (1.0, 3.0, "deadline: 1.0 s is less than the estimated 3.0 s"),
+        (0.2961, 0.3042, "deadline: 0.296 s is less than the estimated 0.304 s"),
+        (12.31, 12.34, "deadline: 12.31 s is less than the estimated 12.34 s"),
+        (-0.0003, 0.02, "deadline: 0 s is less than the estimated 0.02 s"),
+    ],
+)
+def test_a_request_that_is_too_late_tells_two_different_times(left_s: float, takes_s: float, text: str):
+    assert to_rpc_status(errors.NotInTimeError("deadline", takes_s, left_s, None)).message.startswith(f"{text}; ")
+
+
 def test_retry_info_carries_the_delay():
     [retry] = details(to_rpc_status(errors.QueueFullError("p", 9, 2.5)), error_details_pb2.RetryInfo)
 
