@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -43,7 +44,9 @@ func main() {
 	}
 	var messages []*penstockv1.ChatMessage
 	fmt.Print("> ")
-	for input := bufio.NewScanner(os.Stdin); input.Scan(); fmt.Print("> ") {
+	input := bufio.NewScanner(os.Stdin)
+	input.Buffer(nil, 4<<20) // A scanner ends at a line of more than 64 KiB otherwise.
+	for ; input.Scan(); fmt.Print("> ") {
 		asked := append(messages, &penstockv1.ChatMessage{Role: "user", Content: input.Text()})
 		text, err := answer(ctx, client, model, asked)
 		if err != nil {
@@ -51,6 +54,9 @@ func main() {
 			continue
 		}
 		messages = append(asked, &penstockv1.ChatMessage{Role: "assistant", Content: text})
+	}
+	if err := input.Err(); err != nil {
+		log.Fatal(err)
 	}
 }
 
@@ -94,7 +100,7 @@ func answer(
 // explain prints what the router says about an error.
 func explain(err error) {
 	state := status.Convert(err)
-	fmt.Fprintf(os.Stderr, "%s: %s\n", state.Code(), state.Message())
+	fmt.Fprintf(os.Stderr, "%s: %s\n", code.Code(state.Code()), state.Message())
 	for _, detail := range state.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
