@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,13 @@ def test_the_public_package_has_nothing_of_the_inner_protocol() -> None:
     assert "penstock.internal.v1" == INNER.package
     needed = {dependency.name for file in PUBLIC for dependency in file.dependencies}
     assert INNER.name not in needed
+
+
+def test_the_page_of_the_api_names_every_file() -> None:
+    page = (SOURCES / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## Which file has what")[2].partition("\n## ")[0]
+    assert {Path(file.name).name for file in PUBLIC} == set(re.findall(r"`(\w+\.proto)`", table))
+    assert {name for file in PUBLIC for name in file.services_by_name} <= set(re.findall(r"`(\w+Service)`", table))
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ class InferenceServiceStub:
 
     Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
     BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
-    connection.
+    RESOURCE_EXHAUSTED to a message above the size limit, DEADLINE_EXCEEDED at the deadline, and what a client's own gRPC
+    library reports about a lost connection.
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
@@ -70,8 +70,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
     BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
-    connection.
+    RESOURCE_EXHAUSTED to a message above the size limit, DEADLINE_EXCEEDED at the deadline, and what a client's own gRPC
+    library reports about a lost connection.
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
@@ -105,8 +105,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
     BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
-    connection.
+    RESOURCE_EXHAUSTED to a message above the size limit, DEADLINE_EXCEEDED at the deadline, and what a client's own gRPC
+    library reports about a lost connection.
 
     Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
     before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
