@@ -26,6 +26,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "proto" / "examples"
+PROTO_FILES = " ".join(f"../../penstock/v1/{path.name}" for path in EXAMPLES.parent.glob("penstock/v1/*.proto"))
 ASKED_FOR = os.environ.get("PENSTOCK_EXAMPLES", "").split(",")
 """Languages to run beside those whose tools every machine with this repository has."""
 CHATS = [
@@ -34,7 +35,12 @@ CHATS = [
     pytest.param("typescript", ["node", "out/chat.js"], id="typescript", marks=pytest.mark.node),
     *(
         pytest.param(language, command, id=language)
-        for language, command in (("go", ["./chat"]), ("java", ["mvn", "-q", "exec:java"]))
+        for language, command in (
+            ("go", ["./chat"]),
+            ("java", ["mvn", "-q", "exec:java"]),
+            ("cpp", ["./chat"]),
+            ("ruby", ["ruby", "-I", "gen", "chat.rb"]),
+        )
         if language in ASKED_FOR
     ),
 ]
@@ -44,6 +50,8 @@ BUILD = {
     "typescript": ["npm ci --no-audit --no-fund", "npm run build"],
     "go": ["buf generate", "go mod tidy", "go vet ./...", "go build -o chat ."],
     "java": ["mvn -q compile"],
+    "cpp": ["make"],
+    "ruby": ["mkdir -p gen", f"grpc_tools_ruby_protoc -I ../.. --ruby_out=gen --grpc_out=gen {PROTO_FILES}"],
 }
 BUILT: set[str] = set()
 
@@ -55,10 +63,10 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
 
 
 def environment(stack: Stack) -> dict[str, str]:
-    # Examples need the client alone, and none of the server's packages.
+    # Examples need the client alone, and nothing of the server: neither its packages nor its experiments of gRPC.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"},
         "PATH": path,
         "PYTHONPATH": str(EXAMPLES.parent),
         "PENSTOCK_TARGET": f"127.0.0.1:{stack.routers[0].port}",
