@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 
 from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
 from cluster.lifecycle import timeout_awake
-from cluster.redis.slot_owner import SlotOwner
+from cluster.redis.slot_owner import LENIENT, SlotOwner
 from cluster.redis.url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
 RedisTarget: TypeAlias = "str | Any"
@@ -74,7 +74,7 @@ class ConnectionSource:
 
 def _by_url(url: str, options: dict[str, Any]) -> Any:
     try:
-        pool = ConnectionPool.from_url(url, **options)
+        pool = ConnectionPool.from_url(url, **options, **(LENIENT if url.startswith("rediss:") else {}))
         # Only a connection checks its options, so one is made here.
         pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
     except (TypeError, ValueError, exceptions.RedisError) as error:
@@ -98,7 +98,7 @@ class _Watcher(Redis):
 
 
 def _by_sentinel(url: SentinelUrl, timeout_s: float, options: dict[str, Any]) -> tuple[Sentinel, Any]:
-    tls: dict[str, Any] = {"ssl": True} if url.tls else {}
+    tls: dict[str, Any] = {"ssl": True, **LENIENT} if url.tls else {}
     sentinel = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py
     for host, port in url.sentinels:
         watcher = _Watcher(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +16,11 @@ from cluster.redis.url import ClusterUrl
 
 _PARTS = 4
 """Most servers that can be asked within the time for one call; fewer ones share all of it."""
+
+LENIENT: dict[str, Any] = {"ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT]}
+"""Option of TLS connections that takes certificates as all Pythons before 3.13 do: also those that do not name the key
+of their authority.
+"""
 
 Address: TypeAlias = tuple[str, int]
 
@@ -35,7 +41,7 @@ class SlotOwner:
         self._seeds = url.servers
         self._known: tuple[Address, ...] = ()
         self._hint: tuple[Address, ...] = ()
-        tls = {"ssl_ca_certs": url.ca_file} if url.tls else {}
+        tls = {"ssl_ca_certs": url.ca_file, **LENIENT} if url.tls else {}
         self._kind: type[OwnerConnection] = SecureOwnerConnection if url.tls else OwnerConnection
         self._options = {**options, **tls, "username": url.username, "password": url.password}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cluster.trust.verifying import trusting
 from router import acceptor
 from router.acceptor import Acceptor
 from tests.support.certificates import LOOPBACK, Authority
@@ -74,7 +75,7 @@ def tls(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     files = authority.issue("router", *LOOPBACK).write(folder, "router")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*files)
-    return serving, ssl.create_default_context(cafile=authority.write(folder))
+    return serving, trusting(authority.write(folder))
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from cluster.errors import SettingsError
+from cluster.trust.verifying import trusting
 from loadtest.load.driver.grpc_transport import CONNECT_S, pick_model
 from loadtest.load.driver.stream import StreamObservation
 from loadtest.load.driver.target import Target
@@ -188,7 +189,7 @@ def _failed(status: int, text: str) -> StreamFailedError:
 def _tls(target: Target) -> ssl.SSLContext | bool:
     if not (target.ca or target.cert):
         return True
-    context = ssl.create_default_context(cafile=os.path.expanduser(target.ca) or None)
+    context = trusting(os.path.expanduser(target.ca) or None)
     if target.cert:
         context.load_cert_chain(os.path.expanduser(target.cert), os.path.expanduser(target.key))
     return context

@@ -15,6 +15,7 @@ from cluster.addresses import is_loopback
 from cluster.errors import SettingsError, plain_reason
 from cluster.settings import IssuerSettings
 from cluster.settings.auth import unsafe_url
+from cluster.trust.verifying import trusting
 from router.identity.issuers.key_set import KeySet, KeySetError, read_key_set
 
 FETCH_S = 5.0
@@ -108,6 +109,6 @@ def _prepare(settings: IssuerSettings) -> tuple[ssl.SSLContext, Mapping[str, str
 
 def _tls(settings: IssuerSettings) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=settings.ca_file)
+        return trusting(settings.ca_file)
     except (OSError, ValueError) as error:
         raise FetchError(f"ca_file: {settings.ca_file} cannot be read: {plain_reason(error)}") from None

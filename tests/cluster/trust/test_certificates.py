@@ -16,6 +16,7 @@ from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings, load_settings
 from cluster.trust import tls as tls_module
 from cluster.trust.tls import TlsFiles, check_link
+from cluster.trust.verifying import trusting
 from tests.support.certificates import LOOPBACK, Authority, Pair, dns
 
 AUTHORITY, OTHER = Authority(), Authority("other")
@@ -99,10 +100,8 @@ async def test_a_certificate_whose_time_is_not_now_is_told_once_for_each_content
 
     async def accepted() -> bool:
         """Return whether a client accepts the server."""
-        trusting = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
-        trusting.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(AUTHORITY.write(tmp_path)))
         except ssl.SSLCertVerificationError:
             return False
         writer.close()

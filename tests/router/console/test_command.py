@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cluster.trust.verifying import trusting
 from tests.router.console.conftest import Console
 from tests.router.server.test_tls import shown_by
 from tests.support.certificates import LOOPBACK, Authority
@@ -81,7 +81,7 @@ async def test_the_page_comes_over_tls_and_a_new_certificate_counts_soon(tmp_pat
     """Files are looked at once a second at most."""
     authority = Authority()
     cert, key = authority.issue("first", *LOOPBACK).write(tmp_path, "page")
-    trust = ssl.create_default_context(cadata=authority.pem.decode())
+    trust = trusting(authority.write(tmp_path))
     flags = ("--target", "127.0.0.1:1", "--https-cert", cert, "--https-key", key)
     async with started(tmp_path, *flags) as (_process, url):
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest_asyncio
 from cluster.addresses import is_own_name
 from cluster.telemetry.logs import JsonFormatter
 from cluster.trust import tls as tls_files
+from cluster.trust.verifying import trusting
 from router.http import calls, event_stream
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.router.server.test_tls import dialer, shown_by, tls
@@ -226,7 +226,7 @@ async def test_a_new_certificate_is_shown_to_the_next_connection(
         assert await asyncio.to_thread(shown_by, http.port) == "first"
         await asyncio.to_thread(authority.issue("second", *LOOPBACK).write, tmp_path, "router")
         assert await asyncio.to_thread(shown_by, http.port) == "second"
-        context = ssl.create_default_context(cadata=authority.pem.decode())
+        context = trusting(authority.write(tmp_path))
         url = f"https://127.0.0.1:{http.port}/health"
         async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as reply:
             assert reply.status == 200
