@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from penstock.batch.structural_tag import read_structural_tag, read_structural_tag_text
-from penstock.models import StructuredOutput, ToolMode
+from penstock.models import ConstraintKind, StructuredOutput, ToolChoice, ToolMode
 from penstock.values.chat import ChatOptions
 from penstock.values.messages import Message, read_message
 from penstock.values.objects import INT64, POSITIVE, UINT32, Fields, is_int, is_number, shown, within
@@ -59,10 +59,19 @@ def read_body(body: Fields, *, chat: bool) -> Body:
     model = body.required("model")
     prompt = _chat_prompt(body) if chat else _completion_prompt(body)
     constraint, structured = _structured(body)
-    sampling, session_id = _sampling(body, structured, chat=chat), body.text("session_id")
     options = _chat_options(body) if chat else ChatOptions()
+    if constraint == "response_format" and _only_calls(options, structured) and body.ignores("response_format"):
+        constraint, structured = "", None
+    sampling, session_id = _sampling(body, structured, chat=chat), body.text("session_id")
     ignored = body.leftovers(CHAT if chat else COMPLETION)
     return Body(model, prompt, sampling, session_id, options, ignored, constraint=constraint)
+
+
+def _only_calls(options: ChatOptions, structured: StructuredOutput | None) -> bool:
+    """Return whether JSON is asked for of a text, and the answer is a call of a tool."""
+    choice = options.tool_choice
+    required = isinstance(choice, ToolChoice) and choice.mode is ToolMode.REQUIRED
+    return required and structured is not None and structured.kind is ConstraintKind.JSON_SCHEMA
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------

@@ -173,6 +173,10 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
     if output is not None and (effort := output.text("effort")):
         variables["reasoning_effort"] = effort
     form = _format(fields, output, generate.sampling, best_effort=best_effort)
+    if form and generate.tool_choice.mode == types.TOOL_CHOICE_MODE_REQUIRED:
+        # It is the form of a text, and the answer is a call of a tool.
+        generate.sampling.ClearField("structured_output")
+        fields.also_ignored((form,))
     if output is not None:
         fields.also_ignored(output.leftovers())
     generate.prompt.chat.template_kwargs = json.dumps(variables)

@@ -115,6 +115,61 @@ async def test_a_wrong_choice_is_named(stack: Stack, fields: dict[str, Any], fie
     assert (found["error"]["param"] or "").startswith(field), found
 
 
+_FORM = {"type": "json_schema", "schema": {"type": "object", "additionalProperties": False}}
+_FLAT = {"type": "function", "name": "weather", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "ignored"),
+    [
+        (
+            "/v1/chat/completions",
+            {
+                "messages": ASK,
+                "tools": TOOLS,
+                "tool_choice": "required",
+                "response_format": {"type": "json_schema", "json_schema": {"name": "form", "schema": SCHEMA}},
+            },
+            "response_format",
+        ),
+        (
+            "/v1/responses",
+            {
+                "input": ASK,
+                "tools": [_FLAT],
+                "tool_choice": {"type": "function", "name": "weather"},
+                "text": {"format": {**_FORM, "name": "form"}},
+            },
+            "text.format",
+        ),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 200,
+                "messages": ASK,
+                "tools": [{"name": "weather", "input_schema": SCHEMA}],
+                "tool_choice": {"type": "any"},
+                "output_config": {"format": _FORM},
+            },
+            "output_config.format",
+        ),
+    ],
+)
+async def test_the_form_of_a_text_is_left_out_where_a_tool_must_be_called(
+    stack: Stack, path: str, fields: dict[str, Any], ignored: str
+) -> None:
+    status, found, headers = await post(stack, path, json={"model": "demo", **fields})
+    assert 200 == status, found
+    assert "Paris" in json.dumps(found)
+    assert ignored == headers["x-penstock-ignored"]
+
+
+async def test_a_constraint_of_all_output_does_not_go_with_a_tool_that_must_be_called(stack: Stack) -> None:
+    body = {"model": "demo", "messages": ASK, "tools": TOOLS, "tool_choice": "required", "guided_choice": ["yes", "no"]}
+    status, found, _ = await post(stack, "/v1/chat/completions", json=body)
+    assert (400, "guided_choice") == (status, found["error"]["param"])
+
+
 @pytest.mark.parametrize("text", ['{"city": "Pa', "[1]"])
 async def test_a_conversation_goes_on_after_arguments_that_a_model_wrote_wrongly(stack: Stack, text: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": text}}
