@@ -7,6 +7,11 @@ export function heading(title, text = "") {
   return h("div", { class: "heading" }, h("h1", {}, title), text ? h("p", { class: "lead" }, text) : null);
 }
 
+// What a page of pools shows to a key that may use no model.
+export function noPool() {
+  return h("p", { class: "empty" }, "This key may see no pool.");
+}
+
 export function section(title, ...content) {
   return h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), content);
 }

@@ -323,3 +323,17 @@ async def test_the_line_shows_who_waits_and_who_runs(console: Console, browser: 
         finally:
             for stream in streams:
                 await stream.aclose()
+
+
+@pytest.mark.parametrize("page", ["overview", "replicas", "line", "autoscaler", "ahead"])
+async def test_a_page_of_pools_says_that_a_key_may_see_none(tab: Tab, page: str) -> None:
+    async def hide(route: Route) -> None:
+        answer = await route.fetch()
+        body = await answer.json()
+        body["status"]["pools"] = []
+        await route.fulfill(response=answer, json=body)
+
+    await tab.page.route("**/api/status", hide)
+    await tab.open(page)
+    await tab.see("This key may see no pool.")
+    await tab.page.unroute_all(behavior="ignoreErrors")

@@ -7,6 +7,7 @@ import json
 
 import aiohttp
 import pytest
+from playwright.async_api import Route, expect
 
 from tests.router.console.browser import Tab
 from tests.router.console.conftest import Console
@@ -34,6 +35,20 @@ async def test_a_plan_is_that_of_the_command(tab: Tab) -> None:
 
 
 BEST = "Simulated, best first; ranges are those of the engine's speed"
+
+
+async def test_the_button_keeps_the_focus_of_a_keyboard(tab: Tab) -> None:
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=400, json={"error": "not now"})
+
+    await tab.page.route("**/api/plan", refuse)
+    await tab.open("plan")
+    button = tab.page.get_by_role("button", name="Plan", exact=True)
+    await button.press("Enter")
+    await expect(button).to_be_enabled()
+    await expect(button).to_be_focused()
+    tab.complaints.clear()
+    await tab.page.unroute_all(behavior="ignoreErrors")
 
 
 async def test_the_load_and_slo_of_a_pool_fill_the_form(console: Console, tab: Tab) -> None:

@@ -4,7 +4,7 @@ import { read, readKept } from "../api.js";
 import { layers } from "../charts.js";
 import { h, s } from "../dom.js";
 import { clock, counted, digits, moment, percent, seconds } from "../format.js";
-import { badge, choose, facts, field, heading, section, table } from "../parts.js";
+import { badge, choose, facts, field, heading, noPool, section, table } from "../parts.js";
 
 export const ahead = {
   name: "ahead",
@@ -18,7 +18,7 @@ export const ahead = {
     return { pools, pool, found: pool ? await read("/api/outlook", { pool }) : null };
   },
   draw({ pools, pool, found }) {
-    if (!found) return [heading("Ahead"), h("p", { class: "empty" }, "This key may see no pool.")];
+    if (!found) return [heading("Ahead"), noPool()];
     return [
       heading("Ahead", "What the pool expects of the next hours, and what is planned for it."),
       pools.length > 1 ? pick(pools, pool) : null,

@@ -5,7 +5,7 @@ import { may } from "../caller.js";
 import { line } from "../charts.js";
 import { h } from "../dom.js";
 import { clock, counted, digits, money, moment, nearly, percent, seconds, words } from "../format.js";
-import { badge, choose, facts, field, heading, section, table } from "../parts.js";
+import { badge, choose, facts, field, heading, noPool, section, table } from "../parts.js";
 
 const CLASSES = ["interactive", "standard", "batch"];
 const NEWEST = 10;
@@ -22,7 +22,7 @@ export const autoscaler = {
     return { pools, pool, found: pool ? await read("/api/decisions", { pool, limit: 120 }) : null };
   },
   draw({ pools, pool, found }, { query, redraw, fail, caller }) {
-    if (!found) return [heading("Autoscaler"), h("p", { class: "empty" }, "This key may see no pool.")];
+    if (!found) return [heading("Autoscaler"), noPool()];
     const all = found.decisions;
     const chosen = all.find((each) => String(each.number) === query.decision) ?? all[0];
     return [

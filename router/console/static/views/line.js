@@ -6,7 +6,7 @@ import { readStatus } from "../cluster.js";
 import { h } from "../dom.js";
 import { count, counted, digits, seconds, short } from "../format.js";
 import { samples } from "../history.js";
-import { badge, heading, section, table } from "../parts.js";
+import { badge, heading, noPool, section, table } from "../parts.js";
 
 const CLASSES = ["interactive", "standard", "batch"];
 
@@ -16,7 +16,7 @@ export const line = {
   role: "tenant_operator",
   every: 1000,
   load: readStatus,
-  draw: (status) => [heading("Line", "Requests that wait for a place in a batch, and those that have one, by class and tenant."), ...status.pools.map(pool)],
+  draw: (status) => [heading("Line", "Requests that wait for a place in a batch, and those that have one, by class and tenant."), ...(status.pools.length ? status.pools.map(pool) : [noPool()])],
 };
 
 function pool(one) {

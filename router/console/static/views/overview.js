@@ -5,7 +5,7 @@ import { counts, goodput, itlPromise, readStatus, troubles } from "../cluster.js
 import { h } from "../dom.js";
 import { count, counted, money, nearly, percent, seconds, short } from "../format.js";
 import { samples, tokenRate } from "../history.js";
-import { heading, section, tile } from "../parts.js";
+import { heading, noPool, section, tile } from "../parts.js";
 import { readRollouts, rollout } from "./rollout.js";
 
 export const overview = {
@@ -16,7 +16,7 @@ export const overview = {
   load,
   draw: ({ status, rollouts }) => [
     heading("Overview", `${counted(status.pools.length, "pool")}, as ${status.router_id} sees them.`),
-    ...(status.pools.length ? status.pools.map((one) => pool(one, rollouts[one.name])) : [h("p", { class: "empty" }, "This key may see no pool.")]),
+    ...(status.pools.length ? status.pools.map((one) => pool(one, rollouts[one.name])) : [noPool()]),
   ],
 };
 

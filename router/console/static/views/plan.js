@@ -58,6 +58,8 @@ function form(result, signal, fail) {
       fail(error);
     }
     button.disabled = false;
+    // A button that is disabled loses the focus of a keyboard.
+    if (document.activeElement === document.body) button.focus();
   };
   return h(
     "form",

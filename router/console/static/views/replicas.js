@@ -4,7 +4,7 @@ import { meter } from "../charts.js";
 import { itlPromise, readStatus, troubles } from "../cluster.js";
 import { h } from "../dom.js";
 import { count, counted, percent, seconds, short } from "../format.js";
-import { badge, facts, heading, section } from "../parts.js";
+import { badge, facts, heading, noPool, section } from "../parts.js";
 
 const STATES = { ready: "good", starting: "info", draining: "warn", standby: "info" };
 
@@ -14,7 +14,7 @@ export const replicas = {
   role: "operator",
   every: 1000,
   load: readStatus,
-  draw: (status) => [heading("Replicas", "Each box is one engine. Bars show how full it is."), ...status.pools.map(pool)],
+  draw: (status) => [heading("Replicas", "Each box is one engine. Bars show how full it is."), ...(status.pools.length ? status.pools.map(pool) : [noPool()])],
 };
 
 function pool(one) {
