@@ -60,6 +60,8 @@ _BODY: Mapping[str, Unsupported] = {
     # They only make an answer faster, or say where it is kept.
     "prediction": _NEVER,
     "prompt_cache_retention": _when("in_memory", "in-memory", changes_answers=False),
+    # A wish, which agents send by themselves. No template or engine knows it.
+    "verbosity": _when("medium", changes_answers=False),
     "service_tier": _when("auto", "default", changes_answers=False),
     "store": _when(False, changes_answers=False),
     "priority": _when(0, changes_answers=False),
@@ -93,7 +95,6 @@ _BODY: Mapping[str, Unsupported] = {
     "thinking": Unsupported(([], {}), instead="give chat_template_kwargs"),
     "enable_thinking": Unsupported(instead="give chat_template_kwargs"),
     "thinking_token_budget": _when(-1),
-    "verbosity": _when("medium"),
     "chat_template": _ALWAYS,
     "add_generation_prompt": _when(True),
     "mm_processor_kwargs": _when({}),

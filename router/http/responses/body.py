@@ -99,7 +99,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         "service_tier": tier_name(fields.text("service_tier")) or "default",
         "store": store,
         "temperature": 1.0 if (temperature := fields.number("temperature")) is None else temperature,
-        "text": {"format": text_format, "verbosity": verbosity or "medium"},
+        "text": {"format": text_format, "verbosity": "medium"},
         "tool_choice": choice or "auto",
         "tools": tools,
         "top_logprobs": top or 0,

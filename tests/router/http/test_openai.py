@@ -239,6 +239,13 @@ async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> 
     assert (status, headers["x-penstock-ignored"]) == (200, "frobnicate")
 
 
+async def test_a_wish_that_no_model_here_knows_is_left_out_and_named(stack: Stack) -> None:
+    """Agents send it by themselves."""
+    body = {"model": "demo", "messages": ASK, "max_tokens": 2, "verbosity": "low"}
+    status, _, headers = await post(stack, "/v1/chat/completions", json=body)
+    assert (status, headers["x-penstock-ignored"]) == (200, "verbosity")
+
+
 @pytest.mark.parametrize(
     ("more", "status", "words"),
     [

@@ -207,7 +207,7 @@ async def test_a_wrong_query_of_a_stored_response_is_named(stack: Stack, query: 
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"input": "word " * 1200}, "input"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": 3}}, "text.verbosity"),
         ({"guided_regex": "a"}, "guided_regex"),
         ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "tools[0].name"),
         ({"max_output_tokens": -1}, "max_output_tokens"),
@@ -224,10 +224,11 @@ async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], para
 
 async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> None:
     more = {"user": "u", "prompt_cache_key": "p", "include": ["reasoning.encrypted_content"], "frobnicate": 1}
-    body = {**ASK, **more, "max_output_tokens": 2, "reasoning": {"summary": "auto"}}
+    body = {**ASK, **more, "max_output_tokens": 2, "reasoning": {"summary": "auto"}, "text": {"verbosity": "low"}}
     status, found, headers = await call(stack, "POST", "/v1/responses", json=body)
     assert (status, found["user"]) == (200, "u")
-    assert headers["x-penstock-ignored"] == "include[0], reasoning.summary, frobnicate"
+    assert found["text"]["verbosity"] == "medium"
+    assert headers["x-penstock-ignored"] == "include[0], reasoning.summary, frobnicate, text.verbosity"
 
 
 async def test_unknown_ids_are_not_found(stack: Stack) -> None:
