@@ -126,10 +126,10 @@ class Catalog:
         return info, tokenizer
 
     async def encode(
-        self, pool: Pool, prompt: Prompt, tenant: str, of: Announcement | None = None
+        self, pool: Pool, prompt: Prompt, tenant: str, of: Announcement | None = None, *, whole: bool = False
     ) -> tuple[ModelInfo, Sequence[int]]:
         """Return the model of a pool, or of one of its replicas, and the token ids of a prompt. Tenants take turns with
-        long prompts, because quotas apply only later.
+        long prompts, because quotas apply only later. `whole`: also of a text that is far too long for the model.
 
         Raises:
             NoReplicaError: for the reasons of `model`. A prompt of token ids needs no tokenizer.
@@ -138,10 +138,11 @@ class Catalog:
         if isinstance(prompt, TokenPrompt):
             return self._info(pool, of), prompt.ids
         info, tokenizer = await self.model(pool, of)
+        context = None if whole else info.max_context_tokens
         if tokenizer.is_quick(prompt):
-            return info, await tokenizer.encode_prompt(prompt)
+            return info, await tokenizer.encode_prompt(prompt, context)
         async with self._fair_turns.turn(tenant):
-            return info, await tokenizer.encode_prompt(prompt)
+            return info, await tokenizer.encode_prompt(prompt, context)
 
     async def encode_inputs(
         self,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from functools import partial
+from typing import TypeVar
 
 import jinja2
 import tokenizers
 
 from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
+from cluster.gc_tuning import trim_heap
 from cluster.settings import LimitSettings
 from cluster.token_bytes import TokenBytes
 from router.tokens.chat import ChatTemplate, splits_special_tokens
@@ -20,13 +24,29 @@ from router.tokens.config import config_text
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
 from router.tokens.template import FIELD
 from router.validation import ChatPrompt, Prompt, TextPrompt
+from router.validation.lengths import prompt_too_long
 
 INLINE_CHARACTERS = 2_048
 """Longest text that is encoded without a thread: the hop to a thread would cost more than the encoding."""
 INLINE_MESSAGES = 16
 """Most messages of a chat that is encoded without a thread."""
+LARGE_CHARACTERS = 1 << 20
+"""Length from which texts are encoded one at a time. Each takes a hundred bytes per character meanwhile."""
+TRIM_CHARACTERS = 2 << 20
+"""Characters after which the memory that encoding leaves behind is given back. They take over half a second."""
+_FAR = 16
+"""Characters per token of the context from which a text is probably too long."""
+_HEAD = 8
+"""Characters per token of the context that are encoded of such a text to find out."""
+
+_large = threading.Lock()
+"""Held while a large text is encoded, by all tokenizers."""
+_untrimmed = 0
+"""Characters that were encoded since memory was given back."""
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Tokenizer:
@@ -82,30 +102,36 @@ class Tokenizer:
         """Number of token ids, added tokens included."""
         return int(self._encoder.get_vocab_size(with_added_tokens=True))
 
-    async def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Encode plain text. `special`: with the special tokens that the tokenizer's own post-processor adds."""
-        if len(text) <= INLINE_CHARACTERS:
-            return self._encode(text, special)
-        return await self._in_thread(partial(self._encode, text, special))
+    async def encode(self, text: str, *, special: bool = True, context: int | None = None) -> list[int]:
+        """Encode plain text. `special`: with the special tokens that the tokenizer's own post-processor adds.
 
-    async def encode_chat(self, prompt: ChatPrompt) -> list[int]:
+        Raises:
+            InvalidRequestError: the text is far too long for a context of so many tokens.
+        """
+        if len(text) <= INLINE_CHARACTERS:
+            return self._encode(text, special, context)
+        return await self._in_thread(partial(self._encode, text, special, context))
+
+    async def encode_chat(self, prompt: ChatPrompt, context: int | None = None) -> list[int]:
         """Render a conversation and encode it. The template alone adds special tokens, unless the prompt asks for more.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or its template refuses the conversation.
+            InvalidRequestError: the model has no chat template, its template refuses the conversation, or that is far
+                too long for a context of so many tokens.
         """
         if self._chat is None:
             raise InvalidRequestError.of(FIELD, self._no_chat)
         if _is_short(prompt):
-            return self._encode_chat(self._chat, prompt)
-        return await self._in_thread(partial(self._encode_chat, self._chat, prompt))
+            return self._encode_chat(self._chat, prompt, context)
+        return await self._in_thread(partial(self._encode_chat, self._chat, prompt, context))
 
     async def encode_inputs(self, texts: Texts, max_tokens: int | None, *, keep_end: bool) -> list[EncodedInput]:
         """Encode many texts, or pairs of texts, as `encode_inputs` says."""
         call = partial(encode_inputs, self._encoder, texts, max_tokens, keep_end=keep_end)
-        if sum(map(len, texts)) <= INLINE_CHARACTERS and all(isinstance(each, str) for each in texts):
+        characters = sum(map(_characters, texts))
+        if characters <= INLINE_CHARACTERS and all(isinstance(each, str) for each in texts):
             return call()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _bounded, call, characters)
 
     def is_quick(self, prompt: Prompt) -> bool:
         """Return whether a prompt is encoded without a thread."""
@@ -117,7 +143,7 @@ class Tokenizer:
             case _:
                 return True
 
-    async def encode_prompt(self, prompt: Prompt) -> Sequence[int]:
+    async def encode_prompt(self, prompt: Prompt, context: int | None = None) -> Sequence[int]:
         """Encode a prompt of any form. Token ids pass unchanged.
 
         Raises:
@@ -125,9 +151,9 @@ class Tokenizer:
         """
         match prompt:
             case TextPrompt(text, special):
-                return await self.encode(text, special=special)
+                return await self.encode(text, special=special, context=context)
             case ChatPrompt():
-                return await self.encode_chat(prompt)
+                return await self.encode_chat(prompt, context)
             case _:
                 return prompt.ids
 
@@ -158,17 +184,52 @@ class Tokenizer:
     def _names(self, token_ids: Sequence[int]) -> list[str]:
         return [self._encoder.id_to_token(token_id) or "" for token_id in token_ids]
 
-    def _encode(self, text: str, special: bool) -> list[int]:
+    def _encode(self, text: str, special: bool, context: int | None) -> list[int]:
+        if context is not None and len(text) > _FAR * context:
+            self._check_head(text, context)
+        return self._ids(text, special)
+
+    def _check_head(self, text: str, context: int) -> None:
+        """Refuse a text whose beginning alone is too long. All of it would take seconds, and memory of hundreds of
+        megabytes.
+        """
+        head = text[: _HEAD * context]
+        tokens = len(self._ids(head, False))
+        # Where the text is cut, and where a tokenizer looks at more of it, some tokens may differ.
+        if tokens > context + context // 8 + 128:
+            about = tokens * len(text) // len(head)
+            raise InvalidRequestError.of("prompt", prompt_too_long(about, context - 1, context, about=True))
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        return _bounded(partial(self._ids_now, text, special), len(text))
+
+    def _ids_now(self, text: str, special: bool) -> list[int]:
         # The call for batches releases the interpreter lock and skips offsets; the one for single texts blocks all
         # threads.
         [encoding] = self._encoder.encode_batch_fast([text], add_special_tokens=special)
         return list(encoding.ids)
 
-    def _encode_chat(self, chat: ChatTemplate, prompt: ChatPrompt) -> list[int]:
-        return self._encode(chat.render(prompt), prompt.special)
+    def _encode_chat(self, chat: ChatTemplate, prompt: ChatPrompt, context: int | None) -> list[int]:
+        return self._encode(chat.render(prompt), prompt.special, context)
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+def _bounded(call: Callable[[], T], characters: int) -> T:
+    """Encode so many characters within bounds of memory: large texts one at a time."""
+    global _untrimmed
+    with _large if characters >= LARGE_CHARACTERS else nullcontext():
+        found = call()
+    _untrimmed += characters
+    if _untrimmed >= TRIM_CHARACTERS:
+        _untrimmed = 0
+        trim_heap()
+    return found
+
+
+def _characters(text: str | tuple[str, str]) -> int:
+    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 def _is_short(prompt: ChatPrompt) -> bool:

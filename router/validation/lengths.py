@@ -10,9 +10,10 @@ CONTEXT = "This model's maximum context length is"
 """Words of every such sentence."""
 
 
-def prompt_too_long(tokens: int, most: int, context: int) -> str:
-    """Say that a prompt is longer than the most that a context takes."""
-    return f"prompt is too long: {tokens} tokens > {most} maximum. {CONTEXT} {context} tokens"
+def prompt_too_long(tokens: int, most: int, context: int, *, about: bool = False) -> str:
+    """Say that a prompt is longer than the most that a context takes. `about`: the number of tokens is an estimate."""
+    number = f"about {tokens}" if about else str(tokens)
+    return f"prompt is too long: {number} tokens > {most} maximum. {CONTEXT} {context} tokens"
 
 
 def no_room(tokens: int, max_tokens: int, context: int) -> str:

@@ -1,10 +1,14 @@
 """Prompts become the ids that the model's own files say."""
 
+import ctypes
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer as Encoder
+from tokenizers import models, pre_tokenizers
 
 from cluster.errors import InvalidRequestError
 from router.tokens import Tokenizer
@@ -119,3 +123,67 @@ def test_broken_files_are_refused(files, executor, broken):
 
 def test_added_tokens_count_for_the_vocabulary(files, executor):
     assert Tokenizer(files, executor).vocabulary_size == Encoder.from_buffer(files["tokenizer.json"]).get_vocab_size()
+
+
+@pytest.fixture
+def words() -> dict[str, bytes]:
+    """A tokenizer of whole words: one of 27 letters, and of single letters."""
+    vocabulary = {"<unk>": 0, "a" * 27: 1, "b": 2}
+    encoder = Encoder(models.WordLevel(vocabulary, unk_token="<unk>"))
+    encoder.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return {"tokenizer.json": encoder.to_str().encode()}
+
+
+async def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(words, executor, monkeypatch):
+    tokenizer, lengths = Tokenizer(words, executor), []
+    encode = tokenizer._ids
+    monkeypatch.setattr(tokenizer, "_ids", lambda text, special: lengths.append(len(text)) or encode(text, special))
+
+    with pytest.raises(InvalidRequestError, match="prompt is too long: about 1000000 tokens > 999 maximum") as caught:
+        await tokenizer.encode_prompt(TextPrompt("b " * 1_000_000), 1_000)
+    assert [8_000] == lengths
+    assert ["prompt"] == [each.field for each in caught.value.violations]
+
+
+@pytest.mark.parametrize("text", [f"{'a' * 27} " * 1_500, "b " * 4_000], ids=["long tokens", "not far"])
+async def test_a_text_that_may_fit_is_encoded_as_a_whole(words, executor, text):
+    """The first has fewer tokens than the context, and 42 letters for each of its tokens."""
+    assert text.count(" ") == len(await Tokenizer(words, executor).encode_prompt(TextPrompt(text), 1_000))
+
+
+async def test_without_a_context_all_is_encoded(words, executor):
+    assert 100_000 == len(await Tokenizer(words, executor).encode_prompt(TextPrompt("b " * 100_000)))
+
+
+async def test_the_template_counts_as_well(files, executor):
+    with pytest.raises(InvalidRequestError, match="prompt is too long: about"):
+        await Tokenizer(files, executor).encode_prompt(ChatPrompt((Message("user", LONG),)), 400)
+
+
+MEMORY = """
+import asyncio, pathlib, psutil, sys
+from concurrent.futures import ThreadPoolExecutor
+from router.tokens import Tokenizer
+rss = lambda: psutil.Process().memory_info().rss / 1e6
+with ThreadPoolExecutor(2) as executor:
+    tokenizer = Tokenizer({"tokenizer.json": pathlib.Path(sys.argv[1]).read_bytes()}, executor)
+    async def encode(text, times=1):
+        found = await asyncio.gather(*(tokenizer.encode(text) for _ in range(times)))
+        return sum(map(len, found))
+    asyncio.run(encode("the wheel " * 1_000, 2))
+    before = rss()
+    count = asyncio.run(encode("the wheel " * 200_000, 4))
+    print(count, rss() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives memory back: NOT tested")
+def test_the_memory_of_large_texts_goes_back(files, tmp_path):
+    """Each takes a hundred megabytes and more while it is encoded."""
+    (tmp_path / "tokenizer.json").write_bytes(files["tokenizer.json"])
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "tokenizer.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    tokens, grown = map(float, done.stdout.split())
+    assert tokens > 1_000_000
+    assert grown < 60
