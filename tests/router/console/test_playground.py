@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from playwright.async_api import expect
 
 from tests.router.console.browser import Tab
 from tests.router.console.conftest import Console
@@ -32,6 +33,23 @@ async def test_an_answer_comes_with_its_receipt(tab: Tab) -> None:
     # The conversation goes on.
     await ask(tab, "And then?")
     await until(lambda: answers(tab, 2))
+
+
+async def test_the_focus_goes_back_to_the_text_unless_it_went_elsewhere(tab: Tab) -> None:
+    await tab.open("playground?model=demo")
+    send, halt = (tab.page.get_by_role("button", name=name, exact=True) for name in ("Send", "Stop"))
+    for place, expected in (("#play-temperature", "#play-temperature"), ("", "#play-text")):
+        await tab.page.fill("#play-most", "400")
+        await tab.page.fill("#play-text", "What is Penstock?")
+        await send.press("Enter")
+        await expect(halt).to_be_enabled()
+        if place:
+            await tab.page.focus(place)
+            await halt.dispatch_event("click")
+        else:
+            await halt.press("Enter")
+        await expect(send).to_be_enabled()
+        await expect(tab.page.locator(expected)).to_be_focused()
 
 
 async def answers(tab: Tab, number: int) -> bool:

@@ -119,6 +119,7 @@ class Ground {
     await Promise.all(this.conversations.map((each, index) => each.ask(text, settings[index])));
     this.send.disabled = false;
     this.halt.disabled = true;
-    this.text.focus();
+    // Whoever went elsewhere meanwhile stays there. A button that is disabled loses the focus.
+    if ([document.body, this.send, this.halt].includes(document.activeElement)) this.text.focus();
   }
 }
