@@ -1,6 +1,7 @@
 """Modules that a simulation spends its time in, and the digest by which a compiled set is known to be theirs.
 
-A compiled class has no subclasses in Python. So modules that have subclasses of these classes are in the set too.
+A compiled class has no subclasses in Python. So modules that have subclasses of these classes are in the set too. Sums
+of fractions are over lists: mypyc adds up a generator by itself, without the compensation of Python 3.12.
 """
 
 from __future__ import annotations

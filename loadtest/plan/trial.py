@@ -295,7 +295,7 @@ def _seen(run: SimulatedRun, engine: Engine, promise: Promise, factor: float, le
     return TrialFigures(
         fmean(ttft),
         float(np.percentile(ttft, 99)),
-        sum(each.itl_mean_s * each.output_tokens for each in gaps) / max(1, sum(each.output_tokens for each in gaps)),
+        sum([each.itl_mean_s * each.output_tokens for each in gaps]) / max(1, sum(each.output_tokens for each in gaps)),
         figures_of(run, _slos(promise)).itl_s.p95 or 0.0,
         factor * tokens / span,
         sum(attains(each, engine, promise) for each in counted) / len(counted),

@@ -326,7 +326,7 @@ class PenstockSlow:
             kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
             running=sum(each.running for each in serving),
             waiting=sum(snapshot.waiting.values()) + sum(each.waiting for each in serving),
-            kv_usage=sum(each.kv_usage for each in ready) / max(1, len(ready)),
+            kv_usage=sum([each.kv_usage for each in ready]) / max(1, len(ready)),
             cold_start_s=snapshot.cold_start_s,
             attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
         )

@@ -218,14 +218,14 @@ class Fleet:
         """Return the hours of all replicas between two times, with those that started or drained."""
         every = [*self.gone, *self.members.values()]
         ends = (until if each.removed_at is None else min(until, each.removed_at) for each in every)
-        return sum(max(0.0, end - max(since, each.created_at)) for each, end in zip(every, ends, strict=True)) / 3600
+        return sum([max(0.0, end - max(since, each.created_at)) for each, end in zip(every, ends, strict=True)]) / 3600
 
     def asleep_hours(self, until: float, since: float = 0.0) -> float:
         """Return the part of these hours in which engines slept."""
         every = [*self.gone, *self.members.values()]
         naps = [nap for each in every for nap in each.naps]
         naps += [(each.asleep_at, until) for each in every if each.asleep_at is not None]
-        return sum(max(0.0, min(until, end) - max(since, begin)) for begin, end in naps) / 3600
+        return sum([max(0.0, min(until, end) - max(since, begin)) for begin, end in naps]) / 3600
 
     def reversals(self, first: int, until: float = math.inf, since: float = 0.0) -> int:
         """Return the changes of direction between two times that came shortly after the previous change, whenever that

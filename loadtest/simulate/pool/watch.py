@@ -132,6 +132,6 @@ class PoolWatch:
                 sum(replica.windows.sequences for replica in ready),
                 sum(len(member.replica.running) for member in fleet.members.values()),
                 len(self._waiting),
-                sum(replica.sync(now).kv_usage for replica in ready) / max(1, len(ready)),
+                sum([replica.sync(now).kv_usage for replica in ready]) / max(1, len(ready)),
             )
         )

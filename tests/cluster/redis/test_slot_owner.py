@@ -19,7 +19,7 @@ from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
-from cluster.redis.slot_owner import SlotOwner
+from cluster.redis.slot_owner import LENIENT, SlotOwner
 from cluster.redis.url import ClusterUrl
 from penstock.models import ReplicaState
 from tests.cluster.queue.backends import POOL, entry
@@ -209,7 +209,7 @@ async def test_tls_and_a_password_reach_every_server(tmp_path: Path) -> None:
     )
     process = launch(command)
     try:
-        with redis.Redis(port=port, ssl=True, ssl_ca_certs=ca, password="p@ss", protocol=2) as client:
+        with redis.Redis(port=port, ssl=True, ssl_ca_certs=ca, password="p@ss", protocol=2, **LENIENT) as client:
             await asyncio.to_thread(wait_answer, client)
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
             await until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 20)
