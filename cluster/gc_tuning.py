@@ -76,8 +76,9 @@ def settle_heap() -> None:
 
 
 def trim_heap() -> None:
-    """Give memory that is free inside of the C library back to the system, where the library can. It keeps hundreds of
-    megabytes otherwise. Takes up to 0.1 s, in which other threads run.
+    """Give memory that is free in the C library back to the system, where the library can. It keeps hundreds of
+    megabytes otherwise. Takes up to 0.1 s. Other Python code runs meanwhile, but waits where it allocates from a part
+    of the heap that is being trimmed: call it in a thread, and seldom.
     """
     if (trim := _trimmer()) is not None:
         trim(0)

@@ -255,7 +255,7 @@ class LocalCluster:
 
     async def _deploy(self) -> None:
         self._guest = self.ray_host is None
-        check_gpus(self.pools, self._gpus, grows=self._guest)
+        check_gpus(self._awaited, self._gpus, grows=self._guest)
         async with self._deploying:
             await self._serve_pools.deploy(settings_with(self.settings, self.pools))
         await side_by_side(*(self._serve_pools.ready(name, pool) for name, pool in self._awaited.items()))
@@ -282,7 +282,7 @@ class LocalCluster:
             BootstrapError: a replica did not start. Others may have.
         """
         check_model(name, settings)
-        check_gpus(with_pool(self.pools, name, settings), self._gpus)
+        check_gpus({name: settings}, self._gpus)
         await self._redeploy(name, settings)
         await self._serve_pools.ready(name, settings)
 

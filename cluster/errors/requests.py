@@ -388,7 +388,8 @@ class CancelledError(RequestError):
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value >= 1.0 else f"{value:.2g} s"
+    # From 0.995 on, two digits of a smaller number would be those of 1.
+    return f"{value:.1f} s" if value >= 0.995 else f"{value:.2g} s"
 
 
 def _apart(less: float, more: float) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from cluster.ray_serve.gpus import built_for_cpu
 from cluster.settings import EngineKind, PoolSettings, Settings
 from cluster.settings.rollout import Way, settings_that_change
 
@@ -27,7 +28,10 @@ def actor_options(pool: PoolSettings, gpus: int) -> dict[str, Any]:
     if pool.engine is EngineKind.SIM or pool.pipeline_parallel_size > 1:
         return {"num_cpus": 1}
     size = pool.tensor_parallel_size
-    return {"num_cpus": 1, "num_gpus": size} if gpus >= size else {"num_cpus": size + 1}
+    # A build for GPUs waits for them where a cluster grows.
+    if gpus >= size or not built_for_cpu():
+        return {"num_cpus": 1, "num_gpus": size}
+    return {"num_cpus": size + 1}
 
 
 def placement(pool: PoolSettings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The GPUs that pools need on a machine of their own."""
+"""Check of the GPUs that pools need."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ def check_gpus(pools: Mapping[str, PoolSettings], gpus: int, *, grows: bool = Fa
 
 
 def _words(pool: PoolSettings) -> str:
-    return f"{counted(pool.replicas, 'replica')} of {pool.ranks}"
+    return f"{counted(pool.replicas, 'replica')} with {counted(pool.ranks, 'GPU')} each"

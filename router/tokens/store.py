@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
 from cluster.errors import NoReplicaError, UnavailableError
 from cluster.settings import LimitSettings
+from router.tokens.bounds import EncodingBounds
 from router.tokens.cache import read_files, write_files
 from router.tokens.tokenizer import Tokenizer
 
@@ -50,6 +51,7 @@ class TokenizerStore:
         """
         self._cache_dir = cache_dir
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
+        self._bounds = EncodingBounds()
         self._max_loaded = max_loaded
         self._max_rendered_characters = max_rendered_characters
         self._loaded: dict[str, Tokenizer] = {}
@@ -112,7 +114,7 @@ class TokenizerStore:
             await loop.run_in_executor(self._executor, self._keep, digest, files)
         try:
             return await loop.run_in_executor(
-                self._executor, Tokenizer, files, self._executor, self._max_rendered_characters
+                self._executor, Tokenizer, files, self._executor, self._max_rendered_characters, self._bounds
             )
         except ValueError as error:
             _log.exception("tokens.unusable", extra={"digest": digest})

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
 
 import jinja2
 import tokenizers
 
 from cluster.digests import TOKENIZER_FILE
 from cluster.errors import InvalidRequestError
-from cluster.gc_tuning import trim_heap
 from cluster.settings import LimitSettings
 from cluster.token_bytes import TokenBytes
+from router.tokens.bounds import EncodingBounds
 from router.tokens.chat import ChatTemplate, splits_special_tokens
 from router.tokens.config import config_text
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
@@ -30,23 +27,12 @@ INLINE_CHARACTERS = 2_048
 """Longest text that is encoded without a thread: the hop to a thread would cost more than the encoding."""
 INLINE_MESSAGES = 16
 """Most messages of a chat that is encoded without a thread."""
-LARGE_CHARACTERS = 1 << 20
-"""Length from which texts are encoded one at a time. Each takes a hundred bytes per character meanwhile."""
-TRIM_CHARACTERS = 2 << 20
-"""Characters after which the memory that encoding leaves behind is given back. They take over half a second."""
 _FAR = 16
 """Characters per token of the context from which a text is probably too long."""
 _HEAD = 8
 """Characters per token of the context that are encoded of such a text to find out."""
 
-_large = threading.Lock()
-"""Held while a large text is encoded, by all tokenizers."""
-_untrimmed = 0
-"""Characters that were encoded since memory was given back."""
-
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Tokenizer:
@@ -57,6 +43,7 @@ class Tokenizer:
         files: Mapping[str, bytes],
         executor: Executor,
         max_rendered_characters: int = LimitSettings().max_rendered_characters,
+        bounds: EncodingBounds | None = None,
     ) -> None:
         """Load a tokenizer, which takes up to a second for a large vocabulary.
 
@@ -64,6 +51,7 @@ class Tokenizer:
             files: tokenizer.json, and tokenizer_config.json and chat_template.jinja where the model has them.
             executor: encodes long texts; the caller closes it.
             max_rendered_characters: longest text that the chat template may make.
+            bounds: those of all tokenizers of the process; None makes bounds for this one alone.
 
         Raises:
             ValueError: tokenizer.json is missing or broken. If another file is broken, only chat does not work.
@@ -82,6 +70,7 @@ class Tokenizer:
         self.config = config_text(files)
         """Configuration with the chat template, as the text of a JSON object."""
         self._executor = executor
+        self._bounds = bounds or EncodingBounds()
         self._no_chat = "this model has no chat template; send text or token ids"
         try:
             self._encoder.encode_special_tokens = splits_special_tokens(files)
@@ -109,8 +98,8 @@ class Tokenizer:
             InvalidRequestError: the text is far too long for a context of so many tokens.
         """
         if len(text) <= INLINE_CHARACTERS:
-            return self._encode(text, special, context)
-        return await self._in_thread(partial(self._encode, text, special, context))
+            return self._encode(text, special, context, None)
+        return await self._in_thread(partial(self._encode, text, special, context, self._bounds))
 
     async def encode_chat(self, prompt: ChatPrompt, context: int | None = None) -> list[int]:
         """Render a conversation and encode it. The template alone adds special tokens, unless the prompt asks for more.
@@ -122,8 +111,8 @@ class Tokenizer:
         if self._chat is None:
             raise InvalidRequestError.of(FIELD, self._no_chat)
         if _is_short(prompt):
-            return self._encode_chat(self._chat, prompt, context)
-        return await self._in_thread(partial(self._encode_chat, self._chat, prompt, context))
+            return self._encode_chat(self._chat, prompt, context, None)
+        return await self._in_thread(partial(self._encode_chat, self._chat, prompt, context, self._bounds))
 
     async def encode_inputs(self, texts: Texts, max_tokens: int | None, *, keep_end: bool) -> list[EncodedInput]:
         """Encode many texts, or pairs of texts, as `encode_inputs` says."""
@@ -131,7 +120,7 @@ class Tokenizer:
         characters = sum(map(_characters, texts))
         if characters <= INLINE_CHARACTERS and all(isinstance(each, str) for each in texts):
             return call()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _bounded, call, characters)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._bounds.run, call, characters)
 
     def is_quick(self, prompt: Prompt) -> bool:
         """Return whether a prompt is encoded without a thread."""
@@ -184,24 +173,27 @@ class Tokenizer:
     def _names(self, token_ids: Sequence[int]) -> list[str]:
         return [self._encoder.id_to_token(token_id) or "" for token_id in token_ids]
 
-    def _encode(self, text: str, special: bool, context: int | None) -> list[int]:
+    def _encode(self, text: str, special: bool, context: int | None, bounds: EncodingBounds | None) -> list[int]:
+        """Encode a text, in a thread within bounds, or on the event loop without any."""
         if context is not None and len(text) > _FAR * context:
-            self._check_head(text, context)
-        return self._ids(text, special)
+            self._check_head(text, context, bounds)
+        return self._ids(text, special, bounds)
 
-    def _check_head(self, text: str, context: int) -> None:
+    def _check_head(self, text: str, context: int, bounds: EncodingBounds | None) -> None:
         """Refuse a text whose beginning alone is too long. All of it would take seconds, and memory of hundreds of
         megabytes.
         """
         head = text[: _HEAD * context]
-        tokens = len(self._ids(head, False))
+        tokens = len(self._ids(head, False, bounds))
         # Where the text is cut, and where a tokenizer looks at more of it, some tokens may differ.
         if tokens > context + context // 8 + 128:
             about = tokens * len(text) // len(head)
             raise InvalidRequestError.of("prompt", prompt_too_long(about, context - 1, context, about=True))
 
-    def _ids(self, text: str, special: bool) -> list[int]:
-        return _bounded(partial(self._ids_now, text, special), len(text))
+    def _ids(self, text: str, special: bool, bounds: EncodingBounds | None) -> list[int]:
+        if bounds is None:
+            return self._ids_now(text, special)
+        return bounds.run(partial(self._ids_now, text, special), len(text))
 
     def _ids_now(self, text: str, special: bool) -> list[int]:
         # The call for batches releases the interpreter lock and skips offsets; the one for single texts blocks all
@@ -209,23 +201,13 @@ class Tokenizer:
         [encoding] = self._encoder.encode_batch_fast([text], add_special_tokens=special)
         return list(encoding.ids)
 
-    def _encode_chat(self, chat: ChatTemplate, prompt: ChatPrompt, context: int | None) -> list[int]:
-        return self._encode(chat.render(prompt), prompt.special, context)
+    def _encode_chat(
+        self, chat: ChatTemplate, prompt: ChatPrompt, context: int | None, bounds: EncodingBounds | None
+    ) -> list[int]:
+        return self._encode(chat.render(prompt), prompt.special, context, bounds)
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-
-def _bounded(call: Callable[[], T], characters: int) -> T:
-    """Encode so many characters within bounds of memory: large texts one at a time."""
-    global _untrimmed
-    with _large if characters >= LARGE_CHARACTERS else nullcontext():
-        found = call()
-    _untrimmed += characters
-    if _untrimmed >= TRIM_CHARACTERS:
-        _untrimmed = 0
-        trim_heap()
-    return found
 
 
 def _characters(text: str | tuple[str, str]) -> int:

@@ -242,6 +242,8 @@ def test_what_is_wrong_with_a_whole_request_has_no_field_before_it():
     [
         (1.0, 3.0, "deadline: 1.0 s is less than the estimated 3.0 s"),
         (0.2961, 0.3042, "deadline: 0.296 s is less than the estimated 0.304 s"),
+        (0.998, 1.02, "deadline: 0.998 s is less than the estimated 1.02 s"),
+        (0.99, 1.02, "deadline: 0.99 s is less than the estimated 1.0 s"),
         (12.31, 12.34, "deadline: 12.31 s is less than the estimated 12.34 s"),
         (-0.0003, 0.02, "deadline: 0 s is less than the estimated 0.02 s"),
     ],

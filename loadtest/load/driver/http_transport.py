@@ -36,7 +36,7 @@ class HttpTransport:
     """Connections to servers, which take turns. Prompts are completions of token ids."""
 
     def __init__(
-        self, target: Target, served: LoadedModel, session: aiohttp.ClientSession, tls: ssl.SSLContext | bool
+        self, target: Target, served: LoadedModel, session: aiohttp.ClientSession, tls: ssl.SSLContext
     ) -> None:
         self.served = served
         self._target = target
@@ -108,7 +108,7 @@ class HttpTransport:
         await self._session.close()
 
 
-async def _models(session: aiohttp.ClientSession, server: str, tls: ssl.SSLContext | bool) -> dict[str, Any]:
+async def _models(session: aiohttp.ClientSession, server: str, tls: ssl.SSLContext) -> dict[str, Any]:
     url = f"{server}/models"
     async with session.get(url, ssl=tls) as reply:
         text = await reply.text()
@@ -186,9 +186,7 @@ def _failed(status: int, text: str) -> StreamFailedError:
     return StreamFailedError(str(code or f"HTTP_{status}").upper(), str(message))
 
 
-def _tls(target: Target) -> ssl.SSLContext | bool:
-    if not (target.ca or target.cert):
-        return True
+def _tls(target: Target) -> ssl.SSLContext:
     context = trusting(os.path.expanduser(target.ca) or None)
     if target.cert:
         context.load_cert_chain(os.path.expanduser(target.cert), os.path.expanduser(target.key))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cluster.ray_serve import config
 from cluster.ray_serve.config import actor_options, placement, serve_config
 from cluster.settings import EngineKind, PoolSettings, load_settings
 
@@ -15,6 +16,13 @@ def pool(**settings: Any) -> PoolSettings:
 def test_a_replica_on_one_machine_reserves_its_gpus_itself() -> None:
     assert {"num_cpus": 1, "num_gpus": 4} == actor_options(pool(tensor_parallel_size=4), 8)
     assert {} == placement(pool(tensor_parallel_size=4))
+
+
+def test_a_build_for_gpus_asks_for_gpus_that_a_cluster_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's autoscaler adds machines for what is asked for."""
+    assert {"num_cpus": 5} == actor_options(pool(tensor_parallel_size=4), 2)
+    monkeypatch.setattr(config, "built_for_cpu", lambda: False)
+    assert {"num_cpus": 1, "num_gpus": 4} == actor_options(pool(tensor_parallel_size=4), 2)
 
 
 def test_a_replica_on_several_machines_reserves_a_bundle_per_gpu() -> None:

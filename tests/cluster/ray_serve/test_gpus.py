@@ -33,7 +33,8 @@ def test_too_few_gpus_are_told_with_what_each_pool_needs() -> None:
     with pytest.raises(BootstrapError) as caught:
         check_gpus({"a": pool(tensor_parallel_size=2), "b": pool(replicas=3)}, 4)
     text = str(caught.value)
-    assert "pools did not start: 5 GPUs are needed (a: 1 replica of 2, b: 3 replicas of 1), and Ray finds 4" in text
+    needed = "5 GPUs are needed (a: 1 replica with 2 GPUs each, b: 3 replicas with 1 GPU each)"
+    assert f"pools did not start: {needed}, and Ray finds 4" in text
     assert "tensor_parallel_size" in text
     assert "CUDA_VISIBLE_DEVICES" in text
 

@@ -38,13 +38,18 @@ BEST = "Simulated, best first; ranges are those of the engine's speed"
 
 
 async def test_the_button_keeps_the_focus_of_a_keyboard(tab: Tab) -> None:
+    seen = asyncio.Event()
+
     async def refuse(route: Route) -> None:
+        await seen.wait()
         await route.fulfill(status=400, json={"error": "not now"})
 
     await tab.page.route("**/api/plan", refuse)
     await tab.open("plan")
     button = tab.page.get_by_role("button", name="Plan", exact=True)
     await button.press("Enter")
+    await expect(button).to_be_disabled()
+    seen.set()
     await expect(button).to_be_enabled()
     await expect(button).to_be_focused()
     tab.complaints.clear()

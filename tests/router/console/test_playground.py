@@ -36,7 +36,7 @@ async def test_an_answer_comes_with_its_receipt(tab: Tab) -> None:
 
 
 async def test_the_focus_goes_back_to_the_text_unless_it_went_elsewhere(tab: Tab) -> None:
-    await tab.open("playground?model=demo")
+    await tab.open("playground?model=other")
     send, halt = (tab.page.get_by_role("button", name=name, exact=True) for name in ("Send", "Stop"))
     for place, expected in (("#play-temperature", "#play-temperature"), ("", "#play-text")):
         await tab.page.fill("#play-most", "400")
@@ -45,6 +45,7 @@ async def test_the_focus_goes_back_to_the_text_unless_it_went_elsewhere(tab: Tab
         await expect(halt).to_be_enabled()
         if place:
             await tab.page.focus(place)
+            await expect(halt).to_be_enabled()
             await halt.dispatch_event("click")
         else:
             await halt.press("Enter")

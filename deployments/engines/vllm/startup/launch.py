@@ -110,7 +110,7 @@ def _launch(
     from vllm.platforms import current_platform
 
     # The rest of vLLM needs a device while it is imported.
-    if current_platform.is_unspecified():
+    if current_platform.is_unspecified() and not built_for_cpu():
         raise EngineStartError(no_device(os.environ), final=True)
     from vllm.engine.arg_utils import AsyncEngineArgs
 

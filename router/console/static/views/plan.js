@@ -59,7 +59,7 @@ function form(result, signal, fail) {
     }
     button.disabled = false;
     // A button that is disabled loses the focus of a keyboard.
-    if (document.activeElement === document.body) button.focus();
+    if (document.activeElement === document.body) button.focus({ preventScroll: true });
   };
   return h(
     "form",
