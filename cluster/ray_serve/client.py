@@ -109,7 +109,8 @@ class ServeApi:
             with INSIDE.open(request, timeout=self._timeout_s) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
-            raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {_detail(error)}") from error
+            with error:
+                raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {_detail(error)}") from error
         except (OSError, http.client.HTTPException) as error:
             # HTTPException: the dashboard ended in the middle of its answer.
             raise BootstrapError("ray serve", f"{method} {path}: {error}") from error

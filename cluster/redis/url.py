@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -12,6 +13,7 @@ SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 _SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
 _CLUSTER_OPTIONS = frozenset({"ssl_ca_certs"})
+_AUTHORITY_END = re.compile("[/?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,14 @@ def _check_plain(url: str, scheme: str) -> None:
 
 
 def _split(url: str, kind: str) -> SplitResult:
+    scheme, _, rest = url.partition("://")
+    authority = _AUTHORITY_END.split(rest, 1)[0]
+    credentials, at, hosts = authority.rpartition("@")
+    after = rest[len(authority) :]
     try:
-        return urlsplit(url)
+        # With one host each: newer Pythons take brackets only where an authority's one host has them.
+        parts = [urlsplit(f"{scheme}://{credentials}{at}{host}{after}") for host in hosts.split(",")]
+        return parts[0]._replace(netloc=authority)
     except ValueError:
         # Python's error repeats the whole authority, which may contain a password.
         raise ValueError(

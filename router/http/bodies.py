@@ -31,6 +31,8 @@ LAST_EVENT = "Last-Event-ID"
 RECEIPT = "x-penstock-receipt"
 """Header that asks for the receipt of a request."""
 _LONGEST_ID = 256
+MOST_NESTED = 256
+"""Most lists and objects inside each other in a body. Newer Pythons read tens of thousands, and fail later."""
 CHAT_NAMES: Mapping[str, str] = {"sampling.logprobs": "top_logprobs", "prompt": "messages"}
 """Names of fields of chats, as `name_in` reads them: there `logprobs` is a flag, and `top_logprobs` the number."""
 _NEWER = "max_completion_tokens"
@@ -68,6 +70,15 @@ class Asked:
     """Paths of our fields, and what this body calls them, as `name_in` reads them."""
 
 
+def depth_of(value: object) -> int:
+    """Return how deep lists and objects are nested; 0 for another value."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return depth
+
+
 def read_json(data: bytes) -> Mapping[str, Any]:
     """Return the object in a body.
 
@@ -83,7 +94,9 @@ def read_json(data: bytes) -> Mapping[str, Any]:
     except ValueError:
         raise BodyError("", "has a number with too many digits") from None
     except RecursionError:
-        raise BodyError("", "is nested too deeply") from None
+        raise BodyError("", f"must be nested at most {MOST_NESTED} deep") from None
+    if data.count(b"[") + data.count(b"{") > MOST_NESTED and (depth := depth_of(value)) > MOST_NESTED:
+        raise BodyError("", f"must be nested at most {MOST_NESTED} deep, got {depth}")
     if not isinstance(value, dict):
         raise BodyError("", f"must be a JSON object, got {shown(value)}")
     if any(sign in data for sign in _SURROGATES) and not is_unicode(value):

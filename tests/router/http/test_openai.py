@@ -266,6 +266,19 @@ async def test_a_body_that_is_no_request_gets_a_clear_error(
     assert words in found["error"]["message"]
 
 
+@pytest.mark.parametrize("many", ["", "[1]," * 300], ids=["deep", "deep and wide"])
+async def test_a_body_is_nested_only_so_deep(stack: Stack, many: str) -> None:
+    """Newer Pythons read more than they can write, which an error has to."""
+    for depth, status, words in ((255, 200, "usage"), (256, 400, "must be nested at most 256 deep, got 257")):
+        inner = depth - bool(many)
+        value = "[" * inner + "]" * inner
+        body = f'{{"model": "demo", "prompt": "a", "max_tokens": 1, "x": {f"[{many}{value}]" if many else value}}}'
+        headers = {"content-type": "application/json"}
+        got, found, _ = await post(stack, "/v1/completions", data=body.encode(), headers=headers)
+        assert status == got, found
+        assert words in json.dumps(found)
+
+
 async def test_unknown_routes_and_methods_have_openais_form(stack: Stack) -> None:
     assert (await post(stack, "/v1/nothing", json={}))[0] == 404
     async with aiohttp.ClientSession() as session:

@@ -33,7 +33,8 @@ def status(url: str) -> int:
         with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 - the test's own
             return int(reply.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 async def test_a_router_that_serves_says_yes(stack: Stack) -> None:
