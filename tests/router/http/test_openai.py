@@ -251,7 +251,7 @@ async def test_a_wish_that_no_model_here_knows_is_left_out_and_named(stack: Stac
     [
         ({"data": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
         ({"data": b"\xff", "headers": {"content-type": "application/json"}}, 400, "UTF-8"),
-        ({"data": b"[" * 60_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
+        ({"data": b"[" * 20_000 + b"]" * 20_000, "headers": {"content-type": "application/json"}}, 400, "nested"),
         ({"json": []}, 400, "object"),
         ({"data": b"{}", "headers": {"content-type": "text/plain"}}, 400, "content type"),
         ({"data": b'"\\ud800"', "headers": {"content-type": "application/json"}}, 400, ""),
