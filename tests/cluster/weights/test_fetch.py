@@ -338,7 +338,7 @@ def test_a_beginning_that_another_process_takes_is_left_to_it(hub: Hub, cache: P
     run = Run(cache, parallel=1, include=(FIRST,))
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(run)
-        until_sync(lambda: any(each.stat().st_size >= 1 << 18 for each in blobs.glob(f"{digest}.*.part")))
+        until_sync(lambda: any(each.stat().st_size >= 1 << 17 for each in blobs.glob(f"{digest}.*.part")))
         (part,) = blobs.glob(f"{digest}.*.part")
         part.rename(blobs / f"{digest}.other.part")
         hub.release()
