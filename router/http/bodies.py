@@ -16,6 +16,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.chat import chat_fields
 from penstock.values.objects import UINT32, BodyError, Fields, shown
 from penstock.values.requests import GenerateOptions, request_to_proto
+from router.validation.schema import depth_of
 
 _TIERS = {
     "auto": RequestClass.STANDARD,
@@ -68,15 +69,6 @@ class Asked:
     """Fields that nobody knows, which were left out."""
     names: Mapping[str, str]
     """Paths of our fields, and what this body calls them, as `name_in` reads them."""
-
-
-def depth_of(value: object) -> int:
-    """Return how deep lists and objects are nested; 0 for another value."""
-    depth, level = 0, [value]
-    while level := [each for each in level if isinstance(each, dict | list)]:
-        depth += 1
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
-    return depth
 
 
 def read_json(data: bytes) -> Mapping[str, Any]:

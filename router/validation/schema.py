@@ -48,7 +48,7 @@ def _json_object(text: str, max_depth: int) -> tuple[dict[str, object], str | No
         return {}, f"must be valid JSON: {error}"
     if not isinstance(value, dict):
         return {}, f"must be a JSON object, got {type(value).__name__}"
-    depth = _depth(value)
+    depth = depth_of(value)
     if depth > max_depth:
         return {}, f"must be nested at most {max_depth} deep, got {depth}"
     if "\\ud" in text.lower() and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
@@ -73,12 +73,13 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _depth(schema: object) -> int:
-    deepest, todo = 0, [(schema, 1)]
+def depth_of(value: object) -> int:
+    """Return how deep lists and objects are nested in a list or an object, itself counted."""
+    deepest, todo = 0, [(value, 1)]
     while todo:
-        value, depth = todo.pop()
+        part, depth = todo.pop()
         deepest = max(deepest, depth)
-        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        children = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
         todo.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
     return deepest
 

@@ -107,12 +107,10 @@ def _launch(
     report = StartReport.of_process()
     report.stage("loading vLLM")
     collect_rarely()
-    from vllm.platforms import current_platform
-
     # The rest of vLLM needs a device while it is imported.
-    if current_platform.is_unspecified() and not built_for_cpu():
-        raise EngineStartError(no_device(os.environ), final=True)
+    _check_device(os.environ)
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
 
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
@@ -163,13 +161,17 @@ def _launch(
     )
 
 
-def no_device(environ: Mapping[str, str]) -> str:
-    """Describe that vLLM found nothing that its build runs on."""
+def _check_device(environ: Mapping[str, str]) -> None:
+    from vllm.platforms import current_platform
+
+    if built_for_cpu() or not current_platform.is_unspecified():
+        return
     shown = environ.get("CUDA_VISIBLE_DEVICES")
     hidden = "" if shown is None else f"; CUDA_VISIBLE_DEVICES is {shown!r}, as Ray or the environment set it"
-    return (
+    raise EngineStartError(
         f"vLLM {version('vllm')} runs on GPUs, and finds none{hidden}; nvidia-smi shows whether a driver works, and a "
-        "container needs the driver too; without GPUs: pip install 'penstock-llm[cpu]'"
+        "container needs the driver too; without GPUs: pip install 'penstock-llm[cpu]'",
+        final=True,
     )
 
 
