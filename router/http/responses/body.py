@@ -28,7 +28,7 @@ _REFUSED = {
     "n": "a response is one answer",
     "best_of": "a response is one answer",
     "logprobs": f"use include with {_LOGPROBS} and top_logprobs",
-    "context_management": "the conversation is never shortened",
+    "context_management": 'use truncation "auto"',
     "functions": "use tools",
     "function_call": "use tool_choice",
 }
@@ -64,6 +64,11 @@ class AskedResponse:
     ignored: tuple[str, ...] = field(default=())
     """Fields without effect that the reader of chats does not see."""
 
+    @property
+    def shortens(self) -> bool:
+        """Whether a conversation that is too long for its model loses its oldest turns."""
+        return bool(self.shown["truncation"] == "auto")
+
 
 def read_body(body: Mapping[str, Any]) -> AskedResponse:
     """Read a request.
@@ -79,7 +84,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     items, instructions = read_items(fields.take("input")), fields.text("instructions")
     store, background, stream, ignored = _delivery(fields)
     logprobs, of_include = _included(fields)
-    _check_truncation(fields)
+    truncation = _truncation(fields)
     (tools, of_tools), choice = _tools(fields), _tool_choice(fields)
     parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
     flat = list(flat_tools(tools))
@@ -104,7 +109,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         "tools": tools,
         "top_logprobs": top or 0,
         "top_p": 1.0 if (top_p := fields.number("top_p")) is None else top_p,
-        "truncation": "disabled",
+        "truncation": truncation,
         **{name: fields.take(name) for name in _WITHOUT_EFFECT},
     }
     chat = {
@@ -150,14 +155,11 @@ def _delivery(fields: Fields) -> tuple[bool, bool, bool, list[str]]:
     return store, background, stream, ignored
 
 
-def _check_truncation(fields: Fields) -> None:
-    truncation = fields.text("truncation")
-    if truncation not in ("", "disabled"):
-        raise fields.wrong(
-            "truncation",
-            f'must be "disabled" or absent, got {shown(truncation)}: a conversation that is '
-            "too long is refused, never shortened",
-        )
+def _truncation(fields: Fields) -> str:
+    found = fields.text("truncation") or "disabled"
+    if found not in ("auto", "disabled"):
+        raise fields.wrong("truncation", f"must be auto or disabled, got {shown(found)}")
+    return found
 
 
 def _flag(fields: Fields, name: str, *, default: bool) -> bool:

@@ -39,6 +39,8 @@ def read_response_line(fields: Fields) -> Body:
             raise fields.wrong(name, f"must be absent in a batch, got {shown(given[name])}; {instead}")
     if given.get("store"):
         raise fields.wrong("store", "must be false or absent in a batch: the responses are in its file only")
+    if given.get("truncation") == "auto":
+        raise fields.wrong("truncation", "must be disabled in a batch, where no conversation is shortened; got auto")
     try:
         asked = responses.read_body({**given, "store": False})
         _check_tools(asked.shown["tools"])

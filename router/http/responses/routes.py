@@ -8,7 +8,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,13 +35,14 @@ from router.http.errors import HttpError
 from router.http.event_stream import EventStream
 from router.http.responses.answer import ended
 from router.http.responses.body import AskedResponse, read_body
-from router.http.responses.conversation import conversation, page
+from router.http.responses.conversation import Placed, conversation, page
 from router.http.responses.encoder import ResponseEncoder
 from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events, error_event
 from router.http.responses.items import chat_messages
 from router.http.responses.pieces import pieces_of_choice
 from router.http.responses.places import Places
 from router.http.responses.runs import ResponseReader, ResponseRuns
+from router.http.responses.shorten import room, shortened
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
 from router.identity import Caller
 
@@ -116,30 +117,33 @@ class ResponseRoutes:
         _, caller = self._calls.caller(request)
         name = ResponseName(caller.tenant, f"resp_{secrets.token_hex(16)}")
         ready = await self._ready(request, read_body(body), name, caller, digest_of(body))
+        return web.json_response({"object": "response.input_tokens", "input_tokens": await self._count(request, ready)})
+
+    async def _count(self, request: web.Request, ready: _Ready) -> int:
         try:
             found = await self._calls.inference.CountTokens(count_of(ready.generate), *self._calls.caller(request))
         except InvalidRequestError as error:
             raise ready.places.invalid(as_written(error, ready.names)) from None
-        return web.json_response({"object": "response.input_tokens", "input_tokens": found.tokens})
+        return found.tokens
 
     async def _ready(
         self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str
     ) -> _Ready:
-        response_id = name.response_id
-        items = await conversation(asked, self._store, caller.tenant, response_id, self._max_bytes)
-        messages, of_messages = chat_messages(asked.instructions, items)
-        places = Places(of_messages, asked.tool_places)
-        keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(_KEY))
-        headers = {"X-Session-ID": request.headers.get("X-Session-ID", ""), _KEY: response_id if keyed else ""}
-        try:
-            chat = read_request({**asked.chat, "messages": messages}, headers, chat=True)
-        except BodyError as error:
-            raise places.body_error(error) from None
-        base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
-        own = [item for _, item in items]
-        stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, caller.api_key)
-        ignored = (*asked.ignored, *places.paths(chat.ignored))
-        return _Ready(asked, name, caller, stored, chat.generate, places, chat.names, ignored)
+        items = await conversation(asked, self._store, caller.tenant, name.response_id, self._max_bytes)
+        build = partial(_built, request, asked, name, caller, digest)
+        return await self._shortened(request, items, build) if asked.shortens else build(items)
+
+    async def _shortened(
+        self, request: web.Request, items: Sequence[Placed], build: Callable[[Sequence[Placed]], _Ready]
+    ) -> _Ready:
+        """Leave out the oldest turns of a conversation that is too long for its model."""
+        ready = build(items)
+        tokens = await self._count(request, ready)
+        model = api.GetModelRequest(model=ready.generate.model)
+        context = (await self._calls.inference.GetModel(model, *self._calls.caller(request))).model.max_context_tokens
+        most = room(context, ready.generate.sampling.max_tokens)
+        kept = await shortened(items, tokens, most, lambda part: self._count(request, build(part)))
+        return ready if kept is items else build(kept)
 
     async def _repeated(
         self, request: web.Request, asked: AskedResponse, record: ResponseRecord, key: str, digest: str
@@ -354,6 +358,30 @@ class _Told:
     def failed(self, error: HttpError) -> bytes:
         """Return the event of an error. The stream may be asked for again."""
         return error.retry_line() + error_event(error, self._reader.last).encode()
+
+
+def _built(
+    request: web.Request,
+    asked: AskedResponse,
+    name: ResponseName,
+    caller: Caller,
+    digest: str,
+    items: Sequence[Placed],
+) -> _Ready:
+    response_id = name.response_id
+    messages, of_messages = chat_messages(asked.instructions, items)
+    places = Places(of_messages, asked.tool_places)
+    keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(_KEY))
+    headers = {"X-Session-ID": request.headers.get("X-Session-ID", ""), _KEY: response_id if keyed else ""}
+    try:
+        chat = read_request({**asked.chat, "messages": messages}, headers, chat=True)
+    except BodyError as error:
+        raise places.body_error(error) from None
+    base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
+    own = [item for _, item in items]
+    stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, caller.api_key)
+    ignored = (*asked.ignored, *places.paths(chat.ignored))
+    return _Ready(asked, name, caller, stored, chat.generate, places, chat.names, ignored)
 
 
 def _id_under(tenant: str, key: str) -> str:

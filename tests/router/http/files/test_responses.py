@@ -76,6 +76,7 @@ async def test_the_answer_is_that_of_a_call(client: openai.AsyncOpenAI) -> None:
     [
         ({"previous_response_id": "resp_1"}, "body.previous_response_id"),
         ({"background": True}, "body.background"),
+        ({"truncation": "auto"}, "body.truncation"),
         ({"stream": True}, "body.stream"),
         ({"store": True}, "body.store"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "body.input[0]"),

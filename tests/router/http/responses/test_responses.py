@@ -194,7 +194,7 @@ async def test_a_wrong_query_of_a_stored_response_is_named(stack: Stack, query: 
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice.type"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "always"}, "truncation"),
         ({"background": True, "store": False}, "store"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
