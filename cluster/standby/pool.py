@@ -55,12 +55,17 @@ def with_standbys(seen: GroupSnapshot, present: int, state: StandbyState) -> Gro
     """
     if not present and not state.standby:
         return seen
+    ready = seen.ready
+    if state.serving is not None:
+        # One that has just started, or started anew, works until it is told to stand by. The load does not need it.
+        unheard = max(0, min(ready - state.serving, state.standby - present))
+        ready, present = ready - unheard, present + unheard
     coming = seen.starting + present - state.standby
     if state.serving is not None:
         # What is beyond both numbers is about to be removed.
-        coming = min(coming, state.serving - seen.ready)
+        coming = min(coming, state.serving - ready)
     coming = max(0, coming)
-    return replace(seen, starting=coming, standby=max(0, present - coming))
+    return replace(seen, ready=ready, starting=coming, standby=max(0, present - coming))
 
 
 def order_standbys(

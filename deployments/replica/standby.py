@@ -74,8 +74,8 @@ class Standby:
         """Whether the engine sleeps."""
         self.wakes = 0
         """Ends of a standby since the start."""
-        self.wake_s: float | None = None
-        """Seconds of the last wake-up of a sleeping engine; None before the first."""
+        self.wake_s: float | None = None if identity.sleeps else 0.0
+        """Seconds of the last wake-up; None before the first. An engine that can't sleep is awake at once."""
 
     def hear(self, order: bool | None, now: float) -> None:
         """Take the order in a heartbeat's answer; None where none is in force. `now`: monotonic seconds."""

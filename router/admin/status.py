@@ -191,6 +191,7 @@ def replica_status(record: ReplicaRecord, announcement: Announcement, replicas: 
         gpus=announcement.gpus,
         tensor_parallel_size=announcement.tensor_parallel_size,
         cost_per_hour=replicas.cost_per_hour(record.replica_id),
-        wake_time=duration_to_wire(stats["wake_s"]) if "wake_s" in stats else None,
+        # 0 from an engine that never sleeps.
+        wake_time=duration_to_wire(stats["wake_s"]) if stats.get("wake_s") else None,
         asleep=bool(stats.get("asleep", 0.0)),
     )

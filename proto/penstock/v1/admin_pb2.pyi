@@ -1751,7 +1751,9 @@ class ReplicaStatus(_message.Message):
 
     @_builtins.property
     def wake_time(self) -> _duration_pb2.Duration:
-        """Time that its last wake-up took, from the order to the first token. Absent before the first one."""
+        """Time that its last wake-up took, from the order to the first token. Absent before the first one, and where the
+        engine never sleeps.
+        """
 
     def __init__(
         self,

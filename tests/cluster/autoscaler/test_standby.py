@@ -85,6 +85,20 @@ async def test_replicas_stand_by_before_they_go_and_wake_before_others_start(bac
     assert again[-1].replicas == again[-1].ready > fewer.replicas
 
 
+@both
+async def test_a_standby_that_starts_or_starts_anew_is_not_taken_for_a_replica_that_serves(backend: Backend) -> None:
+    """It takes work until it is told to stand by. Its pool must not keep it for that, and start the next standby."""
+    site = Site(backend, standby=2, standby_least=1)
+    scaler = site.scaler()
+    made = await site.run(scaler, 8)
+    assert site.standing
+    site.standing.remove(site.ready.pop())
+    made += await site.run(scaler, 8)
+    assert {(1, 1)} == {(one.replicas, one.standby) for one in made}
+    assert [2] == site.platform.told
+    assert [*site.standing] == site.ready[1:]
+
+
 async def test_the_next_leader_keeps_the_standbys(local: Backend) -> None:
     site = Site(local, 6, standby=4, standby_price=0.1)
     first = site.scaler("a")
@@ -109,7 +123,7 @@ async def test_all_wake_while_nobody_leads(local: Backend) -> None:
 async def test_a_store_that_lost_everything_has_its_standbys_back_after_a_tick(local: Backend) -> None:
     site = Site(local, 6, standby=4, standby_price=0.1)
     scaler = site.scaler()
-    made = await site.run(scaler, 40)
+    made = await site.run(scaler, 45)
     local.forget()
     [again] = await site.run(scaler, 1)
     assert made[-1].standby == again.standby > 0

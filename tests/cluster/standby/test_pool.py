@@ -63,6 +63,28 @@ def test_what_counts_as_starting(standing: int, asked: int, state: StandbyState,
     assert (3, starting, standby) == (seen.ready, seen.starting, seen.standby)
 
 
+@pytest.mark.parametrize(
+    ("ready", "standing", "state", "expected"),
+    [
+        # A standby has started, and has not heard yet that it is one.
+        (4, 0, StandbyState(serving=3, standby=1), (3, 0, 1)),
+        (5, 1, StandbyState(serving=3, standby=2), (4, 0, 2)),
+        # One more than both numbers: the platform has not removed it yet.
+        (5, 0, StandbyState(serving=3, standby=1), (4, 0, 1)),
+        # One that served has died, and a standby stands in for it.
+        (2, 1, StandbyState(serving=3, standby=1), (2, 0, 1)),
+        # Of a leader that never decided.
+        (4, 0, StandbyState(), (4, 0, 0)),
+        (4, 0, StandbyState(serving=3), (4, 0, 0)),
+    ],
+)
+def test_who_has_not_heard_yet_counts_as_a_standby(
+    ready: int, standing: int, state: StandbyState, expected: tuple[int, int, int]
+) -> None:
+    seen = with_standbys(GroupSnapshot(1000.0, ready=ready), standing, state)
+    assert expected == (seen.ready, seen.starting, seen.standby)
+
+
 def test_a_fall_sends_the_newest_to_sleep_and_a_rise_wakes_the_oldest_of_them() -> None:
     seen = GroupSnapshot(1000.0, ready=5)
     order = order_standbys(LIMITS, seen, pool(5, 0), 3, StandbyState(serving=5), BOUNDS)

@@ -182,6 +182,8 @@ async def test_an_engine_that_can_not_sleep_stands_by_as_it_is(sleeps: bool, dra
     identity: EngineIdentity = replace(await engine.start(), sleeps=sleeps)
     table = table_of(engine, identity)
     one = Standby(engine, identity, table, *CALLS, account=TimeAccount(0.0, 1, 0.0))
+    # What its pool's autoscaler is told before the first wake-up: nothing, or that it takes no time.
+    assert one.report() == ({"asleep": 0.0} if sleeps else {"wake_s": 0.0})
     task = asyncio.create_task(one.run())
     for _ in range(5):
         one.hear(True, 0.0)
@@ -191,7 +193,8 @@ async def test_an_engine_that_can_not_sleep_stands_by_as_it_is(sleeps: bool, dra
     one.hear(False, 0.0)
     await until(lambda: not one.resting)
     assert not table.draining
-    assert (one.wake_s is not None) is sleeps
+    assert one.wake_s is not None
+    assert (one.wake_s > 0) is sleeps
     await ended(task)
     await engine.close()
 

@@ -1,4 +1,4 @@
-"""One real cluster for the tests of this folder: Redis, Ray Serve, two routers, four pools. It ends with them, so that
+"""One real cluster for the tests of this folder: Redis, Ray Serve, two routers, five pools. It ends with them, so that
 those that start their own have the machine to themselves.
 """
 
@@ -23,8 +23,8 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Iterator[ClusterThread]:
-    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), and `elastic` (one to
-    three).
+    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), `elastic` (one to three),
+    and `dozing` (one or two, and always a standby).
     """
     sections: dict[str, Any] = {
         "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
@@ -47,6 +47,13 @@ def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Ite
                 "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
                 "slo": {"interactive": {"ttft_p99_s": 2.0}},
                 "autoscale": {"mode": "active", "max_replicas": 3, **PATIENCE},
+            },
+            "dozing": {
+                "engine": "sim",
+                "model": "demo",
+                "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4, "wake_s": 0.2},
+                "slo": {"interactive": {"ttft_p99_s": 2.0}},
+                "autoscale": {"mode": "active", "max_replicas": 2, "standby": 1, "standby_least": 1, **PATIENCE},
             },
         },
     }
