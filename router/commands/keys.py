@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from router.identity.table import Entry
 
 _OVERLAP = "1h"
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -246,19 +246,19 @@ def names(text: str | None) -> tuple[str, ...] | None:
 
 
 def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
-    """Read a time: one from now on, such as 90d, 12h or 30m, or an ISO 8601 date and time (UTC unless it has a zone).
+    """Read a time: one from now on, such as 90d, 12h, 30m or 45s, or an ISO 8601 date and time, in UTC unless it says.
 
     Raises:
         SettingsError: the text is neither.
     """
     if text is None:
         return None
-    if match := re.fullmatch(r"(\d{1,6})([mhd])", text):
+    if match := re.fullmatch(r"(\d{1,6})([smhd])", text):
         return now + timedelta(**{_UNITS[match.group(2)]: int(match.group(1))})
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise SettingsError(f"{flag}: must be like 90d, 12h, 30m or 2027-01-31T12:00, got {text!r}") from None
+        raise SettingsError(f"{flag}: must be like 90d, 12h, 30m, 45s or 2027-01-31T12:00, got {text!r}") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 

@@ -53,6 +53,14 @@ def test_longer_prompts_at_the_same_rate_need_more() -> None:
     assert long.needed > 2 * short.needed
 
 
+def test_load_that_has_faded_is_told_as_none() -> None:
+    """Averages of what arrives never end."""
+    decision = decide(POINT, BOUNDS, group(1, interactive(1e-17)), SlowState())
+
+    assert reason(decision, "demand").startswith("0 replica-seconds arrive")
+    assert [0.0] == [step.value for step in decision.steps if step.name == "demand"]
+
+
 def test_replicas_that_start_count() -> None:
     decision = decide(POINT, BOUNDS, group(1, interactive(3.0), starting=3), SlowState())
 

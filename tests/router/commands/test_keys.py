@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cluster.cli.main import main
 from cluster.errors import QuotaExceededError, UnauthenticatedError
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from router.commands.keys import moment
 from router.identity.key import key_id, mint_key
 from router.identity.keys_file import read_keys_file
 from tests.penstock.client.fake_router import FakeRouter, serving
@@ -106,6 +108,12 @@ def test_a_keys_file_that_is_missing_is_named_as_it_was_given(
         assert 2 == main(["keys", action, *flags])
         said = " ".join(capsys.readouterr().err.split())
         assert f"penstock: {name}: {file} cannot be read: No such file or directory" == said
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("30m", 1_800), ("12h", 43_200), ("90d", 7_776_000)])
+def test_a_time_is_read_from_now_on(text: str, seconds: int) -> None:
+    now = datetime(2027, 1, 31, 12, tzinfo=UTC)
+    assert now + timedelta(seconds=seconds) == moment(text, now, "--expires")
 
 
 @pytest.mark.parametrize(
