@@ -136,7 +136,7 @@ class PoolMemory:
         # The last leader may have been of a release that did not store the group, or knew no standbys.
         group = str(stored.get("group", ""))
         standby = stored.get("standby", {})
-        for name in ("released", "returns"):
+        for name in ("released", "returns", "names"):
             standby[name] = tuple(standby.get(name, ()))
         return cls(
             _known(SlowState, slow), _meter(stored["meter"]), _known(Starts, starts), group,

@@ -8,7 +8,7 @@ the newest: what it removes then stands by already.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.control.rails import RailRules, backoff_left_s
@@ -18,6 +18,8 @@ from cluster.standby.rule import StandbyDecision, StandbyInput, StandbyLimits, S
 from penstock.models import ReplicaState
 
 _PART = 0.9
+_OLDER_S = 30.0
+"""Seconds by which a standby is older than a replica that serves before they change places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,11 @@ def order_standbys(
         room = min(room, max(0, len(records) - serving))
     facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=seen.age_s > bounds.rails.stale_s)
     made = decide_standby(limits, facts, state)
-    if not (made.standby or standing(view)):
-        return StandbyOrder(made)
-    return StandbyOrder(made, sleepers({one.replica_id: one.stats.get("up_s", 0.0) for one in records}, serving))
+    names: tuple[str, ...] = ()
+    if made.standby or standing(view):
+        ages = {one.replica_id: one.stats.get("up_s", 0.0) + one.heartbeat_age_ms / 1000 for one in records}
+        names = sleepers(ages, serving, state.names)
+    return StandbyOrder(replace(made, state=replace(made.state, names=names)), names)
 
 
 def most_with_standbys(serving: int, most: int, affordable: float | None, price: float) -> int:
@@ -118,12 +122,31 @@ def most_with_standbys(serving: int, most: int, affordable: float | None, price:
     return min(most, serving + max(0, math.floor((affordable - serving) / price + 1e-9)))
 
 
-def sleepers(ages: Mapping[str, float], serving: int) -> tuple[str, ...]:
-    """Return the replicas that are to stand by: all but the oldest `serving` ones. `ages`: seconds since each was first
-    ready.
+def sleepers(ages: Mapping[str, float], serving: int, before: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the replicas that are to stand by, the oldest first: all but `serving` of the oldest.
+
+    Ages of replicas that started together differ by chance, at each look by another one. So a standby and a replica
+    that serves change places only where the standby is clearly older.
+
+    Args:
+        ages: seconds since each replica was first ready.
+        serving: replicas that are to serve.
+        before: those that were told to stand by.
     """
-    ordered = sorted(ages, key=lambda name: (-ages[name], name))
-    return tuple(ordered[max(0, serving) :])
+
+    def oldest_first(names: Collection[str]) -> list[str]:
+        return sorted(names, key=lambda name: (-ages[name], name))
+
+    resting = oldest_first([name for name in ages if name in before])
+    awake = oldest_first([name for name in ages if name not in before])
+    while len(awake) > max(0, serving):
+        resting = oldest_first([*resting, awake.pop()])
+    while resting and len(awake) < serving:
+        awake = oldest_first([*awake, resting.pop(0)])
+    while awake and resting and ages[resting[0]] > ages[awake[-1]] + _OLDER_S:
+        older, newer = resting.pop(0), awake.pop()
+        resting, awake = oldest_first([*resting, newer]), oldest_first([*awake, older])
+    return tuple(resting)
 
 
 def standing(view: PoolView) -> int:

@@ -62,6 +62,8 @@ class StandbyState:
     """Standbys of the last decision."""
     wake_s: float | None = None
     """Seconds of a wake-up as last measured, the 90th percentile; None before the first."""
+    names: tuple[str, ...] = ()
+    """Replicas that were told to stand by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,7 +352,7 @@ def test_a_leaders_memory_survives_the_handover() -> None:
         metered((0, {"a": counts(0)}), (10, {"a": counts(30, judged=4, met=1)})),
         Starts((1.0,), frozenset({"r1"}), (40.0,), 2, 3.0, 7),
         "group",
-        StandbyState(4, (90.0, 120.0), (60.0,), 2, 1.5),
+        StandbyState(4, (90.0, 120.0), (60.0,), 2, 1.5, ("r1", "r2")),
     )
 
     assert memory == PoolMemory.from_bytes(memory.to_bytes())

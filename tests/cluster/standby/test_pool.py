@@ -41,6 +41,42 @@ def test_the_oldest_serve_and_the_others_stand_by(ages: dict[str, float], servin
     assert all(ages[one] >= ages[other] for one in awake for other in found)
 
 
+@given(
+    st.dictionaries(st.text("abc", min_size=1), st.floats(0, 200), max_size=12),
+    st.integers(0, 14),
+    st.sets(st.text("abc", min_size=1)),
+)
+def test_no_standby_is_much_older_than_a_replica_that_serves(
+    ages: dict[str, float], serving: int, before: set[str]
+) -> None:
+    found = sleepers(ages, serving, before)
+    assert max(0, len(ages) - serving) == len(set(found))
+    awake = ages.keys() - set(found)
+    assert all(ages[one] + 30.0 >= ages[other] for one in awake for other in found)
+    # An order that is given again changes nothing, however the ages scatter.
+    scattered = {name: age + hash(name) % 7 / 7 for name, age in ages.items()}
+    close = max(ages.values(), default=0) - min(ages.values(), default=0) < 29.0
+    assert not close or {*found} == {*sleepers(scattered, serving, found)}
+
+
+def test_replicas_that_started_together_do_not_change_places() -> None:
+    """Heartbeats come at different times, so either may look older than the other."""
+
+    def looked_at(*up_s: float) -> PoolView:
+        return view(*(record(f"r{n}", ReplicaState.READY, each) for n, each in enumerate(up_s)))
+
+    seen, limits = GroupSnapshot(1000.0, ready=2), StandbyLimits(least=1, most=1)
+    order = order_standbys(limits, seen, looked_at(50.0, 20.0, 20.9), 2, StandbyState(), BOUNDS)
+    assert ("r1",) == order.names
+    for ages in ((65.0, 35.9, 35.0), (80.0, 50.0, 50.9), (95.0, 65.9, 65.0)):
+        order = order_standbys(limits, seen, looked_at(*ages), 2, order.made.state, BOUNDS)
+        assert ("r1",) == order.names
+    # One that wakes is not told to sleep again, however long it takes.
+    for ages in ((110.0, 80.0, 80.9), (125.0, 95.9, 95.0)):
+        order = order_standbys(limits, seen, looked_at(*ages), 3, order.made.state, BOUNDS)
+        assert () == order.names
+
+
 @pytest.mark.parametrize(
     ("standing", "asked", "state", "starting", "standby"),
     [
