@@ -38,7 +38,7 @@ from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, PoolSettings
-from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, order_standbys, standing, with_standbys
+from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, newcomers, order_standbys, standing, with_standbys
 from cluster.trust.secret import ClusterSecret
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
@@ -257,7 +257,9 @@ class PoolScaler:
             await self._fit(view),
             jobs,
         )
-        seen = with_standbys(seen, standing(view), self._leader_state.standby)
+        # Older ones were told, or had no leader: then they work because they have to.
+        new = newcomers(view, RELIEF_TICKS * self._host.tick_s)
+        seen = with_standbys(seen, standing(view), new, self._leader_state.standby)
         point = point_in_force(await self._point.now(view.point), own.point)
         seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
         seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports)

@@ -292,6 +292,9 @@ class _Tick:
         now.
         """
         seen, rules, fresh = self.seen, self.rules, self.sizing.load.fresh
+        if self.sizing.idle and not wanted:
+            # Averages of what came fade, and never end. What comes next waits for a start.
+            return Relief.NONE
         held = self.held is not None and not self.held.outlasted and not seen.failed_starts
         counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, self._most, held)
         if fresh is not None:

@@ -15,6 +15,8 @@ SLO_WAIT_PART = 0.5
 """Part of the time to first token that waiting may take; the rest is prefill."""
 SOON_S = 1.0
 """Seconds that a nearer or past deadline is taken to be away."""
+NO_WORK = 1e-6
+"""Replica-seconds per second below which nothing arrives. Averages fade, and never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
             batch_work += each.rate * seconds
         else:
             backlog += queued * _late_part(point, each)
+    if work < NO_WORK:
+        work = batch_work = 0.0
     return Demand(work, backlog, deadline_work, due_work, batch_work, batch, shape.mix)
 
 

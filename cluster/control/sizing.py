@@ -16,9 +16,6 @@ from cluster.plural import counted
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Step
 
-_LEAST = 1e-6
-"""Least amount of load that is told. Averages of what arrives fade, and never end."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupLoad:
@@ -105,11 +102,6 @@ def _idle(seen: GroupSnapshot, state: SlowState, rules: SlowRules) -> bool:
     return seen.at - max(state.active_at, seen.arrived_at or state.active_at) >= rules.idle_s
 
 
-def amount(value: float) -> str:
-    """Write an amount of load."""
-    return f"{value:.3g}" if abs(value) >= _LEAST else "0"
-
-
 @dataclass(frozen=True, slots=True)
 class _Sizer:
     """One sizing in the making: its inputs, and the steps so far."""
@@ -122,7 +114,7 @@ class _Sizer:
     steps: list[Step] = field(default_factory=list)
 
     def note(self, name: str, value: float, reason: str) -> None:
-        self.steps.append(Step(name, value if abs(value) >= _LEAST else 0.0, reason))
+        self.steps.append(Step(name, value, reason))
 
     def size(self) -> Sizing:
         load = self.load()
@@ -190,14 +182,14 @@ class _Sizer:
         asked = self._longer(now, batch, model, window_s)
         longer = asked > work
         if longer:
-            self.note("lengths", asked, f"requests of late ask for more each than those before; {amount(work)} if not")
+            self.note("lengths", asked, f"requests of late ask for more each than those before; {work:.3g} if not")
             work = asked
         burst = burst_work(now.work, now.requests, needs, now.at, rules) if self.known else None
         if burst is not None and burst > work and self.without != "burst":
-            self.note("burst", burst, f"what came lately, far over {amount(work)}: no chance")
+            self.note("burst", burst, f"what came lately, far over {work:.3g}: no chance")
             work = burst
         if work == usual != now.work:
-            self.note("steady", work, f"the average of {window_s:.0f} s, where {amount(now.work)} came lately")
+            self.note("steady", work, f"the average of {window_s:.0f} s, where {now.work:.3g} came lately")
         return work, longer
 
     def _longer(self, now: Need, batch: float, model: StepModel, window_s: float) -> float:
@@ -240,8 +232,8 @@ class _Sizer:
         factor = load.check.factor if self.without != "check" else 1.0
         soon, later = (self._replicas(comes + factor * each) for each in (announced.soon, announced.later))
         self.note(
-            "announced", soon, f"{amount(announced.said)} replica-seconds per second are announced for the next "
-            f"{self.seen.cold_start_s:.0f} s; {amount(announced.soon)} of them are believed, and do not come yet",
+            "announced", soon, f"{announced.said:.3g} replica-seconds per second are announced for the next "
+            f"{self.seen.cold_start_s:.0f} s; {announced.soon:.3g} of them are believed, and do not come yet",
         )  # fmt: skip
         return soon, later
 
@@ -290,8 +282,8 @@ class _Sizer:
 
     def _arriving(self, demand: Demand, fill: float) -> None:
         self.note(
-            "demand", demand.work / fill, f"{amount(demand.work)} replica-seconds arrive per second; replicas are "
-            f"planned to be {fill:.0%} full, in batches of {demand.batch:.4g}",
+            "demand", demand.work / fill, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned "
+            f"to be {fill:.0%} full, in batches of {demand.batch:.4g}",
         )  # fmt: skip
 
     def _piled_up(self, demand: Demand, arriving: float) -> float:
@@ -332,8 +324,8 @@ class _Sizer:
             came = sum(each.rate for each in seen.demands)
             needed = max(seen.coming, 1 if seen.waiting or (came and not idle) else 0)
             self.note(
-                "fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait, {amount(came)} "
-                "come per second",
+                "fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait, {came:.3g} come "
+                "per second",
             )  # fmt: skip
             return needed
         ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)

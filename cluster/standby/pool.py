@@ -2,13 +2,13 @@
 
 A standby is a replica that its heartbeats report as one. Which replicas stand by is an order of the leader, in force
 until a time; a replica without an order in force takes work. The oldest replicas serve, because the platform removes
-the newest: what it removes then stands by already.
+the newest: what it removes then mostly stands by already.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.control.rails import RailRules, backoff_left_s
@@ -51,23 +51,32 @@ def loaded(view: PoolView) -> list[ReplicaRecord]:
     return [one for one in view.replicas if one.state in (ReplicaState.READY, ReplicaState.STANDBY)]
 
 
-def with_standbys(seen: GroupSnapshot, present: int, state: StandbyState) -> GroupSnapshot:
-    """Return the snapshot in which standbys that are ordered to wake count as starting, and those that are not ready
-    yet and are to stand by do not. `present`: replicas that report that they stand by.
+def newcomers(view: PoolView, seconds: float) -> int:
+    """Count the replicas that take work and were first ready within so many seconds."""
+    return sum(one.state is ReplicaState.READY and _age_s(one) <= seconds for one in view.replicas)
+
+
+def with_standbys(seen: GroupSnapshot, present: int, new: int, state: StandbyState) -> GroupSnapshot:
+    """Return the snapshot in which standbys that are ordered to wake count as starting, and those that are not there
+    yet and are to stand by do not. A standby that has just started works until it is told to stand by; it counts as
+    one at once.
+
+    Args:
+        seen: the group.
+        present: replicas that report that they stand by.
+        new: replicas that are too new to have been told.
+        state: of the last decision.
     """
     if not present and not state.standby:
         return seen
-    ready = seen.ready
+    ready, most = seen.ready, math.inf
     if state.serving is not None:
-        # One that has just started, or started anew, works until it is told to stand by. The load does not need it.
-        unheard = max(0, min(ready - state.serving, state.standby - present))
-        ready, present = ready - unheard, present + unheard
-    coming = seen.starting + present - state.standby
-    if state.serving is not None:
+        early = max(0, min(new, ready - state.serving, state.standby - present))
+        ready, present = ready - early, present + early
         # What is beyond both numbers is about to be removed.
-        coming = min(coming, state.serving - ready)
-    coming = max(0, coming)
-    return replace(seen, ready=ready, starting=coming, standby=max(0, present - coming))
+        most = state.serving - ready
+    coming = max(0, min(seen.starting + present - state.standby, most))
+    return replace(seen, ready=ready, starting=int(coming), standby=max(0, present - int(coming)))
 
 
 def order_standbys(
@@ -90,11 +99,9 @@ def order_standbys(
         bounds: of the sum.
     """
     if limits is None:
-        return StandbyOrder(StandbyDecision(0, replace(state, serving=serving, standby=0)))
+        return StandbyOrder(StandbyDecision(0, replace(state, serving=serving, standby=0, names=())))
     records = loaded(view)
-    measured = [one.stats["wake_s"] for one in records if "wake_s" in one.stats]
-    if measured:
-        state = replace(state, wake_s=sorted(measured)[math.ceil(_PART * len(measured)) - 1])
+    state = replace(state, wake_s=_wake_s(records, state.wake_s))
     room = most_with_standbys(serving, bounds.largest, bounds.affordable, limits.price) - serving
     if backoff_left_s(seen, bounds.rails) > 0:
         # A standby that is not there yet would have to be started.
@@ -103,8 +110,7 @@ def order_standbys(
     made = decide_standby(limits, facts, state)
     names: tuple[str, ...] = ()
     if made.standby or standing(view):
-        ages = {one.replica_id: one.stats.get("up_s", 0.0) + one.heartbeat_age_ms / 1000 for one in records}
-        names = sleepers(ages, serving, state.names)
+        names = sleepers({one.replica_id: _age_s(one) for one in records}, serving, state.names)
     return StandbyOrder(replace(made, state=replace(made.state, names=names)), names)
 
 
@@ -152,3 +158,19 @@ def sleepers(ages: Mapping[str, float], serving: int, before: Collection[str] = 
 def standing(view: PoolView) -> int:
     """Count the replicas that stand by."""
     return sum(one.state is ReplicaState.STANDBY for one in view.replicas)
+
+
+def _age_s(record: ReplicaRecord) -> float:
+    """Return the seconds since a replica was first ready."""
+    return record.stats.get("up_s", 0.0) + record.heartbeat_age_ms / 1000
+
+
+def _wake_s(records: Sequence[ReplicaRecord], known: float | None) -> float | None:
+    """Return the seconds of a wake-up. Engines that can't sleep say that it takes none, which tells nothing of others:
+    it counts only while there are no others.
+    """
+    sleepy = [one for one in records if "asleep" in one.stats]
+    measured = sorted(one.stats["wake_s"] for one in sleepy or records if "wake_s" in one.stats)
+    if measured:
+        return measured[math.ceil(_PART * len(measured)) - 1]
+    return known or None

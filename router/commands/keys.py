@@ -246,7 +246,7 @@ def names(text: str | None) -> tuple[str, ...] | None:
 
 
 def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
-    """Read a time: one from now on, such as 90d, 12h, 30m or 45s, or an ISO 8601 date and time, in UTC unless it says.
+    """Read a time: one from now on, such as 90d, 12h, 30m or 45s, or an ISO 8601 date and time, UTC without a zone.
 
     Raises:
         SettingsError: the text is neither.

@@ -84,7 +84,7 @@ class AutoscaleSettings(Section):
     """Cost of a standby, as part of that of a replica that serves. 1 where its GPUs stay reserved, less where others
     use them meanwhile. The lower it is, the longer replicas stand by."""
     wake_s: float = Field(default=20.0, ge=0, le=7200)
-    """Assumed duration of a standby's wake-up in seconds, until one was measured. Where engines can't sleep it is 0."""
+    """Assumed duration of a standby's wake-up in seconds, until one was measured."""
 
     @model_validator(mode="after")
     def _has_bounds(self) -> AutoscaleSettings:

@@ -36,6 +36,8 @@ RATE_S = 60.0
 LENGTHS_S = 300.0
 """The same for output lengths, which are known only at the end."""
 ATTAINMENT_S = 600.0
+NEW_S = 45.0
+"""Seconds in which a replica that has started may not have been told yet to stand by."""
 _PRIOR = 5.0
 """Weight of the expected output, in requests."""
 LEAST_ENDED = 50
@@ -330,7 +332,8 @@ class PenstockSlow:
             cold_start_s=snapshot.cold_start_s,
             attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
         )
-        return with_standbys(seen, states[ReplicaState.STANDBY], self._standby)
+        new = sum(each.age_s <= snapshot.cold_start_s + NEW_S for each in ready)
+        return with_standbys(seen, states[ReplicaState.STANDBY], new, self._standby)
 
     def _demand(self, request_class: RequestClass, meter: _ClassMeter, snapshot: PoolSnapshot) -> ClassDemand:
         return ClassDemand(

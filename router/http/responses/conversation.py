@@ -16,9 +16,10 @@ Placed = tuple[str, Item]
 
 
 async def conversation(
-    asked: AskedResponse, store: ResponseStore, tenant: str, response_id: str, max_bytes: int
+    asked: AskedResponse, store: ResponseStore, tenant: str, response_id: str, max_bytes: int | None
 ) -> list[Placed]:
-    """Return all items up to the answer: those of the previous response, its output, and the new ones.
+    """Return all items up to the answer: those of the previous response, its output, and the new ones. `max_bytes`:
+    length of all of them as JSON; None for no bound.
 
     Raises:
         BodyError: something that the request refers to is not stored, or all of it is too long.
@@ -33,8 +34,7 @@ async def conversation(
         where, name = f"input[{index}]", reference(item)
         own.append(item if name is None else known.get(name) or await _stored_item(store, tenant, name, where))
     found += [(f"input[{index}]", item) for index, item in enumerate(named(own, response_id))]
-    size = len(json.dumps([item for _, item in found], ensure_ascii=False))
-    if size > max_bytes:
+    if max_bytes is not None and (size := len(json.dumps([i for _, i in found], ensure_ascii=False))) > max_bytes:
         raise BodyError(found[0][0], f"the whole conversation must have at most {max_bytes:,} bytes, got {size:,}")
     return found
 

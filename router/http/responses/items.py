@@ -173,9 +173,9 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
     """Message of the assistant to which calls belong."""
     reasoning = ""
     for place, item in items:
-        kind, said = item["type"], _said(item)
+        kind, text = item["type"], said(item)
         if kind == "reasoning":
-            turn, reasoning = None, reasoning + said
+            turn, reasoning = None, reasoning + text
             continue
         thought = {"reasoning_content": reasoning} if reasoning else {}
         if kind == "function_call":
@@ -188,16 +188,17 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
             calls.append({"id": item["call_id"], "type": "function", "function": function})
         elif kind == "function_call_output":
             turn = None
-            add({"role": "tool", "tool_call_id": item["call_id"], "content": said}, place)
+            add({"role": "tool", "tool_call_id": item["call_id"], "content": text}, place)
         elif item["role"] == "assistant":
-            turn = add({"role": "assistant", "content": said, **thought}, place)
+            turn = add({"role": "assistant", "content": text, **thought}, place)
         else:
             turn = None
-            add({"role": item["role"], "content": said}, place)
+            add({"role": item["role"], "content": text}, place)
         reasoning = ""
     return messages, places
 
 
-def _said(item: Item) -> str:
+def said(item: Item) -> str:
+    """Return the text of an item; empty for a call."""
     content = item.get("content", item.get("output", ""))
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

@@ -42,7 +42,7 @@ from router.http.responses.items import chat_messages
 from router.http.responses.pieces import pieces_of_choice
 from router.http.responses.places import Places
 from router.http.responses.runs import ResponseReader, ResponseRuns
-from router.http.responses.shorten import room, shortened
+from router.http.responses.shorten import bounded, room, shortened, surely_fits
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
 from router.identity import Caller
 
@@ -68,6 +68,9 @@ class _Ready:
     places: Places
     names: Mapping[str, str]
     ignored: tuple[str, ...]
+
+
+_Build = Callable[[Sequence[Placed]], _Ready]
 
 
 class ResponseRoutes:
@@ -129,21 +132,24 @@ class ResponseRoutes:
     async def _ready(
         self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str
     ) -> _Ready:
-        items = await conversation(asked, self._store, caller.tenant, name.response_id, self._max_bytes)
+        most_bytes = None if asked.shortens else self._max_bytes
+        items = await conversation(asked, self._store, caller.tenant, name.response_id, most_bytes)
         build = partial(_built, request, asked, name, caller, digest)
-        return await self._shortened(request, items, build) if asked.shortens else build(items)
+        return await self._shortened(request, asked.chat["model"], items, build) if asked.shortens else build(items)
 
-    async def _shortened(
-        self, request: web.Request, items: Sequence[Placed], build: Callable[[Sequence[Placed]], _Ready]
-    ) -> _Ready:
+    async def _shortened(self, request: web.Request, model: str, items: Sequence[Placed], build: _Build) -> _Ready:
         """Leave out the oldest turns of a conversation that is too long for its model."""
+        found = await self._calls.inference.GetModel(api.GetModelRequest(model=model), *self._calls.caller(request))
+        if not (context := found.model.max_context_tokens):
+            # No replica has told it yet.
+            return build(items)
+        limits = self._runs.limits
+        items = bounded(items, context, limits.each.max_messages, min(limits.max_prompt_bytes, self._max_bytes))
         ready = build(items)
-        tokens = await self._count(request, ready)
-        model = api.GetModelRequest(model=ready.generate.model)
-        context = (await self._calls.inference.GetModel(model, *self._calls.caller(request))).model.max_context_tokens
         most = room(context, ready.generate.sampling.max_tokens)
-        kept = await shortened(items, tokens, most, lambda part: self._count(request, build(part)))
-        return ready if kept is items else build(kept)
+        if surely_fits(ready.generate.ByteSize(), len(items), most):
+            return ready
+        return build(await shortened(items, most, lambda part: self._count(request, build(part))))
 
     async def _repeated(
         self, request: web.Request, asked: AskedResponse, record: ResponseRecord, key: str, digest: str
@@ -361,12 +367,7 @@ class _Told:
 
 
 def _built(
-    request: web.Request,
-    asked: AskedResponse,
-    name: ResponseName,
-    caller: Caller,
-    digest: str,
-    items: Sequence[Placed],
+    request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str, items: Sequence[Placed]
 ) -> _Ready:
     response_id = name.response_id
     messages, of_messages = chat_messages(asked.instructions, items)

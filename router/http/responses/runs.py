@@ -56,6 +56,11 @@ class ResponseRuns:
         """Store of all responses."""
         return self._tools.store
 
+    @property
+    def limits(self) -> RequestLimits:
+        """Limits of requests."""
+        return self._tools.limits
+
     def start(self) -> None:
         """Start to look for responses whose router is gone."""
         self._owner.spawn(self._look(), "look")

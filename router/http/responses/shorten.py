@@ -2,68 +2,112 @@
 
 from __future__ import annotations
 
-import json
+import bisect
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
 from router.http.responses.conversation import Placed
-from router.http.responses.items import Item
+from router.http.responses.items import Item, said
 
 _LASTING = ("system", "developer")
 """Roles whose messages always stay."""
-_ROOM = 4
-"""Part of the context that stays free for an answer without a limit, as a divisor."""
+_ANSWER_DIVISOR = 4
+"""What the context is divided by for an answer without a limit."""
+_LONGEST_TOKEN = 16
+"""Bytes of text for each token of the context beyond which a conversation is cut before its tokens are counted."""
+_TEMPLATE_TOKENS, _MESSAGE_TOKENS = 2_048, 64
+"""More than templates add to a conversation, and to each message."""
+_FULL = 0.9
+"""Part of the room for other turns than the last, from which no more are tried."""
+_MOST_TRIES = 5
+"""Most counts beside those of the whole conversation and of the shortest one."""
 
 
 def room(context: int, max_tokens: int) -> int:
     """Return how many tokens of a context a conversation may take, beside an answer of `max_tokens` (0: no limit)."""
-    return context - (max_tokens or context // _ROOM)
+    return context - (max_tokens or context // _ANSWER_DIVISOR)
+
+
+def surely_fits(request_bytes: int, messages: int, most: int) -> bool:
+    """Return whether a request need not be counted. A token has a byte of it, or is one that the template adds."""
+    return request_bytes + _TEMPLATE_TOKENS + _MESSAGE_TOKENS * messages <= most
+
+
+def bounded(items: Sequence[Placed], context: int, most_items: int, most_bytes: int) -> Sequence[Placed]:
+    """Return a conversation without the oldest turns that are certainly too many; the shortest one if all are."""
+    sizes = [_size(item) for _, item in items]
+    most_bytes = min(most_bytes, _LONGEST_TOKEN * context)
+    if len(items) <= most_items and sum(sizes) <= most_bytes:
+        return items
+    from_end = _from_end(sizes)
+    starts = beginnings(items)
+    start = next((each for each in starts if len(items) - each < most_items and from_end[each] <= most_bytes), None)
+    return from_beginning(items, start if start is not None else starts[-1]) if starts else items
 
 
 async def shortened(
-    items: Sequence[Placed], tokens: int, most: int, count: Callable[[Sequence[Placed]], Awaitable[int]]
+    items: Sequence[Placed], most: int, count: Callable[[Sequence[Placed]], Awaitable[int]]
 ) -> Sequence[Placed]:
     """Return a conversation without its oldest turns, so that the rest has at most `most` tokens.
 
-    How much has to go is estimated from characters, because counting a long conversation takes seconds. So it may be a
-    turn more than needed. Where nothing is short enough, the shortest is returned.
+    To count a long conversation takes seconds, so only a few beginnings are tried, chosen by the bytes of what goes. If
+    even the shortest conversation is too long, it is returned.
 
     Args:
         items: the conversation.
-        tokens: its length.
         most: room for it.
-        count: return the tokens of a part of it.
+        count: returns the tokens of a conversation.
     """
-    sizes = list(accumulate((len(json.dumps(item)) for _, item in reversed(items)), initial=0))[::-1]
-    size, kept = sizes[0], items
+    tokens = await count(items)
     starts = beginnings(items)
-    while tokens > most and starts:
-        bound = size * most / tokens
-        start = next((each for each in starts if sizes[each] <= bound), starts[-1])
-        starts = [each for each in starts if each > start]
-        size, kept = sizes[start], from_beginning(items, start)
-        tokens = await count(kept)
+    if tokens <= most or not starts:
+        return items
+    kept = from_beginning(items, starts[-1])
+    least = await count(kept)
+    from_end = _from_end([_size(item) for _, item in items])
+    # The first beginning that may fit, and the last that may not; their bytes and tokens.
+    low, high = 0, len(starts) - 1
+    (longer, too_many), (shorter, few) = (from_end[0], tokens), (from_end[starts[-1]], least)
+    for number in range(_MOST_TRIES):
+        if low >= high or few > most or few - least >= _FULL * (most - least):
+            break
+        bound = shorter + (longer - shorter) * (most - few) / max(1, too_many - few)
+        guess = bisect.bisect_left(starts, True, low, high - 1, key=lambda start: from_end[start] <= bound)
+        # Where texts are of different kinds the guess may stay at one end.
+        place = guess if number % 2 == 0 else (low + high) // 2
+        part = from_beginning(items, starts[place])
+        found = await count(part)
+        if found <= most:
+            kept, high, shorter, few = part, place, from_end[starts[place]], found
+        else:
+            low, longer, too_many = place + 1, from_end[starts[place]], found
     return kept
 
 
 def beginnings(items: Sequence[Placed]) -> list[int]:
-    """Return where a conversation may begin, beside its first item.
+    """Return where a conversation may begin, beside its first item, so that no call is parted from its output.
 
     These are the user's messages. Behind the last of them, where an agent works through many calls, also what comes
-    after a call's output, if no call waits for its own.
+    after the output of a call.
     """
-    found: list[int] = []
-    open_calls, last_user = set[str](), _last_user(items)
+    last_user, called_at, latest_call = _last_user(items), dict[str, int](), [-1] * (len(items) + 1)
     for index, (_, item) in enumerate(items):
-        is_output = item["type"] == "function_call_output"
-        after_output = index > 0 and items[index - 1][1]["type"] == "function_call_output"
-        if index and (_is_user(item) or (index > last_user and after_output and not is_output and not open_calls)):
-            found.append(index)
         if item["type"] == "function_call":
-            open_calls.add(item["call_id"])
-        elif is_output:
-            open_calls.discard(item["call_id"])
-    return found
+            called_at[item["call_id"]] = index
+        elif item["type"] == "function_call_output":
+            latest_call[index] = called_at.get(item["call_id"], len(items))
+    found: list[int] = []
+    earliest = len(items)
+    """Earliest call of the outputs from here on."""
+    for index in range(len(items) - 1, 0, -1):
+        if _is_output(items[index][1]):
+            earliest = min(earliest, latest_call[index])
+        begins = _is_user(items[index][1]) or (
+            index > last_user and _is_output(items[index - 1][1]) and not _is_output(items[index][1])
+        )
+        if begins and earliest >= index:
+            found.append(index)
+    return found[::-1]
 
 
 def from_beginning(items: Sequence[Placed], start: int) -> list[Placed]:
@@ -75,6 +119,21 @@ def from_beginning(items: Sequence[Placed], start: int) -> list[Placed]:
         if index == last_user or (each[1]["type"] == "message" and each[1]["role"] in _LASTING)
     ]
     return [*before, *items[start:]]
+
+
+def _size(item: Item) -> int:
+    """Return the bytes of an item's text."""
+    text = item["name"] + item["arguments"] if item["type"] == "function_call" else said(item)
+    return len(text.encode(errors="surrogatepass"))
+
+
+def _from_end(sizes: Sequence[int]) -> list[int]:
+    """Return the sum from each place to the end."""
+    return list(accumulate(reversed(sizes), initial=0))[::-1]
+
+
+def _is_output(item: Item) -> bool:
+    return bool(item["type"] == "function_call_output")
 
 
 def _is_user(item: Item) -> bool:

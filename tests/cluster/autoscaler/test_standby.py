@@ -120,10 +120,30 @@ async def test_all_wake_while_nobody_leads(local: Backend) -> None:
     assert not site.standing
 
 
+@pytest.mark.parametrize("same", [True, False])
+async def test_standbys_that_woke_without_a_leader_and_work_are_not_taken_for_new_ones(
+    local: Backend, same: bool
+) -> None:
+    """Whoever leads next must not remove what carries the load by now."""
+    site = Site(local, 16, max_replicas=16, standby=15, standby_price=0.02)
+    scaler = site.scaler("a")
+    before = (await site.run(scaler, 300))[-1]
+    assert (before.replicas, before.standby) == (1, 15)
+    await site.live(60.0)
+    await site.live(90.0, rate=100.0)
+    assert not site.standing
+    if not same:
+        scaler = site.scaler("b")
+    [first] = await site.run(scaler, 1, rate=100.0)
+    assert first.ready == 16
+    assert first.replicas > 6
+    assert first.relief is Relief.NONE
+
+
 async def test_a_store_that_lost_everything_has_its_standbys_back_after_a_tick(local: Backend) -> None:
     site = Site(local, 6, standby=4, standby_price=0.1)
     scaler = site.scaler()
-    made = await site.run(scaler, 45)
+    made = await site.run(scaler, 40)
     local.forget()
     [again] = await site.run(scaler, 1)
     assert made[-1].standby == again.standby > 0

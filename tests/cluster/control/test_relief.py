@@ -109,3 +109,14 @@ def test_a_model_that_is_lost_ends_no_relief(before: Relief, waiting: int, relie
     blind = dataclasses.replace(group(4, interactive(6.0, queued=waiting), waiting=float(waiting)), model=None)
 
     assert relief is decide(POINT, GroupBounds(1, 4), blind, SlowState(relief=before)).relief
+
+
+@pytest.mark.parametrize("load", [1e-17, 1e-7, 0.01, 3.0])
+def test_a_pool_that_nobody_uses_gives_up_nothing(load: float) -> None:
+    """Its averages have not faded yet. Who comes next waits for a start, and is not refused."""
+    bounds, state = GroupBounds(0, 10), SlowState(active_at=9_000.0)
+    idle = decide(POINT, bounds, group(0, interactive(load), arrived_at=9_000.0), state)
+    assert (0, Relief.NONE) == (idle.replicas, idle.relief)
+    used = decide(POINT, bounds, group(0, interactive(load), arrived_at=9_990.0, waiting=1.0), state)
+    assert used.replicas >= 1
+    assert Relief.SHED is not used.relief

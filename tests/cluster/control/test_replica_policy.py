@@ -59,6 +59,7 @@ def test_load_that_has_faded_is_told_as_none() -> None:
 
     assert reason(decision, "demand").startswith("0 replica-seconds arrive")
     assert [0.0] == [step.value for step in decision.steps if step.name == "demand"]
+    assert not [step for step in decision.steps if "e-" in step.reason]
 
 
 def test_replicas_that_start_count() -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from cluster.control.snapshot import GroupSnapshot
 from cluster.models import Windows
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
-from cluster.standby.pool import StandbyBounds, most_with_standbys, order_standbys, sleepers, with_standbys
+from cluster.standby.pool import (
+    StandbyBounds,
+    most_with_standbys,
+    newcomers,
+    order_standbys,
+    sleepers,
+    with_standbys,
+)
 from cluster.standby.rule import StandbyLimits, StandbyState
 from penstock.models import ReplicaState
 
@@ -54,7 +61,7 @@ def test_no_standby_is_much_older_than_a_replica_that_serves(
     awake = ages.keys() - set(found)
     assert all(ages[one] + 30.0 >= ages[other] for one in awake for other in found)
     # An order that is given again changes nothing, however the ages scatter.
-    scattered = {name: age + hash(name) % 7 / 7 for name, age in ages.items()}
+    scattered = {name: age + len(name) % 7 / 7 for name, age in ages.items()}
     close = max(ages.values(), default=0) - min(ages.values(), default=0) < 29.0
     assert not close or {*found} == {*sleepers(scattered, serving, found)}
 
@@ -95,30 +102,39 @@ def test_replicas_that_started_together_do_not_change_places() -> None:
     ],
 )
 def test_what_counts_as_starting(standing: int, asked: int, state: StandbyState, starting: int, standby: int) -> None:
-    seen = with_standbys(GroupSnapshot(1000.0, ready=3, starting=asked), standing, state)
+    seen = with_standbys(GroupSnapshot(1000.0, ready=3, starting=asked), standing, 0, state)
     assert (3, starting, standby) == (seen.ready, seen.starting, seen.standby)
 
 
 @pytest.mark.parametrize(
-    ("ready", "standing", "state", "expected"),
+    ("ready", "standing", "new", "state", "expected"),
     [
         # A standby has started, and has not heard yet that it is one.
-        (4, 0, StandbyState(serving=3, standby=1), (3, 0, 1)),
-        (5, 1, StandbyState(serving=3, standby=2), (4, 0, 2)),
+        (4, 0, 1, StandbyState(serving=3, standby=1), (3, 0, 1)),
+        (5, 1, 1, StandbyState(serving=3, standby=2), (4, 0, 2)),
         # One more than both numbers: the platform has not removed it yet.
-        (5, 0, StandbyState(serving=3, standby=1), (4, 0, 1)),
+        (5, 0, 2, StandbyState(serving=3, standby=1), (4, 0, 1)),
         # One that served has died, and a standby stands in for it.
-        (2, 1, StandbyState(serving=3, standby=1), (2, 0, 1)),
+        (2, 1, 0, StandbyState(serving=3, standby=1), (2, 0, 1)),
+        (3, 1, 1, StandbyState(serving=3, standby=1), (3, 0, 1)),
+        # Nobody gave orders for a while, so all are awake.
+        (4, 0, 0, StandbyState(serving=1, standby=3), (4, 0, 0)),
         # Of a leader that never decided.
-        (4, 0, StandbyState(), (4, 0, 0)),
-        (4, 0, StandbyState(serving=3), (4, 0, 0)),
+        (4, 0, 4, StandbyState(), (4, 0, 0)),
+        (4, 0, 1, StandbyState(serving=3), (4, 0, 0)),
     ],
 )
-def test_who_has_not_heard_yet_counts_as_a_standby(
-    ready: int, standing: int, state: StandbyState, expected: tuple[int, int, int]
+def test_who_is_too_new_to_have_been_told_counts_as_a_standby(
+    ready: int, standing: int, new: int, state: StandbyState, expected: tuple[int, int, int]
 ) -> None:
-    seen = with_standbys(GroupSnapshot(1000.0, ready=ready), standing, state)
+    seen = with_standbys(GroupSnapshot(1000.0, ready=ready), standing, new, state)
     assert expected == (seen.ready, seen.starting, seen.standby)
+
+
+def test_replicas_are_new_for_a_time_after_their_first_work() -> None:
+    old, new = record("r0", ReplicaState.READY, 46.0), record("r1", ReplicaState.READY, 44.0)
+    late = replace(record("r2", ReplicaState.READY, 44.0), heartbeat_age_ms=2_000)
+    assert 1 == newcomers(view(old, new, late, record("r3", ReplicaState.STANDBY, 1.0)), 45.0)
 
 
 def test_a_fall_sends_the_newest_to_sleep_and_a_rise_wakes_the_oldest_of_them() -> None:
@@ -160,6 +176,22 @@ def test_no_standby_is_started_while_starts_fail() -> None:
     assert 0 == order_standbys(limits, seen, pool(3, 0), 3, state, BOUNDS).number
     calm = replace(seen, failed_starts=0)
     assert 2 == order_standbys(limits, calm, pool(3, 0), 3, state, BOUNDS).number
+
+
+def test_what_engines_that_cannot_sleep_say_is_not_taken_for_a_measurement() -> None:
+    """A pool on GPUs has such replicas, too, from before it had standbys."""
+
+    def known(state: StandbyState, *records: ReplicaRecord) -> float | None:
+        order = order_standbys(LIMITS, GroupSnapshot(1.0, ready=2), view(*records), 2, state, BOUNDS)
+        return order.made.state.wake_s
+
+    sleepless = record("r0", ReplicaState.READY, 9.0, wake_s=0.0)
+    sleepy = record("r1", ReplicaState.READY, 9.0, asleep=0.0)
+    woken = record("r2", ReplicaState.READY, 9.0, asleep=0.0, wake_s=7.0)
+    assert 0.0 == known(StandbyState(), sleepless)
+    assert known(StandbyState(wake_s=0.0), sleepless, sleepy) is None
+    assert 5.0 == known(StandbyState(wake_s=5.0), sleepless, sleepy)
+    assert 7.0 == known(StandbyState(), sleepless, sleepy, woken)
 
 
 def test_wake_ups_are_measured() -> None:
