@@ -257,7 +257,7 @@ def test_the_command_line_streams_and_reports(engines: ClusterThread) -> None:
     ).stdout.splitlines()  # fmt: skip
     assert "finished" == json.loads(lines[-1])["event"]
     status = subprocess.run([*command, "status", *target, "--json"], capture_output=True, text=True, timeout=60).stdout
-    assert {"demo", "elastic", "toy", "wide"} == {pool["name"] for pool in json.loads(status)["pools"]}
+    assert {"demo", "dozing", "elastic", "toy", "wide"} == {pool["name"] for pool in json.loads(status)["pools"]}
     wrong = subprocess.run(
         [*command, "generate", *target, "--model", "demo", "--temperature", "9", "Hi"],
         capture_output=True, text=True, timeout=60,
