@@ -69,14 +69,16 @@ def with_standbys(seen: GroupSnapshot, present: int, new: int, state: StandbySta
     """
     if not present and not state.standby:
         return seen
-    ready, most = seen.ready, math.inf
+    ready = seen.ready
     if state.serving is not None:
         early = max(0, min(new, ready - state.serving, state.standby - present))
         ready, present = ready - early, present + early
+    coming = seen.starting + present - state.standby
+    if state.serving is not None:
         # What is beyond both numbers is about to be removed.
-        most = state.serving - ready
-    coming = max(0, min(seen.starting + present - state.standby, most))
-    return replace(seen, ready=ready, starting=int(coming), standby=max(0, present - int(coming)))
+        coming = min(coming, state.serving - ready)
+    coming = max(0, coming)
+    return replace(seen, ready=ready, starting=coming, standby=max(0, present - coming))
 
 
 def order_standbys(

@@ -90,22 +90,20 @@ def beginnings(items: Sequence[Placed]) -> list[int]:
     These are the user's messages. Behind the last of them, where an agent works through many calls, also what comes
     after the output of a call.
     """
-    last_user, called_at, latest_call = _last_user(items), dict[str, int](), [-1] * (len(items) + 1)
+    last_user, called_at, call_of = _last_user(items), dict[str, int](), dict[int, int]()
     for index, (_, item) in enumerate(items):
         if item["type"] == "function_call":
             called_at[item["call_id"]] = index
-        elif item["type"] == "function_call_output":
-            latest_call[index] = called_at.get(item["call_id"], len(items))
+        elif _is_output(item) and item["call_id"] in called_at:
+            call_of[index] = called_at[item["call_id"]]
     found: list[int] = []
+    # The earliest call whose output comes from here on.
     earliest = len(items)
-    """Earliest call of the outputs from here on."""
     for index in range(len(items) - 1, 0, -1):
-        if _is_output(items[index][1]):
-            earliest = min(earliest, latest_call[index])
-        begins = _is_user(items[index][1]) or (
-            index > last_user and _is_output(items[index - 1][1]) and not _is_output(items[index][1])
-        )
-        if begins and earliest >= index:
+        item, before = items[index][1], items[index - 1][1]
+        earliest = min(earliest, call_of.get(index, earliest))
+        is_step = index > last_user and _is_output(before) and not _is_output(item)
+        if (_is_user(item) or is_step) and earliest >= index:
             found.append(index)
     return found[::-1]
 
