@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 from playwright.async_api import expect
@@ -93,6 +94,36 @@ async def test_stop_ends_the_request_in_the_cluster(console: Console, tab: Tab) 
     await tab.page.get_by_role("button", name="Stop").click()
     await tab.see("stopped")
     await until(lambda: pool.beat is not None and pool.beat.running == 0)
+
+
+async def test_the_log_follows_the_answer_until_its_reader_scrolls_up(tab: Tab) -> None:
+    await tab.page.set_viewport_size({"width": 360, "height": 300})
+    await tab.open("playground?model=other")
+    await ask(tab, "What is Penstock?", most=30_000)
+
+    async def hidden() -> int:
+        """Return the pixels of the log below those that are shown."""
+        left: int = await tab.run("() => { const log = document.querySelector('.log'); "
+                                  "return log.scrollHeight - log.scrollTop - log.clientHeight; }")  # fmt: skip
+        return left
+
+    async def height() -> int:
+        found: int = await tab.run("() => document.querySelector('.log').scrollHeight")
+        return found
+
+    shown = await height()
+    await until(lambda: height_above(height, shown + 200))
+    assert await hidden() < 40
+    await tab.run("() => { document.querySelector('.log').scrollTop = 0; }")
+    shown = await height()
+    await until(lambda: height_above(height, shown + 60))
+    assert 0 == await tab.run("() => document.querySelector('.log').scrollTop")
+    await tab.page.get_by_role("button", name="Stop").click()
+    await tab.see("stopped")
+
+
+async def height_above(height: Callable[[], Awaitable[int]], bound: int) -> bool:
+    return await height() > bound
 
 
 async def test_leaving_the_page_ends_the_request(console: Console, tab: Tab) -> None:

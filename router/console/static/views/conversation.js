@@ -5,6 +5,9 @@ import { h } from "../dom.js";
 import { count, money, seconds, words } from "../format.js";
 import { badge, facts } from "../parts.js";
 
+// Pixels from the end of the log within which its reader follows.
+const NEAR_END = 40;
+
 export class Conversation {
   constructor(label, fail) {
     this.fail = fail;
@@ -35,6 +38,9 @@ export class Conversation {
   async answer(settings) {
     const turn = new Turn(settings.model);
     this.log.append(turn.element);
+    // Whoever asks wants to see the answer.
+    this.log.scrollTop = this.log.scrollHeight;
+    this.log.scrollIntoView({ block: "nearest" });
     this.controller = new AbortController();
     const body = {
       model: settings.model,
@@ -47,8 +53,7 @@ export class Conversation {
     };
     try {
       for await (const event of lines("/api/chat", body, this.controller.signal)) {
-        turn.add(event);
-        this.log.scrollTop = this.log.scrollHeight;
+        this.follow(() => turn.add(event));
       }
     } catch (error) {
       if (error.name === "AbortError") turn.say("stopped");
@@ -58,7 +63,7 @@ export class Conversation {
       }
     } finally {
       this.controller = null;
-      turn.done();
+      this.follow(() => turn.done());
     }
     this.keep(turn, settings);
   }
@@ -73,8 +78,16 @@ export class Conversation {
     const said = { role: "assistant", content: turn.text };
     if (calls.length) said.tool_calls = calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
     this.messages.push(said);
-    if (calls.length) this.log.append(this.results(calls, settings));
-    this.log.scrollTop = this.log.scrollHeight;
+    this.follow(() => {
+      if (calls.length) this.log.append(this.results(calls, settings));
+    });
+  }
+
+  // Change the log and show its end, unless its reader has scrolled up.
+  follow(change) {
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    change();
+    if (scrollHeight - scrollTop - clientHeight < NEAR_END) this.log.scrollTop = this.log.scrollHeight;
   }
 
   // A form for the results of calls, with which the conversation goes on.
