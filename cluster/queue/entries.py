@@ -133,7 +133,8 @@ class QueueEntry:
     be whole, or 0 if an earlier entry has taken its part."""
     digest: str = ""
     """Identity of what the client asked for: one digest, or two as "exact/plain". Exact is of the bytes received, plain
-    leaves defaults out. A client key matches if either matches."""
+    leaves defaults out. A client key matches if either matches. All choices of a request with a key have it; empty
+    without a key."""
     trace: str = ""
     """Span of its request, ids of trace and span with a hyphen between them; empty for none."""
     tokenizer: str = ""

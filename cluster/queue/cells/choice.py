@@ -55,7 +55,14 @@ def home(tenant: str, cells: int) -> int:
 
 def pinned(entry: QueueEntry) -> bool:
     """Return whether an entry must go to its tenant's home: elsewhere its key or its quota would not be known."""
-    return bool(entry.client_key) or bounded(entry.quota)
+    return keyed(entry) or bounded(entry.quota)
+
+
+def keyed(entry: QueueEntry) -> bool:
+    """Return whether an entry's request has a client key. Its first choice alone carries the key, and all of them the
+    digest: the key is kept while the cell that has it sees one of them.
+    """
+    return bool(entry.client_key or entry.digest)
 
 
 def bounded(quota: Quota) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.cells.choice import bounded, home, pinned, weight_in_cell
+from cluster.queue.cells.choice import bounded, home, keyed, pinned, weight_in_cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.entries import QueueEntry
 
@@ -49,6 +49,6 @@ class EntryWeights:
         count, homes = self._layout.count, self._layout.homes
         if count <= 1:
             return entry.weight
-        part = 1.0 if bounded(entry.quota) else self._parts.note(entry.tenant, keyed=bool(entry.client_key))
+        part = 1.0 if bounded(entry.quota) else self._parts.note(entry.tenant, keyed=keyed(entry))
         at_home = bool(part) and (pinned(entry) or cell == home(entry.tenant, homes))
         return weight_in_cell(entry.weight, count, part, at_home=at_home)

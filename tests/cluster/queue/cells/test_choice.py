@@ -53,7 +53,9 @@ def test_what_counts_over_all_requests_of_a_tenant_pins_them(quota: Quota, expec
 
 
 def test_a_key_pins_its_request() -> None:
-    assert pinned(entry("q", client_key="key"))
+    assert pinned(entry("q/0", client_key="key", digest="d"))
+    # Only the first choice carries the key.
+    assert pinned(entry("q/1", digest="d"))
 
 
 def test_the_shorter_line_of_two_is_taken() -> None:

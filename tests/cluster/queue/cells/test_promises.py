@@ -138,6 +138,22 @@ async def test_a_key_has_one_request_however_many_routers_get_it(cells: int) -> 
 
 
 @pytest.mark.parametrize("cells", CELLS)
+async def test_a_key_is_kept_while_any_choice_of_its_request_goes_on(cells: int) -> None:
+    """The first choice alone carries the key, and ends first. A repeat must find the others, or it would run again."""
+    scene = await opened(cells, replicas=8)
+    for number in range(10):
+        key = {"tenant": f"tenant-{number}", "client_key": "key", "digest": "d"}
+        await scene.queue.submit("A", entry(f"q{number}/0", **key))
+        for index in (1, 2, 3):
+            await scene.queue.submit("A", entry(f"q{number}/{index}", **{**key, "client_key": ""}))
+        await scene.queue.withdraw("A", f"q{number}/0", None)
+        known = (await scene.queue.submit("B", entry(f"again{number}", **key))).known
+        assert known is not None
+        assert (f"q{number}", True) == (known.request_id, known.live)
+    await scene.close()
+
+
+@pytest.mark.parametrize("cells", CELLS)
 async def test_a_kept_result_is_found_at_any_router(cells: int) -> None:
     scene = await opened(cells)
     await scene.queue.submit("A", entry("q", client_key="key", digest="d"))
