@@ -17,6 +17,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire, set_duration, unenforced_to_wire
 from router.call_origin import call_origin
+from router.generation.attempt import nothing
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.metering import Totals
@@ -77,6 +78,7 @@ class Generation:
         self._hurried = True
         """Somebody reads as it comes: positions are told, and no choice's first token waits."""
         self._finished = False
+        self._tell_over: Callable[[], None] = nothing
         self._enough = 1
         """Tokens of a choice that are worth a message."""
         self._patience_s = 0.0
@@ -174,6 +176,8 @@ class Generation:
     def _end_collecting(self) -> None:
         self._enough = 1
         self._news.set()
+        if self._over():
+            self._tell_over()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -204,7 +208,7 @@ class Generation:
                 events.append(choice.output.take())
         if self._hurried and any(choice.state.waits and not choice.wait.told for choice in self.choices):
             events.append(api.StreamGenerateResponse(queued=self._queued()))
-        if all(choice.state.over for choice in self.choices):
+        if self._over():
             if not events and (error := self.error) is not None:
                 raise self._with_usage(error)
             if self.error is None:
@@ -216,6 +220,24 @@ class Generation:
         elif (error := self.error) is not None:
             # One choice failed: the others can't make the request whole.
             self.stop(error)
+        return events
+
+    def when_over(self, call: Callable[[], None] | None) -> None:
+        """Call `call` once all choices are over, now where they are; None stops that."""
+        self._tell_over = call or nothing
+        if self._over():
+            self._tell_over()
+
+    def _over(self) -> bool:
+        return all(choice.state.over for choice in self.choices)
+
+    def rest(self) -> list[api.StreamGenerateResponse]:
+        """Return what `take` would, up to `finished`, and keep it. Empty where that is taken, or never comes."""
+        if self._finished or self.error is not None or not self._over():
+            return []
+        events = [choice.output.look() for choice in self.choices if choice.output.pending]
+        events.append(api.StreamGenerateResponse())
+        self._end(events[-1].finished)
         return events
 
     async def unhurried(self) -> AsyncIterator[api.StreamGenerateResponse]:
@@ -272,9 +294,6 @@ class Generation:
     def _streams_one(self) -> bool:
         first = self.choices[0]
         return first.state.runs and first.announced and len(self.choices) == 1
-
-    def _waiting(self) -> bool:
-        return any(choice.state.waits for choice in self.choices)
 
     # --- control ------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,14 @@ class PromptLogprobs:
         event.MergeFrom(output)
         return event
 
+    def look(self, output: api.StreamGenerateResponse) -> api.StreamGenerateResponse:
+        """Return what `take` would, and keep all."""
+        event = api.StreamGenerateResponse()
+        if self._event is not None:
+            event.CopyFrom(self._event)
+        event.MergeFrom(output)
+        return event
+
     def _set(self, token: types.TokenLogprob, token_id: int, logprob: float) -> None:
         token.token_id = token_id
         token.logprob = logprob

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Protocol
 
 from cluster.errors import InvalidRequestError
@@ -173,6 +174,12 @@ class Output:
         """Return all that is pending as one event."""
         event = self._unread.take(self._index, self.tokens)
         return self.prompt.take(event) if self.prompt else event
+
+    def look(self) -> api.StreamGenerateResponse:
+        """Return what `take` would, and leave it pending."""
+        # Taking empties no list, and leaves the copy with others.
+        event = copy(self._unread).take(self._index, self.tokens)
+        return self.prompt.look(event) if self.prompt else event
 
     def take_text(self) -> TextDelta | None:
         """Return all that is pending where it is only text; otherwise return None and change nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 
 import msgpack
 
@@ -72,11 +73,18 @@ class IdempotentResult:
         else:
             self.add(api.StreamGenerateResponse(delta=prefix))
 
+    def ahead(self, events: Iterable[api.StreamGenerateResponse]) -> IdempotentResult:
+        """Return the result as it will be with these events, which the client has not got."""
+        found = deepcopy(self, {id(self._generation): self._generation})
+        for event in events:
+            found.add(event)
+        return found
+
     def packed(self) -> bytes:
         """Return the result as it is stored; b"" unless all of the output is known and every choice ended well."""
         ends = self._collector.finished.choices
         ended = len(ends) == len(self._generation.choices) and all(end.finish_reason in _COMPLETE for end in ends)
-        complete = self._whole and self._generation.finished and ended
+        complete = self._whole and ended
         return pack_result(self._collector.response(), self._ends) if complete else b""
 
 

@@ -17,6 +17,9 @@ from router.inference.routed import RoutedAdmission
 from router.metrics import RouterMetrics
 from router.validation import CheckedRequest, ResumePoint
 
+UNREAD_S = 1.0
+"""How long after the end of a request its result waits for a client to read the rest, seconds. Who repeats the key then
+gets it, though the client may never read on."""
 LEAST_S = 0.05
 """Shortest time between two looks for calls that wait for a result, seconds."""
 
@@ -28,7 +31,7 @@ class KeyedGeneration:
     the result.
     """
 
-    __slots__ = ("_generations", "_key", "_pool", "generation", "result")
+    __slots__ = ("_generations", "_key", "_pool", "_timer", "generation", "result")
 
     def __init__(self, generation: Generation, key: str, pool: Pool, generations: OpenGenerations) -> None:
         """`key` is "" for a request without one."""
@@ -38,17 +41,24 @@ class KeyedGeneration:
         self._key = key
         self._pool = pool
         self._generations = generations
+        self._timer: asyncio.TimerHandle | None = None
+        """Set while a client has the rest to read."""
 
     async def deliver(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a call, then end the generation. With a key it lingers instead when the client has left."""
         lingers = False
         self._generations.begin(self.generation)
+        if self.result is not None:
+            self.generation.when_over(self._over)
         try:
             await work
         except asyncio.CancelledError:
             lingers = self.result is not None and not self._generations.draining and not revoked()
             raise
         finally:
+            self.generation.when_over(None)
+            if self._timer is not None:
+                self._timer.cancel()
             self._generations.metrics.left(self.generation)
             if lingers:
                 self._generations.spawn(self.linger(), "linger")
@@ -56,6 +66,18 @@ class KeyedGeneration:
                 self._generations.end(self.generation)
                 if self.result is not None:
                     self._generations.spawn(self.settle(), "settle")
+
+    def _over(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(UNREAD_S, self._leave_unread)
+
+    def _leave_unread(self) -> None:
+        self._generations.spawn(self._settle_ahead(), "settle")
+
+    async def _settle_ahead(self) -> None:
+        """Store a complete result before its client has read it."""
+        generation = self.generation
+        if self.result is not None and (packed := self.result.ahead(generation.rest()).packed()):
+            await self._pool.keys.finish(generation.tenant, self._key, generation.request_id, packed)
 
     async def linger(self) -> None:
         """Go on without a client until another call takes over or the generation ends. Beyond the grace, go on only

@@ -13,8 +13,9 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2
+from penstock.v1 import inference_pb2_grpc, types_pb2
 from router.inference import admit as opening
+from router.inference.collect import Collector
 from tests.support.speed import patience
 from tests.support.stack import Stack, collect, ids_of, request_id_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
@@ -405,6 +406,36 @@ async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_pa
         again = stack.inference().StreamGenerate(keyed(tokens=20_000))
         assert request_id_of([await again.read()]) != request_id_of(begun)
         again.cancel()
+
+
+async def test_a_result_does_not_wait_for_a_client_that_does_not_read(stack: Stack) -> None:
+    """Its connection may be dead, and its next call comes before the router knows. A request runs once all the same."""
+    # Its own gRPC would read ahead otherwise.
+    options = (
+        ("grpc.http2.lookahead_bytes", 1 << 16),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{stack.routers[0].port}", options=options) as channel:
+        stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        wanted = keyed(tokens=400, n=2, logprobs=20, prompt_logprobs=1)
+        first = stub.StreamGenerate(wanted)
+        begun = await read_tokens(first, 1)
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: not pool.active and not len(pool.releases))
+
+        again = await collect(stack.inference(1).StreamGenerate(wanted))
+
+        assert request_id_of(begun) == again[-1].finished.request_id
+        events = [*begun, *await collect(first)]
+        read, kept = Collector(), Collector()
+        for collector, all_events in ((read, events), (kept, again)):
+            for event in all_events:
+                collector.add(event)
+        assert [400, 400] == [len(choice.token_ids) for choice in read.response().choices]
+        assert list(read.response().choices) == list(kept.response().choices)
+        assert list(read.response().prompt_logprobs) == list(kept.response().prompt_logprobs) != []
+        assert read.finished.usage == kept.finished.usage
 
 
 async def test_a_cancelled_request_leaves_no_result(stack: Stack) -> None:
