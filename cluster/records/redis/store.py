@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from cluster.redis.pipeline import open_pipeline
 from cluster.redis.script import PLAIN, pack
 
 DEFAULT_TIMEOUT_S = 2.0
+_EMPTY_S = 60.0
+"""Pause between two looks for records that are left where none are kept: routers with earlier settings may add some."""
 
 
 class RedisRecordStore:
@@ -42,17 +45,23 @@ class RedisRecordStore:
         """
         self.limits = limits or RecordLimits()
         self._clock = clock
+        self._empty_until = float("-inf")
+        """Where no records are kept: monotonic time until which none are looked for that were kept before."""
         self._keys = record_keys(pool)
         self._pipeline = open_pipeline(target, timeout_s, self._keys[0])
         self._scripts = load_record_scripts()
 
     async def add(self, ended: Sequence[EndedRequest]) -> None:
         limits = self.limits
-        if not ended or not limits.most:
+        if not ended or time.monotonic() < self._empty_until:
             return
         now = "" if self._clock is None else self._clock.wall_ms()
-        words = [word for one in ended for word in (one.tenant, one.request_id, int(one.missed), one.record)]
-        await self._run("add", now, limits.most, limits.missed_ms, limits.max_bytes, *words)
+        kept = ended if limits.most else ()
+        words = [word for one in kept for word in (one.tenant, one.request_id, int(one.missed), one.record)]
+        missed_ms = limits.missed_ms if limits.most else 0
+        left = await self._run("add", now, limits.most, missed_ms, limits.max_bytes, *words)
+        if not limits.most and not left:
+            self._empty_until = time.monotonic() + _EMPTY_S
 
     async def get(self, request_id: str) -> bytes:
         return bytes(await self._pipeline.call(PLAIN, pack("HGET", self._keys[0], request_id)) or b"")

@@ -149,3 +149,23 @@ async def test_each_call_of_a_retirement_is_short(redis_backend: Backend) -> Non
             assert evalsha["calls"] - evalsha["failed_calls"] == 3
             assert stats[moved]["calls"] >= MANY
     assert redis_backend.sizes()["entries"] == 1
+
+
+@pytest.mark.slow
+async def test_results_beyond_a_bound_that_was_lowered_go_in_pieces(backend: Backend) -> None:
+    before, after = (
+        Scene(backend.queue(QueueLimits(max_result_bytes=most)), backend.clock) for most in (10**6, 5 * len(b"result"))
+    )
+    await before.start({"r1": ONE}, ("A",))
+
+    async def keep(scene: Scene, name: str) -> None:
+        grant = (await scene.queue.submit("A", entry(name, client_key=name))).grant
+        await scene.queue.release("A", name, grant.attempt, Settlement(1))
+        assert await scene.queue.finish_key("A", "acme", name, name, b"result")
+
+    for number in range(CHUNK + 100):
+        await keep(before, f"q{number}")
+    await keep(after, "last")
+    assert backend.sizes()["results"] == 101
+    await after.beat_router("A")
+    assert backend.sizes()["results"] == 5

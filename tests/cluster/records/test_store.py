@@ -160,3 +160,31 @@ async def test_a_pool_that_keeps_no_records_writes_nothing(server: Server | InPr
     assert await store.newest("", 10, missed=False) == []
     assert left(server) == 0
     await store.close()
+
+
+async def test_a_lower_bound_takes_several_calls_so_that_none_keeps_redis_for_long(
+    server: Server | InProcessRedis,
+) -> None:
+    target = server if isinstance(server, InProcessRedis) else server.url
+    large, small = (RedisRecordStore(target, "demo", RecordLimits(most=most), 10.0) for most in (10_000, 10))
+    for first in range(0, 3_000, 500):
+        await large.add([ended(f"r{first + number:04}") for number in range(500)])
+    await small.add([ended("new")])
+    assert len(await large.newest("", 10_000, missed=False)) > 2_000
+    for number in range(12):
+        await small.add([ended(f"new{number}")])
+    assert len(await large.newest("", 10_000, missed=False)) == 10
+    for store in (large, small):
+        await store.close()
+
+
+async def test_a_pool_that_keeps_no_records_any_more_forgets_those_that_it_has(
+    store: RedisRecordStore, server: Server | InProcessRedis, clock: ManualClock
+) -> None:
+    await store.add([ended("a"), ended("b", missed=True)])
+    target = server if isinstance(server, InProcessRedis) else server.url
+    none = RedisRecordStore(target, "demo", RecordLimits(most=0), 10.0, clock=clock)
+    clock.advance(0.001)
+    await none.add([ended("c")])
+    assert left(server) == 0
+    await none.close()

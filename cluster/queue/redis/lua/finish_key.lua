@@ -17,11 +17,7 @@ else
   call('HSET', K[RESULTS], field, result)
   call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
   Q.set(P_RESULTS, P[P_RESULTS] + #result)
-  -- The oldest results make room.
-  for _ = 1, call('ZCARD', K[KEY_DUE]) do
-    if P[P_RESULTS] <= most then break end
-    Q.end_key(call('ZRANGE', K[KEY_DUE], 0, 0)[1])
-  end
+  Q.make_room()
 end
 Q.close_pool()
 return 1

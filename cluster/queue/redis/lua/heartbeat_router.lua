@@ -42,6 +42,7 @@ for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0g\0')) do
   if e[BEATS] >= tonumber(ARGV[8]) then Q.give_back(id, e) else Q.put(id, e) end
 end
 Q.reap()
+Q.make_room()
 Q.want_free(8)
 Q.run_fills()
 

@@ -92,6 +92,16 @@ function Q.end_key(field)
   end
 end
 
+-- Forget the oldest results until the others are within their bound, at most CHUNK keys: after the bound was lowered
+-- there may be very many. Routers' heartbeats go on with the rest.
+function Q.make_room()
+  if P[P_RESULTS] <= tonumber(ARGV[16]) then return end
+  for _ = 1, math.min(CHUNK, call('ZCARD', K[KEY_DUE])) do
+    Q.end_key(call('ZRANGE', K[KEY_DUE], 0, 0)[1])
+    if P[P_RESULTS] <= tonumber(ARGV[16]) then return end
+  end
+end
+
 function Q.tidy_keys()
   for _, field in ipairs(call('ZRANGEBYSCORE', K[KEY_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
     Q.end_key(field)

@@ -4,7 +4,7 @@
 -- record: tenant, id, 1 if it missed its SLO else 0, record
 -- Reply: number of requests of which records are kept
 local CALLS = 64 * 1024 -- most bytes of one request's records: a client may come back any number of times
-local SOME = 256 -- most requests that one call forgets because of their age or bytes
+local SOME = 256 -- most requests that one call forgets for each reason: a bound that was lowered leaves very many
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -50,7 +50,8 @@ local function drop(list, other, count, before)
 end
 
 local excess = call('ZCARD', RECENT) - most
-if excess > 0 then drop(RECENT, MISSED, excess) end
+-- At least as many as came.
+if excess > 0 then drop(RECENT, MISSED, math.min(excess, math.max(SOME, #ARGV))) end
 drop(MISSED, RECENT, SOME, now - missed_ms)
 for _ = 1, SOME do
   if bytes <= max_bytes then break end
@@ -69,5 +70,5 @@ if bytes < 0 or kept > call('ZCARD', TENANTS) or call('ZCARD', RECENT) + call('Z
   call('UNLINK', RECORDS, RECENT, MISSED, TENANTS, BYTES)
   return 0
 end
-call('SET', BYTES, text(bytes))
+if kept > 0 then call('SET', BYTES, text(bytes)) else call('UNLINK', BYTES) end
 return kept
