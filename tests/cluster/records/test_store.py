@@ -131,6 +131,18 @@ async def test_bytes_are_bounded_and_the_oldest_go_first(store: RedisRecordStore
     assert await store.newest("acme", 10, missed=True) == [b"c" * 400, b"b" * 400]
 
 
+async def test_new_records_are_kept_after_the_clock_was_set_back(store: RedisRecordStore, clock: ManualClock) -> None:
+    clock.jump_wall(3_600.0)
+    for name in "abc":
+        await store.add([ended(name)])
+        clock.advance(0.001)
+    clock.jump_wall(-3_600.0)
+    await store.add([ended("z")])
+    await store.add([ended("y"), ended("x", missed=True)])
+    assert await store.newest("", 10, missed=False) == [b"x", b"y", b"z"]
+    assert await store.newest("acme", 10, missed=False) == [b"x", b"y", b"z"]
+
+
 async def test_a_client_that_comes_back_all_the_time_fills_nothing(server: Server | InProcessRedis) -> None:
     target = server if isinstance(server, InProcessRedis) else server.url
     store = RedisRecordStore(target, "demo", RecordLimits(), 10.0)

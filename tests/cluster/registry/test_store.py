@@ -236,6 +236,19 @@ async def test_a_line_that_was_changed_shows(store: RedisRegistryStore, server: 
     assert [True, False, True] == [one.intact for one in (await store.history("", "", 10)).changes]
 
 
+async def test_a_watcher_that_ended_before_the_clock_was_set_back_hides_no_others(
+    store: RedisRegistryStore, clock: ManualClock
+) -> None:
+    clock.jump_wall(3_600.0)
+    await store.look(Watcher("ended", "router"), Position())
+    clock.jump_wall(-3_600.0)
+    # Each look takes one of them, by chance.
+    for _ in range(100):
+        await store.look(Watcher("p1", "replica", "small"), Position())
+        await store.look(ROUTER, Position())
+    assert {("p1", 0), ("r1", 0)} == {(each.watcher.id, each.age_ms) for each in await store.watchers()}
+
+
 async def test_watchers_are_known_with_what_they_reported(store: RedisRegistryStore, clock: ManualClock) -> None:
     known = await put(store, a=b"1")
     await store.look(Watcher("p1", "replica", "demo", b"\0:\nloaded"), Position())

@@ -13,6 +13,9 @@ if not now then
 end
 local most, missed_ms, max_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes = tonumber(call('GET', BYTES)) or 0
+-- Where the clock was set back, new requests still come behind those that are here: they would be the first to go.
+local newest = tonumber(call('ZRANGE', RECENT, -1, -1, 'WITHSCORES')[2]) or 0
+local ahead = newest > now
 
 for i = 5, #ARGV, 4 do
   local tenant, id, missed, record = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1', ARGV[i + 3]
@@ -22,7 +25,9 @@ for i = 5, #ARGV, 4 do
     call('HSET', RECORDS, id, old .. record)
     bytes = bytes + #record
   end
-  local since = tonumber(call('ZSCORE', RECENT, member) or call('ZSCORE', MISSED, member)) or now
+  local since = tonumber(call('ZSCORE', RECENT, member) or call('ZSCORE', MISSED, member))
+  if not since and ahead then newest = newest + 1 end
+  since = since or (ahead and newest or now)
   if old == '' then
     call('ZADD', RECENT, text(since), member)
     call('ZADD', TENANTS, 0, in_order(tenant, since, id))

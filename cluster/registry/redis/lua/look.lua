@@ -5,15 +5,16 @@
 -- Reply: life, version, 1 if the entries begin at the first one else 0, 1 if more are to come else 0, then for each
 --   entry: "kind\0name", packed entry
 local KEPT_MS = 60000 -- after that long without a look a watcher is forgotten
+local AHEAD_MS = 1000 -- a look that is further in the future was before the clock was set back
 
 local now, known_life, known, after, most = clock(ARGV[1]), ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local life, version = state()
 call('HSET', WATCHERS, ARGV[2], text(now) .. ':' .. text(known) .. ':' .. ARGV[3])
--- One at a time: each watcher that looks removes at most one that has gone.
+-- One at a time: each watcher that looks removes at most one that has gone. One with a look in the future makes all
+-- others seem to be gone. If it lives it comes back with its next look.
 local other = call('HRANDFIELD', WATCHERS)
-if other and now - tonumber(string.match(call('HGET', WATCHERS, other), '^%d+')) > KEPT_MS then
-  call('HDEL', WATCHERS, other)
-end
+local age = other and now - tonumber(string.match(call('HGET', WATCHERS, other), '^%d+')) or 0
+if age > KEPT_MS or age < -AHEAD_MS then call('HDEL', WATCHERS, other) end
 
 local floor = tonumber(call('HGET', STATE, 'floor')) or 0
 local whole = known_life ~= life or known < floor or known > version
