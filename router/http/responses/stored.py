@@ -15,6 +15,9 @@ from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events
 from router.http.responses.items import Item
 from router.http.responses.pieces import pieces_of_items
 
+_LONG_INT = 1
+"""Type of extension for whole numbers that msgpack has no room for. JSON has no largest one, and schemas name them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
@@ -46,12 +49,12 @@ class StoredRequest:
 
     def packed(self) -> bytes:
         """Return it as bytes."""
-        return bytes(msgpack.packb((self.generate, self.base, list(self.items), self.digest, self.api_key)))
+        return _pack((self.generate, self.base, list(self.items), self.digest, self.api_key))
 
     @classmethod
     def unpack(cls, data: bytes) -> StoredRequest:
         """Undo `packed`."""
-        return cls(*msgpack.unpackb(data)[:5])
+        return cls(*_unpack(data)[:5])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,12 @@ class StoredResult:
 
     def packed(self) -> bytes:
         """Return it as bytes."""
-        return bytes(msgpack.packb((self.response, list(self.items), self.digest, self.started)))
+        return _pack((self.response, list(self.items), self.digest, self.started))
 
     @classmethod
     def unpack(cls, data: bytes) -> StoredResult:
         """Undo `packed`."""
-        return cls(*msgpack.unpackb(data)[:4])
+        return cls(*_unpack(data)[:4])
 
     def told(self, after: int = FROM_THE_BEGINNING) -> str:
         """Return the events behind a number."""
@@ -89,3 +92,21 @@ class StoredResult:
 def digest_of(body: Mapping[str, Any]) -> str:
     """Return a digest of a body, to recognize its repeat."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _pack(value: Any) -> bytes:
+    return bytes(msgpack.packb(value, default=_long_int))
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, ext_hook=_read_ext)
+
+
+def _long_int(value: object) -> msgpack.ExtType:
+    if not isinstance(value, int):
+        raise TypeError(f"a response has no {type(value).__name__}")
+    return msgpack.ExtType(_LONG_INT, str(value).encode())
+
+
+def _read_ext(kind: int, data: bytes) -> Any:
+    return int(data) if kind == _LONG_INT else msgpack.ExtType(kind, data)

@@ -155,3 +155,16 @@ async def test_text_has_its_log_probabilities(tmp_path: Path) -> None:
             assert [each.token for each in deltas] == [each.token for each in part.logprobs]
             assert streamed[-1].type == "response.incomplete"
             assert streamed[-1].response.output_text == found.output_text
+
+
+async def test_whole_numbers_of_any_size_are_kept(client: openai.AsyncOpenAI) -> None:
+    unsigned = {"type": "object", "properties": {"id": {"type": "integer", "exclusiveMaximum": 1 << 64}}}
+    tool: Any = {**TOOL, "parameters": unsigned}
+    for background in (False, True):
+        asked = await client.responses.create(model="demo", input="hi", tools=[tool], background=background)
+        events = [each async for each in await client.responses.retrieve(asked.id, stream=True)]
+        found = await client.responses.retrieve(asked.id)
+        assert found.status == "completed"
+        assert found.tools[0].to_dict()["parameters"] == unsigned
+        assert events[-1].type == "response.completed"
+        assert events[-1].response == found
