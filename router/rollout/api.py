@@ -117,11 +117,12 @@ class RolloutApi:
         pool = self._pool(request.pool, caller)
         if request.action not in api.RolloutAction.values() or not request.action:
             raise InvalidRequestError.of("action", f"must be a RolloutAction, got {request.action}")
+        size = await self._size(pool)
 
         def order(found: Rollout | None, now_ms: int) -> Rollout:
             if found is None or not applies(found, pool.settings):
                 raise RolloutStateError(pool.name, "there is no roll-out")
-            after = _ordered(found, request.action, pool.settings, caller, now_ms)
+            after = _ordered(found, request.action, size, pool.settings, caller, now_ms)
             if after is found:
                 raise RolloutStateError(pool.name, f"the roll-out is {found.state.value!r}")
             return after
@@ -209,17 +210,24 @@ def _begun(
     return begun.told(now_ms, f"revision {old.number} to {new.number}, begun by {caller.tenant}")
 
 
-def _ordered(found: Rollout, action: int, settings: PoolSettings, caller: Caller, now_ms: int) -> Rollout:
+def _ordered(found: Rollout, action: int, size: int, settings: PoolSettings, caller: Caller, now_ms: int) -> Rollout:
     match action:
         case api.ROLLOUT_ACTION_STOP:
             return hold(found, now_ms, caller.tenant)
         case api.ROLLOUT_ACTION_GO_ON:
-            return go_on(found, now_ms, caller.tenant)
+            return go_on(_grown(found, size), now_ms, caller.tenant)
         case _ if found.state is RolloutState.DONE:
             new = replace(found.old, number=found.new.number + 1)
-            return _begun(settings, (found.new, new), found.rules, found.size, caller, now_ms)
+            return _begun(settings, (found.new, new), found.rules, size, caller, now_ms)
         case _:
-            return go_back(found, now_ms, f"asked for by {caller.tenant}")
+            return go_back(_grown(found, size), now_ms, f"asked for by {caller.tenant}")
+
+
+def _grown(found: Rollout, size: int) -> Rollout:
+    """Return the record with the pool's number of now. While a roll-out is stopped the pool may grow, for days."""
+    if found.state is not RolloutState.HELD:
+        return found
+    return replace(found, size=max(found.size, size - found.extra))
 
 
 def _changes(request: api.StartRolloutRequest) -> Mapping[str, Any]:

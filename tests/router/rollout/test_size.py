@@ -1,0 +1,114 @@
+"""The number of replicas that an order about a roll-out keeps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from cluster.clock import ManualClock
+from cluster.models import Windows
+from cluster.queue.heartbeats import ReplicaBeat
+from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.in_process.server import InProcessRedis
+from cluster.rollout.decide import hold
+from cluster.rollout.record import Rollout, RolloutState
+from cluster.rollout.redis.store import RedisRolloutStore
+from cluster.settings import PoolSettings, Settings
+from penstock.models import ReplicaState
+from penstock.v1 import rollout_pb2 as api
+from router.identity import Caller, Role
+from router.rollout.api import RolloutApi
+from router.rollout.keeper import RolloutKeeper, open_rollouts
+
+ADMIN = Caller("ops", Role.ADMIN)
+SURGE = 1
+
+
+class Desk:
+    """A pool whose number of replicas somebody else sets, and an admin who gives orders."""
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        self.memory = InProcessRedis(clock)
+        self.queue = RedisQueue(self.memory, "demo")
+        scaled = {"mode": "active", "min_replicas": 1, "max_replicas": 20}
+        pool = PoolSettings.model_validate({"engine": "sim", "autoscale": scaled, "rollout": {"surge": SURGE}})
+        self.keeper: RolloutKeeper = open_rollouts(
+            Settings(pools={"demo": pool}),
+            lambda name: RedisRolloutStore(self.memory, name, clock=clock),
+            lambda name: RedisQueue(self.memory, name),
+        )
+        self.target = 0
+        self.api = RolloutApi(self.keeper, self._target, self._nobody, lambda _: ())
+
+    async def _target(self, _: str) -> int:
+        return self.target
+
+    async def _nobody(self) -> tuple[()]:
+        return ()
+
+    async def has(self, replicas: int) -> None:
+        """Let the pool have so many replicas, by the word of its autoscaler."""
+        for number in range(replicas, self.target):
+            await self.queue.retire_replica(f"r{number}")
+        self.target = replicas
+        for number in range(replicas):
+            windows = Windows(8, 10_000, 10_000)
+            await self.queue.heartbeat_replica(ReplicaBeat(f"r{number}", b"", ReplicaState.READY, windows, ()))
+
+    async def begin(self) -> None:
+        request = api.StartRolloutRequest(pool="demo")
+        request.changes.update({"sim": {"max_num_seqs": 32}})
+        await self.api.start(request, ADMIN)
+
+    async def order(self, action: int) -> int:
+        """Give an order; return the replicas that the pool keeps from then on, without the surge."""
+        answer = await self.api.change(api.ChangeRolloutRequest(pool="demo", action=action), ADMIN)  # type: ignore[arg-type]
+        return answer.rollout.size
+
+    async def becomes(self, state: RolloutState) -> None:
+        """Bring the roll-out into a state."""
+
+        def change(found: Rollout | None, now_ms: int) -> Rollout:
+            assert found is not None
+            return hold(found, now_ms, "ops") if state is RolloutState.HELD else replace(found, state=state)
+
+        await self.keeper.pools["demo"].book.change(change)
+
+
+@pytest_asyncio.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    yield desk
+    await desk.keeper.close()
+    await desk.queue.close()
+
+
+@pytest.mark.parametrize("action", [api.ROLLOUT_ACTION_GO_ON, api.ROLLOUT_ACTION_GO_BACK])
+async def test_a_pool_that_grew_while_its_roll_out_was_stopped_does_not_shrink(desk: Desk, action: int) -> None:
+    await desk.has(3)
+    await desk.begin()
+    await desk.becomes(RolloutState.HELD)
+    await desk.has(10)
+    assert 10 - SURGE == await desk.order(action)
+
+
+@pytest.mark.parametrize("action", [api.ROLLOUT_ACTION_GO_ON, api.ROLLOUT_ACTION_GO_BACK])
+async def test_a_pool_that_did_not_grow_meanwhile_keeps_its_number(desk: Desk, action: int) -> None:
+    await desk.has(3)
+    await desk.begin()
+    await desk.becomes(RolloutState.HELD)
+    await desk.has(3 + SURGE)
+    assert 3 == await desk.order(action)
+
+
+@pytest.mark.parametrize("now", [1, 3, 10])
+async def test_the_way_back_from_a_roll_out_that_is_over_keeps_the_number_of_now(desk: Desk, now: int) -> None:
+    await desk.has(3)
+    await desk.begin()
+    await desk.becomes(RolloutState.DONE)
+    await desk.has(now)
+    assert now == await desk.order(api.ROLLOUT_ACTION_GO_BACK)
