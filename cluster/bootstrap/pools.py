@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.autoscaler.operating_point import PointRecord
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.queue.cells.queue import CellQueue
 from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
@@ -24,10 +26,15 @@ def open_launcher(settings: Settings, platform: Platform, *, ray: bool, gpus: in
     async def forget(pool: str) -> None:
         # The record of its roll-out would be in force again in a later pool of this name with these settings.
         book = RolloutBook(pool, RedisRolloutStore(url, pool, timeout_s))
+        # Its operating point would be, whatever the SLO and the price of the later one.
+        store = RedisControlStore(url, pool, timeout_s)
         try:
             await book.change(lambda found, _: found and replace(found, base=""))
+            if await store.point() is not None:
+                await store.set_point(PointRecord(None).to_bytes())
         finally:
             await book.close()
+            await store.close()
 
     def open_queue(pool: str) -> CellQueue:
         return CellQueue(pool, lambda name: RedisQueue(url, name, limits, timeout_s))

@@ -1,0 +1,67 @@
+"""What a removed pool leaves to a later one of its name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from cluster.autoscaler.operating_point import PointRecord, point_in_force
+from cluster.autoscaler.redis.store import RedisControlStore
+from cluster.bootstrap.pools import open_launcher
+from cluster.control.settings import operating_point
+from cluster.registry.contract import Author, Edit, Watcher
+from cluster.registry.pools import KIND
+from cluster.registry.redis.store import RedisRegistryStore
+from cluster.registry.view import RegistryView
+from cluster.settings import PoolSettings, Settings
+from penstock.values.slo import ClassSlo, OperatingPoint
+from tests.cluster.queue.backends import flush
+from tests.cluster.queue.servers import Server
+from tests.support.waiting import until
+
+
+class Platform:
+    """Ends pools at once, and notes which."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    async def fit_pool(self, name: str, settings: PoolSettings) -> None: ...
+
+    async def end_pool(self, name: str) -> None:
+        self.ended.append(name)
+
+
+async def test_a_later_pool_of_the_name_has_the_operating_point_of_its_own_settings(
+    redis_servers: dict[str, Server],
+) -> None:
+    server = redis_servers["redis-7.0"]
+    flush(server)
+    kept, gone = (PoolSettings(engine="sim", rollout={"drain_s": 0}) for _ in range(2))
+    settings = Settings(pools={"kept": kept, "gone": gone}, redis={"url": server.url})
+    points = RedisControlStore(server.url, "gone"), RedisControlStore(server.url, "kept")
+    set_once = OperatingPoint(interactive=ClassSlo(itl_p95_s=0.5))
+    for store in points:
+        await store.set_point(PointRecord(set_once, "ops").to_bytes())
+
+    platform = Platform()
+    launcher = open_launcher(settings, platform, ray=False, gpus=0)
+    view = RegistryView(RedisRegistryStore(server.url), Watcher("r", "router"))
+    await launcher.begin()
+    work = asyncio.create_task(launcher.run())
+    await view.apply([Edit(KIND, "gone", json.dumps({"removed": True}).encode())], Author("ops"))
+    await until(lambda: "gone" in platform.ended)
+
+    later = operating_point(PoolSettings(engine="sim", slo={"interactive": {"itl_p95_s": 0.05}}))
+
+    async def forgotten() -> bool:
+        return later == point_in_force(await points[0].point(), later)
+
+    await until(forgotten)
+    assert set_once == point_in_force(await points[1].point(), later)
+    work.cancel()
+    await asyncio.wait([work])
+    await launcher.close()
+    await view.close()
+    for store in points:
+        await store.close()
