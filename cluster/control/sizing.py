@@ -252,10 +252,19 @@ class _Sizer:
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
             needed = 1
             self.note("work", needed, "something waits or runs")
+        elif needed < 1 and self._came_lately:
+            # It may have been refused because nobody was there to take it.
+            needed = 1
+            self.note("work", needed, "somebody came lately, with very little work")
         elif needed and idle:
             needed = 0
             self.note("idle", needed, f"nobody came for {self.rules.idle_s:.0f} s")
         return needed
+
+    @property
+    def _came_lately(self) -> bool:
+        arrived_at = self.seen.arrived_at
+        return arrived_at is not None and self.seen.at - arrived_at < self.rules.idle_s
 
     def _growing(self, demand: Demand, fill: float, ahead: AheadPlan | None) -> float:
         """Return the factor on the work within a cold start: the larger one of trend and pattern, or the fall that a
