@@ -202,6 +202,9 @@ def _unsplit(shape: ModelShape, ranks: int, layout: Layout) -> str | None:
     """Return why a model can't be split so; None if it can."""
     if shape.heads % ranks:
         return f"{shape.heads} attention heads can't be split over {ranks} GPUs"
+    if shape.latent is None and shape.kv_heads % ranks and ranks % shape.kv_heads:
+        # Engines split heads of keys and values evenly, or copy each to as many ranks.
+        return f"{shape.kv_heads} heads of keys and values can't be split evenly over {ranks} GPUs, or copied to them"
     if layout.pipeline > shape.layers:
         return f"{shape.layers} layers can't be split into {layout.pipeline} stages"
     if layout.data > 1 and shape.experts is None:

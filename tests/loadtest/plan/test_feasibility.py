@@ -51,6 +51,17 @@ def test_a_model_is_split_only_as_its_heads_can_be() -> None:
     assert ["64 attention heads can't be split over 3 GPUs"] == [each.why for each in lost]
 
 
+@pytest.mark.parametrize(
+    ("model", "sizes"), [("phi-4", [1, 2]), ("llama-3.1-8b", [1, 2, 4, 8]), ("qwen2.5-3b", [1, 2, 4, 8])]
+)
+def test_heads_of_keys_and_values_are_split_or_copied_evenly(model: str, sizes: list[int]) -> None:
+    """vLLM starts no engine otherwise: Phi-4 has 10 of them, Qwen2.5-3B has 2."""
+    found, lost = engines(load_shape(model), [GPUS["h200"]], ["bf16"], prices={})
+    assert sizes == [each.tensor_parallel for each in found]
+    assert all("heads of keys and values can't be split evenly over" in each.why for each in lost)
+    assert len(lost) == 4 - len(sizes)
+
+
 def test_what_is_planned_on_paper_keeps_every_bound() -> None:
     rnd, possible = random.Random(1), 0
     for _ in range(150):
