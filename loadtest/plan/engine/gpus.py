@@ -121,6 +121,7 @@ GPUS = {
         # Turing, Volta and Ampere multiply in 16 bits; 8-bit floats are widened first.
         _gpu("t4", 75, 15_360 * MIB, 0.32, (65, 65, 65), 16),
         _gpu("v100", 70, 32_768 * MIB, 0.9, (125, 125, 125), 150, "v100 32gb"),
+        _gpu("v100-pcie", 70, 32_768 * MIB, 0.9, (112, 112, 112), 16, "v100 pcie 32gb"),
         _gpu("a10", 86, 23_028 * MIB, 0.6, (125, 125, 125), 32),
         _gpu("a10g", 86, 23_028 * MIB, 0.6, (70, 70, 70), 32),
         _gpu("a30", 80, 24_576 * MIB, 0.933, (165, 165, 165), 100),
@@ -132,6 +133,7 @@ GPUS = {
         _gpu("a100-pcie", 80, 80 * GIB, 1.935, (312, 312, 312), 32, "a100 80gb pcie"),
         _gpu("a100-40-pcie", 80, 40 * GIB, 1.555, (312, 312, 312), 32, "a100 pcie 40gb"),
         _gpu("a800", 80, 80 * GIB, 2.039, (312, 312, 312), 200, "a800 80gb"),
+        _gpu("a800-pcie", 80, 80 * GIB, 1.935, (312, 312, 312), 32, "a800 80gb pcie"),
         # Ada. Llama-3.1-8B in fp8 with vLLM 0.10, submitted to MLPerf for one L40S and one H100 by the same house, took
         # 1.5 times the arithmetic of the data sheet's ratio. L4 and RTX 6000 have still less power per operation.
         _gpu("l4", 89, 23_034 * MIB, 0.3, (121, 242, 242), 32, arithmetic=1.5),
@@ -148,6 +150,7 @@ GPUS = {
         _gpu("h100-pcie", 90, 80 * GIB, 2.0, (756, 1513, 1513), 32),
         _gpu("h100-nvl", 90, 95_830 * MIB, 3.9, (835, 1671, 1671), 300, domain=2),
         _gpu("h800", 90, 80 * GIB, 3.35, (989, 1978, 1978), 200),
+        _gpu("h800-pcie", 90, 80 * GIB, 2.0, (756, 1513, 1513), 32),
         _gpu("h200", 90, 143_771 * MIB, 4.8, (989, 1978, 1978), 450, seen=True),
         _gpu("h200-nvl", 90, 143_771 * MIB, 4.8, (835, 1671, 1671), 450, domain=4),
         _gpu("h20", 90, 96 * GIB, 4.0, (148, 296, 296), 450, "h20 96gb"),
