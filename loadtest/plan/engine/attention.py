@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loadtest.plan.engine.fields import Fields
@@ -112,6 +113,8 @@ def _kinds(fields: Fields, layers: int) -> Counter[str]:
         if unknown:
             raise fields.wrong("hybrid_override_pattern", f"must consist of {', '.join(_PATTERN)}", pattern)
         return Counter(_PATTERN[each] for each in pattern)
+    if blocks := blocks_of(fields):
+        return Counter(_FULL if attends(attention) else _NONE for attention, _ in blocks)
     for field in ("layer_types", "layers_block_type"):
         if named := fields.items(field):
             return Counter(_kind(fields, field, each) for each in named[:layers])
@@ -211,11 +214,61 @@ def parameters_of(fields: Fields, latent: LatentAttention | None) -> int:
         queries = hidden * rank + rank * query if rank else hidden * query
         keys = hidden * (latent.rank + latent.rope_dim) + latent.rank * heads * (latent.plain_dim + latent.value_dim)
         return queries + keys + heads * latent.value_dim * hidden
-    kv_heads, head_dim = fields.whole("num_key_value_heads", heads), fields.whole("head_dim", hidden // heads)
+    kv_heads, head_dim = kv_heads_of(fields), fields.whole("head_dim", hidden // heads)
     gates = (
         1 if fields.get("attn_output_gate") or fields.text("model_type").startswith(("qwen3_next", "qwen3_5")) else 0
     )
     return (2 + gates) * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim
+
+
+def kv_heads_of(fields: Fields) -> int:
+    """Return a layer's heads of keys and values; as many as heads of queries where no field says another number.
+
+    Raises:
+        SettingsError: a field is wrong, or layers that attend have different numbers.
+    """
+    heads = fields.whole("num_attention_heads", 1)
+    if fields.get("multi_query") and not fields.get("new_decoder_architecture"):
+        return 1
+    inner = Fields(fields.name, fields.section("attn_config"))
+    if inner.get("kv_n_heads"):
+        return inner.whole("kv_n_heads")
+    field = "num_key_value_heads_per_layer"
+    numbers = [each for each in fields.items(field) if each]
+    if blocks := blocks_of(fields):
+        field = "block_configs: n_heads_in_group"
+        groups = [each.whole("n_heads_in_group") for each, _ in blocks if attends(each)]
+        numbers = [heads // each for each in groups]
+    if not numbers:
+        return fields.whole("num_key_value_heads", heads)
+    if len(set(numbers)) > 1 or not isinstance(numbers[0], int) or numbers[0] < 1:
+        raise fields.wrong(field, "must be the same number in all layers", numbers)
+    return numbers[0]
+
+
+def blocks_of(fields: Fields) -> list[tuple[Fields, Fields]]:
+    """Return attention and feed-forward part of each layer of a model whose layers differ; empty for others.
+
+    Raises:
+        SettingsError: the field is no list of objects that have both.
+    """
+    found = []
+    for number, block in enumerate(fields.items("block_configs")):
+        parts = [block.get(part) if isinstance(block, Mapping) else None for part in ("attention", "ffn")]
+        if not all(isinstance(part, Mapping) for part in parts):
+            raise fields.wrong(f"block_configs[{number}]", "must have the objects attention and ffn", block)
+        attention, feed = (
+            Fields(f"{fields.name}: block_configs[{number}]", part) for part in parts if part is not None
+        )
+        found.append((attention, feed))
+    return found
+
+
+def attends(attention: Fields) -> bool:
+    """Return whether a layer of a model whose layers differ has attention. Others leave it out, or have one matrix in
+    its place.
+    """
+    return not attention.get("no_op") and not attention.get("replace_with_linear")
 
 
 def latent_of(fields: Fields) -> LatentAttention | None:

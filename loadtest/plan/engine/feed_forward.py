@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadtest.plan.engine.attention import pattern_of
+from loadtest.plan.engine.attention import blocks_of, pattern_of
 from loadtest.plan.engine.fields import Fields
 
 _PLAIN = {
@@ -13,6 +13,8 @@ _PLAIN = {
     "xlm-roberta-xl", "ernie", "albert", "layoutlm",
 }  # fmt: skip
 """Families whose feed-forward part has two matrices. The others have a gate as a third."""
+
+_MULTIPLE, _MOST_FACTOR = 256, 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
         SettingsError: a field is missing or wrong.
     """
     hidden = fields.whole("hidden_size")
+    if blocks := blocks_of(fields):
+        widths = [_width(feed, hidden) for _, feed in blocks]
+        return FeedForward(None, 3 * hidden * sum(widths), max(widths))
     inner = fields.section("ffn_config")
     if inner:
         fields = Fields(
@@ -71,6 +76,22 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     rest = sparse * (matrices * hidden * shared + hidden * total) + plain * matrices * hidden * dense
     widest = max(dense if plain else 0, active * width + shared)
     return FeedForward(ExpertShape(total, active, routed, sparse, width), routed + rest, widest)
+
+
+def _width(feed: Fields, hidden: int) -> int:
+    """Return the width of one layer of a model whose layers differ, 0 where it has no feed-forward part."""
+    if feed.get("no_op"):
+        return 0
+    if feed.get("replace_with_linear"):
+        # One square matrix; three of this width are as large.
+        return -(-hidden // 3)
+    factor = feed.get("ffn_mult")
+    if factor is None:
+        return feed.whole("intermediate_size")
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < _MOST_FACTOR:
+        raise feed.wrong("ffn_mult", "must be a number above 0", factor)
+    # vLLM's rule for this family: two thirds, as there is a gate, and whole multiples.
+    return -(-int(2 * factor * hidden / 3) // _MULTIPLE) * _MULTIPLE
 
 
 def _total(fields: Fields) -> int:

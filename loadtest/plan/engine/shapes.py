@@ -13,6 +13,7 @@ from loadtest.plan.engine.attention import (
     LatentAttention,
     Recurrent,
     SlidingWindow,
+    kv_heads_of,
     latent_of,
     layers_of,
     parameters_of,
@@ -147,7 +148,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
     hidden, layers = fields.whole("hidden_size"), _layer_count(fields)
     recurrent_only = fields.text("model_type") in ("mamba", "mamba2", "falcon_mamba")
     heads = fields.whole("num_attention_heads", 1 if recurrent_only else None)
-    kv_heads = _kv_heads(fields, heads)
+    kv_heads = kv_heads_of(fields)
     head_dim = fields.whole("head_dim", hidden // heads)
     vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
     encoder = fields.text("model_type") in _ENCODERS
@@ -192,12 +193,6 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
 
 def _layer_count(fields: Fields) -> int:
     return len(pattern_of(fields)) or fields.whole("num_hidden_layers")
-
-
-def _kv_heads(fields: Fields, heads: int) -> int:
-    if fields.get("multi_query") and not fields.get("num_key_value_heads"):
-        return 1
-    return fields.whole("num_key_value_heads", heads)
 
 
 def _tower(whole: Fields, section: str) -> int:

@@ -55,7 +55,7 @@ def test_a_model_is_split_only_as_its_heads_can_be() -> None:
     ("model", "sizes"), [("phi-4", [1, 2]), ("llama-3.1-8b", [1, 2, 4, 8]), ("qwen2.5-3b", [1, 2, 4, 8])]
 )
 def test_heads_of_keys_and_values_are_split_or_copied_evenly(model: str, sizes: list[int]) -> None:
-    """vLLM starts no engine otherwise: Phi-4 has 10 of them, Qwen2.5-3B has 2."""
+    """An engine of vLLM does not start otherwise: Phi-4 has 10 of them, Qwen2.5-3B has 2."""
     found, lost = engines(load_shape(model), [GPUS["h200"]], ["bf16"], prices={})
     assert sizes == [each.tensor_parallel for each in found]
     assert all("heads of keys and values can't be split evenly over" in each.why for each in lost)

@@ -184,6 +184,66 @@ def test_what_is_not_understood_is_named(more: dict[str, Any], said: str) -> Non
         shape_of("x", {**LLAMA, **more})
 
 
+FALCON = {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32}
+DBRX = {
+    "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352,
+    "attn_config": {"kv_n_heads": 8},
+    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+}  # fmt: skip
+ATTENTION, WITHOUT, LINEAR = {"n_heads_in_group": 8}, {"no_op": True}, {"replace_with_linear": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "billions"),
+    [
+        # Files of newer versions of transformers have the number too, which the flag overrules.
+        ({**FALCON, "multi_query": True, "num_kv_heads": 71, "vocab_size": 65024}, 1, 7.22),
+        (
+            {**FALCON, "new_decoder_architecture": True, "multi_query": True, "num_kv_heads": 8, "vocab_size": 65024},
+            8,
+            7.35,
+        ),
+        (DBRX, 8, 131.6),
+        ({**LLAMA, "num_key_value_heads": None, "num_key_value_heads_per_layer": [4] * 32}, 4, 7.9),
+    ],
+)
+def test_heads_of_keys_and_values_are_read_where_a_family_writes_them(
+    config: Mapping[str, Any], heads: int, billions: float
+) -> None:
+    found = shape_of("x", config)
+    assert heads == found.kv_heads
+    assert billions == pytest.approx(found.parameters / 1e9, rel=0.01)
+
+
+def test_layers_that_differ_are_counted_one_by_one() -> None:
+    """Nemotron-Super drops attention from some layers of a Llama, and narrows the feed-forward part of others."""
+    wide, narrow, none = {"ffn_mult": 5.25}, {"ffn_mult": 1.3125}, {"no_op": True}
+    blocks = [(ATTENTION, wide), (WITHOUT, narrow), (ATTENTION, none), (LINEAR, wide)]
+    plain = {**LLAMA, "num_key_value_heads": None, "intermediate_size": None, "num_hidden_layers": 4}
+    found = shape_of("x", {**plain, "block_configs": [{"attention": a, "ffn": f} for a, f in blocks]})
+    assert (4, 2, 32 // 8) == (found.layers, found.attending, found.kv_heads)
+    assert 2 * 2 * 4 * 128 * 2 == found.kv_bytes()
+    attention, feed = 2 * (2 * 4096 * 4096 + 2 * 4096 * 512), 3 * 4096 * (2 * 14336 + 3584)
+    assert 2 * 128256 * 4096 + attention + feed == pytest.approx(found.parameters, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        ([{"attention": ATTENTION}], r"block_configs\[0\] must have the objects attention and ffn"),
+        ([{"attention": {}, "ffn": {"no_op": True}}], "n_heads_in_group must be a whole number"),
+        ([{"attention": ATTENTION, "ffn": {"ffn_mult": "wide"}}], "ffn_mult must be a number above 0, got 'wide'"),
+        (
+            [{"attention": {"n_heads_in_group": each}, "ffn": {"no_op": True}} for each in (4, 8)],
+            r"n_heads_in_group must be the same number in all layers, got \[8, 4\]",
+        ),
+    ],
+)
+def test_a_layer_that_is_not_understood_is_named(blocks: list[Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        shape_of("x", {**LLAMA, "block_configs": blocks})
+
+
 def test_states_of_fixed_size_take_memory_per_sequence_and_none_per_token() -> None:
     """Of 48 layers of Qwen3-Next 12 keep keys and values: 2 heads of 256."""
     found = shape("qwen3-next-80b-a3b")
