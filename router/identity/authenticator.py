@@ -155,6 +155,9 @@ class Authenticator:
         return caller
 
     def _by_bearer(self, credential: str) -> Entry:
+        if not credential.isascii():
+            # HTTP headers may have any bytes. Those that are no text can't even be hashed.
+            raise UnauthenticatedError("the API key is not known: no key or token has other characters than ASCII")
         for kind in self.bearers:
             if (entry := kind(credential)) is not None:
                 return entry

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.errors import SettingsError, UnauthenticatedError
+from cluster.errors import SettingsError, TooManyAttemptsError, UnauthenticatedError
 from cluster.settings import load_settings
 from penstock.models import RequestClass
 from router.identity import ANONYMOUS, Authenticator, Caller, Role
@@ -94,6 +94,21 @@ def test_wrong_keys_are_refused_without_a_hint_which_part_is_wrong(
 
     assert {"the API key is not known"} == refusals
     assert not [record for record in caplog.records if any(one[-20:] in record.getMessage() for one in wrong)]
+
+
+@pytest.mark.parametrize("text", ["psk_\udcff", "eyJ\udcff.a.b", "psk_\u2026"], ids=["bytes", "token", "text"])
+def test_a_key_with_other_characters_than_ascii_is_a_wrong_key(
+    path: Path, build: Callable[..., Authenticator], text: str
+) -> None:
+    """HTTP headers may have any bytes. Somebody who pastes a key may paste a dash or a quote with it."""
+    add_key(path, KeyPlan("acme"))
+    authenticator = build(failures_per_minute=1)
+
+    assert "the API key is not known: no key or token has other characters than ASCII" == refusal(
+        authenticator, with_key(text)
+    )
+    with pytest.raises(TooManyAttemptsError):
+        authenticator(with_key(text))
 
 
 @pytest.mark.parametrize("known", [True, False])
