@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
 IGNORED = "x-penstock-ignored"
 """Header with the fields of the body that nobody knows."""
+_IGNORED_NAME, _IGNORED_CHARACTERS = 200, 2_000
+"""Most characters of a name in that header, before they are escaped, and most of all names."""
 _JSON_TYPE = "application/json"
 _ENCODINGS = ("gzip", "deflate", "br", "zstd", "identity")
 """Compressions of a body that are undone before it is read. The server itself refuses one that it lacks."""
@@ -252,9 +254,26 @@ async def _body(request: web.Request) -> bytes:
 def answer_headers(request: web.Request, request_id: str, ignored: Iterable[str]) -> dict[str, str]:
     """Return the headers of an answer. The client's own name of the request goes before ours."""
     headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
-    if names := ", ".join(ignored):
-        headers[IGNORED] = names
-    return {**headers, **request.get(TOLD, {})}
+    return {**headers, **ignored_headers(ignored), **request.get(TOLD, {})}
+
+
+def ignored_headers(names: Iterable[str]) -> dict[str, str]:
+    """Return the header that names the fields of a body which were left out; none where there are none.
+
+    A client writes the names, and one that nobody knows in each message of a long chat makes thousands. Many clients
+    and proxies refuse an answer with more than 4 or 8 KiB of headers, and every one refuses control characters.
+    """
+    # In ASCII, because clients read the bytes of a header in different ways.
+    written = [ascii(name[:_IGNORED_NAME])[1:-1] + ("..." if len(name) > _IGNORED_NAME else "") for name in names]
+    shown, left = "", len(written)
+    for name in written:
+        longer = f"{shown}, {name}" if shown else name
+        if len(longer) > _IGNORED_CHARACTERS:
+            break
+        shown, left = longer, left - 1
+    if left:
+        shown += f", and {left} more"
+    return {IGNORED: shown} if shown else {}
 
 
 def timing_headers(receipts: Sequence[Receipt]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import UINT32, BodyError, Fields, shown, within
 from router.http.bodies import count_of, read_request
-from router.http.calls import IGNORED, Calls
+from router.http.calls import Calls, ignored_headers
 
 _OWN = ("add_special_tokens", "add_generation_prompt", "return_token_strs")
 """Fields that only these bodies have."""
@@ -47,11 +47,10 @@ class TokenizerRoutes:
             "tokens": list(found.token_ids),
             "token_strs": list(found.names) if count.names else None,
         }
-        headers = {IGNORED: ", ".join(ignored)} if ignored else None
         # In a thread where it is long, because the event loop has streams to serve.
         written = asyncio.to_thread(json.dumps, answer) if found.tokens > _LONG else None
         text = json.dumps(answer) if written is None else await written
-        return web.json_response(text=text, headers=headers)
+        return web.json_response(text=text, headers=ignored_headers(ignored))
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """Return the text of tokens."""

@@ -16,7 +16,7 @@ from cluster.errors import FileTooLargeError, PenstockError, ShuttingDownError
 from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings
 from penstock.values.objects import BodyError
-from router.http.calls import IGNORED, Calls
+from router.http.calls import Calls, ignored_headers
 from router.http.files.batches import Batches, check_life, read_batch
 from router.http.files.content import ContentLostError
 from router.http.files.form import read_form
@@ -151,8 +151,7 @@ class FileRoutes:
         self._check_up()
         key = request.headers.get("Idempotency-Key", "")
         asked = read_batch(await self._calls.json(request), key, self._tools.settings.file_ttl_s)
-        headers = {IGNORED: ", ".join(asked.ignored)} if asked.ignored else {}
-        return web.json_response(await self._batches.create(asked, caller), headers=headers)
+        return web.json_response(await self._batches.create(asked, caller), headers=ignored_headers(asked.ignored))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         """Describe a batch."""

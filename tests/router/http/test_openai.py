@@ -239,6 +239,30 @@ async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> 
     assert (status, headers["x-penstock-ignored"]) == (200, "frobnicate")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("a\r\nSet-Cookie: b=c", r"a\r\nSet-Cookie: b=c"), ("\x1b[31m\0", r"\x1b[31m\x00"), ("\u65e5", r"\u65e5")],
+    ids=["line", "control", "text"],
+)
+async def test_a_field_may_have_any_name(stack: Stack, name: str, written: str, stream: bool) -> None:
+    body = {"model": "demo", "messages": ASK, "max_tokens": 2, "stream": stream, name: 1}
+    async with aiohttp.ClientSession() as session, session.post(f"{base(stack)}/v1/chat/completions", json=body) as one:
+        assert (200, written) == (one.status, one.headers["x-penstock-ignored"])
+        assert "Set-Cookie" not in one.headers
+
+
+async def test_fields_of_many_messages_do_not_make_more_headers_than_clients_read(stack: Stack) -> None:
+    """Node reads 16 KiB of headers, aiohttp 8, and nginx 4 or 8."""
+    messages = [{"role": "user", "content": "a", "frobnicate" * 15: 1} for _ in range(60)]
+    body = {"model": "demo", "messages": messages, "max_tokens": 2, "x" * 9_000: 1}
+    status, _, headers = await post(stack, "/v1/chat/completions", json=body)
+    named = headers["x-penstock-ignored"].split(", ")
+    assert (200, f"messages[0].{'frobnicate' * 15}") == (status, named[0])
+    assert f"and {62 - len(named)} more" == named[-1]
+    assert len(headers["x-penstock-ignored"]) < 2_100
+
+
 async def test_a_wish_that_no_model_here_knows_is_left_out_and_named(stack: Stack) -> None:
     """Agents send it by themselves."""
     body = {"model": "demo", "messages": ASK, "max_tokens": 2, "verbosity": "low"}
