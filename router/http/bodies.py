@@ -29,6 +29,7 @@ _TIERS = {
 """Class of a request by its `service_tier`."""
 LAST_EVENT = "Last-Event-ID"
 """Header with the id of the last event that a client got before its connection broke."""
+KEY, SESSION = "Idempotency-Key", "X-Session-ID"
 RECEIPT = "x-penstock-receipt"
 """Header that asks for the receipt of a request."""
 _LONGEST_ID = 256
@@ -96,6 +97,18 @@ def read_json(data: bytes) -> Mapping[str, Any]:
     return value
 
 
+def header_text(headers: Mapping[str, str], name: str) -> str:
+    """Return a header that a request keeps; empty where it is absent.
+
+    Raises:
+        BodyError: it is no text. Headers may have any bytes.
+    """
+    value = headers.get(name, "")
+    if not is_unicode(value):
+        raise BodyError(name, "must be UTF-8")
+    return value
+
+
 def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: bool) -> Asked:
     """Translate a body.
 
@@ -114,8 +127,8 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     request = read_body(fields, chat=chat)
     if chat and stream and request.sampling.prompt_logprobs is not None:
         raise fields.wrong("prompt_logprobs", "must be absent where stream is true")
-    session = request.session_id or headers.get("X-Session-ID", "")
-    key = headers.get("Idempotency-Key", "")
+    session = request.session_id or header_text(headers, SESSION)
+    key = header_text(headers, KEY)
     options = GenerateOptions(
         request_class=_TIERS.get(tier, RequestClass.STANDARD),
         idempotency_key=key,
@@ -154,7 +167,7 @@ def _names(
     if request.constraint not in ("", "response_format"):
         names["sampling.structured_output*"] = request.constraint
     if session and not request.session_id:
-        names["session_id"] = "X-Session-ID" if headers.get("X-Session-ID") else "prompt_cache_key"
+        names["session_id"] = SESSION if headers.get(SESSION) else "prompt_cache_key"
     # Most requests share a mapping, for it lives as long as their streams.
     shared = CHAT_NAMES if chat else _TEXT_NAMES
     return {**shared, **names} if names else shared

@@ -15,7 +15,7 @@ from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
 from penstock.wire import structured_to_wire
 from router.http.anthropic.place import StreamPlace
-from router.http.bodies import LAST_EVENT
+from router.http.bodies import KEY, LAST_EVENT, SESSION, header_text
 
 _HINT = Unsupported(always_neutral=True)
 _BODY: Mapping[str, Unsupported] = {
@@ -113,8 +113,8 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     thinking, form = _think(fields, generate)
     _sample(fields, generate.sampling, counted=counted)
     generate.reasoning.include = thinking
-    generate.idempotency_key = headers.get("Idempotency-Key", "")
-    generate.session_id = headers.get("X-Session-ID", "")
+    generate.idempotency_key = header_text(headers, KEY)
+    generate.session_id = header_text(headers, SESSION)
     stream = fields.flag("stream")
     after = _came_back(headers, stream=stream, keyed=bool(generate.idempotency_key))
     return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY), form)

@@ -16,6 +16,7 @@ from cluster.errors import FileTooLargeError, PenstockError, ShuttingDownError
 from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings
 from penstock.values.objects import BodyError
+from router.http.bodies import KEY, header_text
 from router.http.calls import Calls, ignored_headers
 from router.http.files.batches import Batches, check_life, read_batch
 from router.http.files.content import ContentLostError
@@ -149,7 +150,7 @@ class FileRoutes:
         """Begin a batch."""
         caller = self._caller(request)
         self._check_up()
-        key = request.headers.get("Idempotency-Key", "")
+        key = header_text(request.headers, KEY)
         asked = read_batch(await self._calls.json(request), key, self._tools.settings.file_ttl_s)
         return web.json_response(await self._batches.create(asked, caller), headers=ignored_headers(asked.ignored))
 

@@ -28,7 +28,7 @@ from cluster.errors import (
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
-from router.http.bodies import as_written, count_of, read_request
+from router.http.bodies import KEY, SESSION, as_written, count_of, header_text, read_request
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
 from router.http.errors import HttpError
@@ -46,7 +46,6 @@ from router.http.responses.shorten import bounded, room, shortened, surely_fits
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
 from router.identity import Caller
 
-_KEY = "Idempotency-Key"
 _PATH = "/v1/responses"
 _ID = re.compile("resp_[0-9a-f]{32}")
 _CANCEL_S = 5.0
@@ -100,7 +99,7 @@ class ResponseRoutes:
         body = await self._calls.json(request)
         _, caller = self._calls.caller(request)
         asked, digest = read_body(body), digest_of(body)
-        key = request.headers.get(_KEY, "")
+        key = header_text(request.headers, KEY)
         name = ResponseName(caller.tenant, _id_under(caller.tenant, key) if key else f"resp_{secrets.token_hex(16)}")
         if key and asked.store and (record := await self._store.get(name)) is not None:
             return await self._repeated(request, asked, record, key, digest)
@@ -372,8 +371,8 @@ def _built(
     response_id = name.response_id
     messages, of_messages = chat_messages(asked.instructions, items)
     places = Places(of_messages, asked.tool_places)
-    keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(_KEY))
-    headers = {"X-Session-ID": request.headers.get("X-Session-ID", ""), _KEY: response_id if keyed else ""}
+    keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(KEY))
+    headers = {SESSION: request.headers.get(SESSION, ""), KEY: response_id if keyed else ""}
     try:
         chat = read_request({**asked.chat, "messages": messages}, headers, chat=True)
     except BodyError as error:

@@ -127,6 +127,28 @@ async def test_an_unknown_compression_is_named(stack: Stack, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"messages": ASK}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/messages", {"messages": ASK, "max_tokens": 2}),
+        ("/v1/messages/count_tokens", {"messages": ASK}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/batches", {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}),
+    ],
+)
+async def test_a_header_that_is_no_text_is_named(stack: Stack, path: str, more: dict[str, object]) -> None:
+    body = json.dumps({"model": "demo", **more}).encode()
+    head = HEAD.replace(b"/v1/chat/completions", path.encode()) + CLOSE
+    # Batches have no session.
+    for header in ("Idempotency-Key", "X-Session-ID")[: 1 if path == "/v1/batches" else 2]:
+        wrong = f"{header}: ".encode() + b"\xff\r\n"
+        answer = await raw(stack, head + wrong + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert f"{header}: must be UTF-8".encode() in answer
+
+
+@pytest.mark.parametrize(
     ("path", "meant"),
     [
         ("/chat/completions", "/v1/chat/completions"),
