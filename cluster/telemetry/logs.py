@@ -38,12 +38,20 @@ class TextFormatter(logging.Formatter):
     """Formatter of a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={value}" for key, value in extra_fields(record).items())
+        fields = " ".join(f"{key}={on_one_line(value)}" for key, value in extra_fields(record).items())
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def on_one_line(value: object) -> str:
+    """Return a field as people read it. A client may have chosen its text: line ends would look like lines of our own,
+    and control characters would steer the reader's terminal.
+    """
+    text = str(value)
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -34,6 +34,11 @@ def test_a_line_for_people_is_short() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d warning router\.restarted port=50051", line)
 
 
+def test_a_clients_text_makes_no_line_and_does_not_steer_a_terminal() -> None:
+    line = TextFormatter().format(record(path="/v1/é\n12:00:00 error lost\x1b]52;c;eA==\x07 \udcff"))
+    assert line.endswith(r" router.restarted path=/v1/é\n12:00:00 error lost\x1b]52;c;eA==\x07 \udcff")
+
+
 def test_what_libraries_put_into_every_record_is_left_out() -> None:
     """As Ray does in each process that has imported it."""
     made = record(port=50051, _ray_timestamp_ns=1)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cluster.cli.logs.entry import LogEntry
+from cluster.telemetry.logs import on_one_line
 
 _LEVELS = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
 _LABELS = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_magenta")
@@ -30,13 +31,13 @@ def parts_of(entry: LogEntry, today: datetime.date) -> list[tuple[str, str]]:
     for key, value in entry.fields.items():
         parts += [(f" {key}=", "dim"), (_shown(value), "")]
     if entry.exception:
-        parts.append(("".join(f"\n    {line}" for line in entry.exception.splitlines()), ""))
+        parts.append(("".join(f"\n    {on_one_line(line)}" for line in entry.exception.splitlines()), ""))
     return parts
 
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return repr(text) if " " in text or not text else text
+    return repr(text) if " " in text or not text else on_one_line(text)
 
 
 class Printer:

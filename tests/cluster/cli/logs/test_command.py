@@ -69,6 +69,15 @@ def test_logs_are_merged_by_time_and_events_become_lines(state: Path, capsys: Ca
     ] == lines
 
 
+@pytest.mark.parametrize("field", ["path", "exception"])
+def test_a_clients_text_does_not_steer_the_terminal(state: Path, capsys: Captured, field: str) -> None:
+    """A path of an HTTP request may have any characters, also those that make a terminal copy a text."""
+    log = state / "run" / "router-0.log"
+    log.write_text(event(1, "info", "http.failed", **{field: "/v1/\x1b]52;c;eA==\x07"}), encoding="utf-8")
+    assert 0 == main(["logs", "router-0", "--state-dir", str(state)])
+    assert capsys.readouterr().out.rstrip().endswith(r"/v1/\x1b]52;c;eA==\x07")
+
+
 def test_lines_are_filtered_before_the_last_ones_are_taken(state: Path, capsys: Captured) -> None:
     log = state / "run" / "router-0.log"
     log.write_text(event(0, "error", "old") + "".join(event(1, "info", "many") for _ in range(50)), encoding="utf-8")
