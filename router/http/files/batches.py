@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.errors import BatchUnknownError, FileUnknownError, JobExistsError, JobNotFoundError
+from cluster.errors import (
+    BatchUnknownError,
+    FileUnknownError,
+    JobExistsError,
+    JobNotFoundError,
+    ModelNotFoundError,
+)
 from cluster.jobs.contract import FileJob, JobCursor, JobRecord, JobStore
 from cluster.jobs.ids import id_on, pool_of
 from penstock.models import RequestClass
@@ -22,7 +28,7 @@ from router.http.files.ids import job_of
 from router.http.files.library import FileLibrary, batches_of
 from router.http.files.notes import BatchNote, FileNote, LineError
 from router.http.files.objects import batch_object
-from router.identity import Caller, require_class, require_model
+from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.tools import JobTools
 from router.jobs.upload import check_header, stored_header
 
@@ -131,6 +137,7 @@ class Batches:
 
         Raises:
             FileUnknownError: the tenant has no such file.
+            ModelNotFoundError: the pool that has the file is not served any more.
             JobExistsError: the key belongs to another batch.
             JobLimitError: the tenant or the store has too much.
         """
@@ -144,6 +151,9 @@ class Batches:
         # The lines of an alias name it. It may be gone by now.
         model = note.model if self._tools.pool(note.model) else pool
         require_model(caller, model)
+        if pool not in self._tools.stores.served:
+            # It would never run.
+            raise ModelNotFoundError(model, [name for name in self._tools.models() if may_use(caller, name)])
         header = api.JobHeader(model=model, idempotency_key=asked.key)
         header.run_within.CopyFrom(duration_to_wire(min(asked.window_s, settings.run_within_s)))
         check_header(header, settings)

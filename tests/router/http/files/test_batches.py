@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from penstock.v1 import jobs_pb2 as api
+from router.http.files.notes import FileNote
 from router.identity.new_key import KeyPlan, add_key
 from tests.router.http.files.support import CHAT, HTTP, TEXT, base, call, content, ended, file_of, line, run
 from tests.support.keys import Keys
@@ -309,3 +310,24 @@ async def test_results_of_any_size_come_back_whole(client: openai.AsyncOpenAI) -
     assert [found[f"q{number}"]["usage"]["completion_tokens"] for number in range(5)] == [8 * size for size in sizes]
     described = await client.files.retrieve(batch.output_file_id or "")
     assert described.bytes == len((await client.files.content(described.id)).content)
+
+
+async def test_a_file_of_a_pool_that_is_not_served_any_more_gives_no_batch(
+    client: openai.AsyncOpenAI, stack: Stack
+) -> None:
+    store, pools = stack.job_store("former"), stack.job_pools()
+    await pools.add(["former"])
+    text = line(0, model="former").encode()
+    await store.create("former.one", "anonymous", b"")
+    await store.append("former.one", 0, [text])
+    note = FileNote("in.jsonl", len(text), "former", {CHAT: 1}, ())
+    await store.keep("former.one", api.JobHeader(model="former").SerializeToString(), note.pack(), 60_000)
+
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.batches.create(input_file_id="file-former.one", endpoint=CHAT, completion_window="24h")
+    assert caught.value.code == "model_not_found"
+    assert await store.list_jobs("anonymous", None, 10) == []
+    # It can still be read.
+    assert (await client.files.content("file-former.one")).content == text
+    await pools.close()
+    await store.close()
