@@ -67,6 +67,12 @@ async def client(redis_servers: dict[str, Server], kind: str) -> AsyncIterator[r
 @pytest.mark.every_store("permissions and refusals are worded differently by versions")
 @pytest.mark.parametrize("kind", ["redis-6.2", "redis-7.0"])
 class TestOnRealServers:
+    async def test_an_address_that_asks_for_another_protocol_gets_ours(
+        self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis
+    ) -> None:
+        assert await client.ping()
+        await check_redis(f"{redis_servers[kind].plain_url}?protocol=3", "demo", 5.0, allow_eviction=False)
+
     async def test_a_good_one_keeps_no_trace_and_says_what_it_is(
         self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis
     ) -> None:
