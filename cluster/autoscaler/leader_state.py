@@ -55,7 +55,7 @@ class PoolMemory:
         fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
         hold = slow.hold
         held = (hold.checked_at, hold.changed_at, hold.late_since, hold.suspended_at)
-        known = (fill_at, slow.active_at, slow.regretted_at, *held, starts.last_failure_at)
+        known = (fill_at, slow.active_at, slow.regretted_at, slow.since, *held, starts.last_failure_at)
         ahead = [one for one in known if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         belief = self.belief.up_to(at)
@@ -71,6 +71,7 @@ class PoolMemory:
                 fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
                 regretted_at=_clamped(slow.regretted_at, at),
+                since=_clamped(slow.since, at),
                 hold=replace(
                     hold,
                     checked_at=_clamped(hold.checked_at, at),
@@ -87,8 +88,8 @@ class PoolMemory:
         )
 
     def after_break(self, at: float, break_s: float, start_timeout_s: float) -> PoolMemory:
-        """Return the state after a time without a leader, which must not count as a time without requests, or as a part
-        of a cold start.
+        """Return the state after a time without a leader, which must not count as a time without requests, as one in
+        which fewer replicas were enough, or as a part of a cold start.
 
         Args:
             at: now.
@@ -98,7 +99,7 @@ class PoolMemory:
         if self.meter.at is None or at - self.meter.at <= break_s:
             return self
         starts = replace(self.starts, asked=(), unseen=0) if at - self.meter.at > start_timeout_s else self.starts
-        slow = self.slow if self.slow.active_at is None else replace(self.slow, active_at=at)
+        slow = replace(self.slow, since=at, active_at=None if self.slow.active_at is None else at)
         return replace(self, slow=slow, starts=starts)
 
     def to_bytes(self) -> bytes:
@@ -110,7 +111,7 @@ class PoolMemory:
         # A release before this one refuses fields of these parts that it does not know, and empties its memory. It
         # reads past other parts, so what is new has its own.
         stored: dict[str, Any] = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
-        stored |= {"hold": slow.pop("hold"), "standby": asdict(self.standby)}
+        stored |= {"hold": slow.pop("hold"), "since": slow.pop("since"), "standby": asdict(self.standby)}
         stored["belief"] = belief_values(self.belief)
         stored["hours"] = None if self.hours is None else self.hours.values()
         return json.dumps(stored).encode()
@@ -126,6 +127,7 @@ class PoolMemory:
         slow, starts = stored["slow"], stored["starts"]
         # The last leader may have been of a release that stored it there.
         slow["hold"] = _known(Hold, stored.get("hold", slow.get("hold", {})))
+        slow["since"] = stored.get("since")
         slow["needs"] = tuple(map(_need, slow["needs"]))
         slow["moves"] = tuple(Move(*move[: len(fields(Move))]) for move in slow["moves"])
         slow["check"] = _known(Check, slow.get("check", {}))

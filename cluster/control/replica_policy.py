@@ -213,7 +213,10 @@ class _Tick:
 
     @property
     def _history_s(self) -> float:
-        return self.seen.at - self.state.needs[0].at if self.state.needs else 0.0
+        """Return the seconds that were seen without a break."""
+        if not self.state.needs:
+            return 0.0
+        return self.seen.at - max(self.state.needs[0].at, self.state.since or 0.0)
 
     def _within_band(self, have: int) -> bool:
         demand, rules = self.sizing.load.demand, self.rules

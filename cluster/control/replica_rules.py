@@ -126,6 +126,9 @@ class SlowState:
     """Time at which a removal was last undone."""
     hold: Hold = field(default_factory=Hold)
     """Number that is held through bursts that no start could serve."""
+    since: float | None = None
+    """End of the last time without a decision; None where there was none. What came in such a time is known as a mean
+    only, so no removal rests on it."""
 
     def unmoved(self, at: float) -> SlowState:
         """Return the state without the change that was decided at that time. It was not carried out, so nothing must

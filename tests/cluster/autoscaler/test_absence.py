@@ -216,3 +216,31 @@ def local() -> Backend:
 
     clock = ManualClock()
     return Backend(clock, None, InProcessRedis(clock))
+
+
+@pytest.mark.parametrize("away_s", [90.0, 600.0, 10_800.0])
+async def test_what_came_while_nobody_decided_removes_no_replica(local: Backend, away_s: float) -> None:
+    """Clients that found no store, or no way in, come back as soon as an autoscaler does."""
+    site = Site(local, replicas=8)
+    scaler = site.scaler()
+    [*_, before] = await site.run(scaler, 40, rate=60.0)
+    await site.live(away_s, rate=1.0)
+
+    back = await site.run(scaler, 12, rate=60.0)
+    assert back[0].demands[0].rate < before.demands[0].rate / 2
+    assert before.replicas <= min(each.replicas for each in back)
+    # It goes as before when the time that removal looks back was seen anew.
+    later = await site.run(scaler, 20, rate=1.0)
+    assert before.replicas > later[-1].replicas
+
+
+async def test_a_clock_that_jumps_ahead_removes_no_replica(local: Backend) -> None:
+    """The requests of some seconds are spread over the time that the clock left out."""
+    site = Site(local, replicas=8)
+    scaler = site.scaler()
+    [*_, before] = await site.run(scaler, 40, rate=60.0)
+    local.clock.advance(900.0)
+
+    after = await site.run(scaler, 12, rate=60.0)
+    assert after[0].demands[0].rate < before.demands[0].rate / 2
+    assert before.replicas <= min(each.replicas for each in after)
