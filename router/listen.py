@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 import ssl
 from collections.abc import Sequence
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from cluster.addresses import EVERY_ADDRESS, listening_host
 from router.acceptor import Acceptor
@@ -44,6 +46,26 @@ async def listen(
             raise
         bound = await _bound(listening_host(host), 0, shared=False)
     await AcceptorSite(runner, bound, tls).start()
+
+
+class Malformed(logging.Filter):
+    """Filter that makes one line of what is no HTTP request: that is its sender's mistake. Its bytes may be a key."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        """`log`: that of the server."""
+        super().__init__()
+        self._log = log
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record of such a request."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        [record.client] = record.args if isinstance(record.args, tuple) else ("",)
+        record.why = type(error).__name__
+        record.msg, record.args, record.exc_info = "http.malformed", (), None
+        record.levelno, record.levelname = logging.INFO, "INFO"
+        return self._log.isEnabledFor(logging.INFO)
 
 
 class AcceptorSite(web.BaseSite):

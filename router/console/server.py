@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from router.console.guard import add_headers, own_page_only
 from router.console.planning import PlanRoutes
 from router.console.reads import ReadRoutes
 from router.console.registry import RegistryPageRoutes
-from router.listen import listen
+from router.listen import Malformed, listen
 
+_LOG = logging.getLogger(__name__)
+_LOG.addFilter(Malformed(_LOG))
 _END_S = 0.5
 """Seconds that open answers may take to end when the console stops."""
 
@@ -80,7 +83,13 @@ class ConsoleServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_static("/static", self._static)
         # A page that leaves ends its calls.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_END_S)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_LOG,
+            shutdown_timeout=_END_S,
+        )
 
     async def start(self, host: str, port: int, *, any_port: bool = False) -> None:
         """Bind a port; 0 takes a free one, and with `any_port` so does one that is in use.

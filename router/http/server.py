@@ -7,7 +7,6 @@ import ssl
 from dataclasses import dataclass
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
@@ -37,7 +36,7 @@ from router.http.routes import Routes
 from router.http.tokenizer import TokenizerRoutes
 from router.http.whoami import CallerRoutes
 from router.jobs import JobTools
-from router.listen import listen
+from router.listen import Malformed, listen
 
 _END_S = 0.2
 """Seconds that connections may take to end after their calls have."""
@@ -48,22 +47,7 @@ _IDLE_S = 75.0
 _LOG = logging.getLogger(__name__)
 
 
-class _Malformed(logging.Filter):
-    """Filter that makes one line of what is no HTTP request: that is its sender's mistake. Its bytes may be a key."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record of such a request."""
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        [record.client] = record.args if isinstance(record.args, tuple) else ("",)
-        record.why = type(error).__name__
-        record.msg, record.args, record.exc_info = "http.malformed", (), None
-        record.levelno, record.levelname = logging.INFO, "INFO"
-        return _LOG.isEnabledFor(logging.INFO)
-
-
-_LOG.addFilter(_Malformed())
+_LOG.addFilter(Malformed(_LOG))
 
 
 @dataclass(frozen=True, slots=True)

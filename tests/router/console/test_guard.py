@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import aiohttp
 import pytest
 
@@ -48,6 +51,18 @@ async def test_a_name_that_is_given_is_its_own(console: Console) -> None:
 async def test_pages_of_others_get_nothing(console: Console, headers: dict[str, str]) -> None:
     assert 403 == await status(console, "/api/status", headers=headers)
     assert 403 == await status(console, "/api/operating-point", "POST", data="{}", headers=headers)
+
+
+async def test_what_is_no_request_leaves_no_trace_of_its_bytes(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header that is broken may be a key. A browser that calls a page without TLS over it sends such, too."""
+    for sent in (b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Key psk_secret\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", console.port)
+        writer.write(sent)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert not [each for each in caplog.records if each.exc_info or each.levelno >= logging.WARNING]
 
 
 async def test_a_form_of_another_page_changes_nothing(console: Console) -> None:
