@@ -14,6 +14,7 @@ from aiohttp import web
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError
 from penstock.client import AsyncClient
+from router.call_context import MAX_HEADER_BYTES
 from router.console.bodies import MOST_BYTES
 from router.console.caller import CLIENT, carry_keys
 from router.console.changes import ChangeRoutes
@@ -89,6 +90,8 @@ class ConsoleServer:
             access_log=None,
             logger=_LOG,
             shutdown_timeout=_END_S,
+            # A user's key may be a token of an issuer, as long as routers take it.
+            max_field_size=MAX_HEADER_BYTES,
         )
 
     async def start(self, host: str, port: int, *, any_port: bool = False) -> None:

@@ -65,6 +65,11 @@ async def test_what_is_no_request_leaves_no_trace_of_its_bytes(
     assert not [each for each in caplog.records if each.exc_info or each.levelno >= logging.WARNING]
 
 
+async def test_a_token_may_be_as_long_as_for_routers(console: Console) -> None:
+    token = f"eyJ{'a' * 16_000}.b.c"
+    assert 401 == await status(console, "/api/status", headers={**OWN, "X-Penstock-Key": token})
+
+
 async def test_a_form_of_another_page_changes_nothing(console: Console) -> None:
     """Forms can't send JSON, and a browser asks before a page of another origin does, which gets no permission."""
     assert 415 == await status(console, "/api/operating-point", "POST", data={"pool": "demo"}, headers=OWN)
