@@ -49,7 +49,7 @@ async def show_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         return await handler(request)
     except PenstockClientError as error:
         return answer(fields_of(error), status_of(error))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         # The client's words for arguments, which are the user's.
         return answer({"error": str(error), "reason": "INVALID_REQUEST", "violations": ()}, 400)
     except web.HTTPException as error:

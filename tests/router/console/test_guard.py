@@ -70,6 +70,12 @@ async def test_a_token_may_be_as_long_as_for_routers(console: Console) -> None:
     assert 401 == await status(console, "/api/status", headers={**OWN, "X-Penstock-Key": token})
 
 
+async def test_a_number_that_no_float_can_be_is_told(console: Console) -> None:
+    for body in (b'{"operating_point": {"attainment": %b}}', b'{"operating_point": {"budget_per_hour": %b}}'):
+        data = body % (b"1" + b"0" * 400)
+        assert 400 == await status(console, "/api/operating-point", "POST", data=data, headers=JSON)
+
+
 async def test_a_form_of_another_page_changes_nothing(console: Console) -> None:
     """Forms can't send JSON, and a browser asks before a page of another origin does, which gets no permission."""
     assert 415 == await status(console, "/api/operating-point", "POST", data={"pool": "demo"}, headers=OWN)
