@@ -81,8 +81,9 @@ async def _run(options: argparse.Namespace) -> None:
             client,
             ConsoleFacts(options.target, planner_installed()),
             keys_allowed=sends_keys(options),
-            # On this machine who may open the page may use the certificate, too.
-            keys_required=bool(options.tls_cert) and not is_local(host_port(options.host, 0)),
+            # On this machine who may open the page may use the certificate, too. A name means a proxy before the page,
+            # which other machines call.
+            keys_required=bool(options.tls_cert) and (bool(options.name) or not is_local(host_port(options.host, 0))),
             names=options.name,
             tls=tls.server_context() if tls is not None else None,
         )

@@ -77,6 +77,23 @@ async def test_a_key_never_crosses_a_network_in_the_clear(tmp_path: Path) -> Non
             assert expected == answer.status
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"), [((), (503, 504)), (("--name", "console.example.com"), (401,))], ids=["local", "named"]
+)
+async def test_behind_a_proxy_nobody_acts_as_the_console(
+    tmp_path: Path, flags: tuple[str, ...], expected: tuple[int, ...]
+) -> None:
+    """A proxy on this machine calls the console from here, and lets users of other machines in."""
+    certificate, key = Authority("ours").issue("console").write(tmp_path, "console")
+    shown = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    async with (
+        started(tmp_path, "--target", "127.0.0.1:1", *shown, *flags) as (_process, url),
+        aiohttp.ClientSession(headers=OWN) as session,
+        session.get(f"{url}/api/models") as answer,
+    ):
+        assert answer.status in expected
+
+
 async def test_the_page_comes_over_tls_and_a_new_certificate_counts_soon(tmp_path: Path) -> None:
     """Files are looked at once a second at most."""
     authority = Authority()
