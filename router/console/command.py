@@ -92,7 +92,9 @@ async def _run(options: argparse.Namespace) -> None:
             try:
                 scheme = "http" if tls is None else "https"
                 address = host_port(options.host, server.port)
-                screen().print(f"console of {options.target}: {scheme}://{address}", highlight=False, soft_wrap=True)
+                # Addresses of IPv6 have brackets, as rich's markup has.
+                text = f"console of {options.target}: {scheme}://{address}"
+                screen().print(text, highlight=False, markup=False, soft_wrap=True)
                 write_ready_file(options.ready_file, {"port": server.port, "pid": os.getpid()})
                 await stop.wait()
             finally:

@@ -55,6 +55,12 @@ async def test_it_serves_a_cluster_says_where_and_ends_by_sigterm(console: Conso
         assert f"console of {target}: {url}" in (await process.stdout.read()).decode()
 
 
+async def test_an_address_of_ipv6_is_shown_whole(tmp_path: Path) -> None:
+    async with started(tmp_path, "--target", "[fd00::1]:50051") as (process, url):
+        assert process.stdout is not None
+        assert f"console of [fd00::1]:50051: {url}\n" == (await process.stdout.readline()).decode()
+
+
 async def test_it_waits_for_routers_that_are_away(tmp_path: Path) -> None:
     async with (
         started(tmp_path, "--target", "127.0.0.1:1") as (_process, url),
