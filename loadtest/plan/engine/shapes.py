@@ -28,6 +28,12 @@ _ENCODERS = {
     "camembert", "xlm-roberta-xl", "albert", "ernie", "new", "gte",
 }  # fmt: skip
 """Families that read a text at once and generate none."""
+TIED = {
+    "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "cohere", "cohere2",
+    "cohere2_moe", "falcon", "falcon_mamba", "mamba", "gpt2", "gpt_bigcode", "gpt_neo", "bloom", "mpt", "opt",
+    "starcoder2", "smollm3", "lfm2", "lfm2_moe", "ernie4_5", "ernie4_5_moe", "minicpm3", "jetmoe", "recurrent_gemma",
+}  # fmt: skip
+"""Families whose output layer is their input embedding where a file does not say: files leave out what is a default."""
 BFLOAT16_ONLY = {"gemma2", "gemma3", "gemma3_text", "glm4"}
 """Families whose activations overflow in float16."""
 _TOWERS = ("vision_config", "audio_config", "vision_tower_config")
@@ -152,7 +158,8 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
     head_dim = fields.whole("head_dim", hidden // heads)
     vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
     encoder = fields.text("model_type") in _ENCODERS
-    tied = bool(fields.get("tie_word_embeddings")) or encoder
+    said = fields.get("tie_word_embeddings")
+    tied = encoder or (fields.text("model_type") in TIED if said is None else bool(said))
     embedding = vocabulary * hidden
     latent, kinds = latent_of(fields), layers_of(fields, layers, context)
     feed = feed_forward_of(fields, layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from loadtest.plan.engine.architectures import KNOWN, find_shape, load_shape
 from loadtest.plan.engine.gpus import find_gpu
 from loadtest.plan.engine.memory import size
 from loadtest.plan.engine.precision import weights_of
-from loadtest.plan.engine.shapes import ModelShape, read_config, shape_of
+from loadtest.plan.engine.shapes import TIED, ModelShape, read_config, shape_of
 
 LLAMA: Mapping[str, Any] = KNOWN["llama-3.1-8b"]
 
@@ -197,11 +198,11 @@ ATTENTION, WITHOUT, LINEAR = {"n_heads_in_group": 8}, {"no_op": True}, {"replace
     ("config", "heads", "billions"),
     [
         # Files of newer versions of transformers have the number too, which the flag overrules.
-        ({**FALCON, "multi_query": True, "num_kv_heads": 71, "vocab_size": 65024}, 1, 7.22),
+        ({**FALCON, "multi_query": True, "num_kv_heads": 71, "vocab_size": 65024}, 1, 6.92),
         (
             {**FALCON, "new_decoder_architecture": True, "multi_query": True, "num_kv_heads": 8, "vocab_size": 65024},
             8,
-            7.35,
+            7.05,
         ),
         (DBRX, 8, 131.6),
         ({**LLAMA, "num_key_value_heads": None, "num_key_value_heads_per_layer": [4] * 32}, 4, 7.9),
@@ -282,6 +283,37 @@ def test_an_encoder_has_no_kv_cache() -> None:
     found = shape("bge-m3")
     assert found.encoder
     assert 0.0 == found.kv_bytes()
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [
+        ({"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8,
+          "num_key_value_heads": 4, "num_hidden_layers": 26, "head_dim": 256, "vocab_size": 256000,
+          "sliding_window": 4096}, 2.61),
+        ({"model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+          "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 256000, "sliding_window": 4096}, 8.03),
+        ({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+         0.124),
+    ],
+)  # fmt: skip
+def test_an_embedding_that_is_the_output_layer_too_counts_once(config: dict[str, Any], billions: float) -> None:
+    """Files of these families do not say so, because it is the default."""
+    assert billions == pytest.approx(shape_of("x", config).parameters / 1e9, rel=0.02)
+    apart = shape_of("x", {**config, "tie_word_embeddings": False})
+    assert apart.parameters - shape_of("x", config).parameters == apart.embedding > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_families_whose_embedding_is_the_output_layer_are_those_of_transformers() -> None:
+    from transformers import CONFIG_MAPPING
+
+    for family in TIED:
+        assert CONFIG_MAPPING[family]().get_text_config().tie_word_embeddings, family
+    for family in ("llama", "qwen2", "mistral", "mixtral", "phi3", "gpt_oss", "deepseek_v3", "glm4_moe", "jamba"):
+        assert not CONFIG_MAPPING[family]().tie_word_embeddings, family
+        assert family not in TIED
 
 
 def test_shared_experts_and_dense_layers_are_not_routed() -> None:
