@@ -19,6 +19,11 @@ _KINDS = {
     _NONE: ("mlp", "moe", "identity"),
 }  # fmt: skip
 _PATTERN = {"*": _FULL, "M": _RECURRENT, "-": _NONE, "E": _NONE}
+_STATES = (
+    "mamba_d_state", "mamba_d_ssm", "mamba_state_dim", "ssm_state_size", "state_size", "linear_num_value_heads",
+    "conv_L_cache", "layer_group_size", "lru_width",
+)  # fmt: skip
+"""Fields that only models have in which some layers keep a state of fixed size."""
 _STATE_BYTES = 4
 """States are kept in 32 bits."""
 
@@ -90,6 +95,8 @@ def layers_of(fields: Fields, layers: int, context: int) -> Layers:
     Raises:
         SettingsError: a field names an unknown kind, or the size of a state is missing.
     """
+    if shared := fields.get("num_mem_blocks"):
+        raise fields.wrong("num_mem_blocks", "must not be there: weights that layers share are not understood", shared)
     kinds = _kinds(fields, layers)
     window = None
     if kinds[_WINDOWED]:
@@ -118,6 +125,11 @@ def _kinds(fields: Fields, layers: int) -> Counter[str]:
     for field in ("layer_types", "layers_block_type"):
         if named := fields.items(field):
             return Counter(_kind(fields, field, each) for each in named[:layers])
+    if flags := fields.items("hybrid_layer_pattern"):
+        return Counter(_WINDOWED if each else _FULL for each in flags[:layers])
+    if indices := fields.items("attn_layer_indices"):
+        full = len(set(indices) & set(range(layers)))
+        return Counter({_FULL: full, _RECURRENT: layers - full})
     if numbered := fields.items("attn_type_list"):
         return Counter(_FULL if each else _RECURRENT for each in numbered[:layers])
     linear = fields.section("linear_attn_config")
@@ -146,6 +158,11 @@ def _by_rule(fields: Fields, layers: int) -> Counter[str]:
         return Counter({_FULL: full, _RECURRENT: layers - full})
     if family in ("mamba", "mamba2", "falcon_mamba"):
         return Counter({_RECURRENT: layers})
+    if family == "falcon_h1":
+        # Each layer has both, beside each other.
+        return Counter({_FULL: layers, _RECURRENT: layers})
+    if family == "bailing_moe_linear" and (group := fields.any_of("layer_group_size")):
+        return Counter({_FULL: layers // group, _RECURRENT: layers - layers // group})
     if fields.whole_or_zero("attention_chunk_size"):
         rope = fields.items("no_rope_layers")
         chunked = sum(bool(each) for each in rope) if rope else layers - layers // 4
@@ -160,6 +177,9 @@ def _by_rule(fields: Fields, layers: int) -> Counter[str]:
     if every := fields.any_of("global_attn_every_n_layers"):
         full = -(-layers // every)
         return Counter({_FULL: full, _WINDOWED: layers - full})
+    for field in _STATES:
+        if value := fields.get(field):
+            raise fields.wrong(field, "is of layers with a state, and layer_types must say which ones those are", value)
     return Counter({_FULL: layers})
 
 
@@ -196,7 +216,8 @@ def _state(fields: Fields) -> tuple[int, int]:
         return width * size, 3 * hidden * width + width * (2 * rank + 2 * size)
     if cached := fields.any_of("conv_L_cache"):
         return hidden * cached, 4 * hidden * hidden
-    if fields.items("attn_type_list") or fields.text("model_type").startswith("minimax"):
+    family = fields.text("model_type")
+    if fields.items("attn_type_list") or family.startswith("minimax") or family == "bailing_moe_linear":
         heads = fields.whole("num_attention_heads")
         dim = fields.whole("head_dim", hidden // heads)
         return heads * dim * dim, 5 * hidden * heads * dim

@@ -124,7 +124,7 @@ def _sparse(fields: Fields, layers: int) -> int:
     if (period := fields.any_of("expert_layer_period")) and not fields.items("layers_block_type"):
         offset = fields.get("expert_layer_offset") or 0
         return sum(at % period == offset for at in range(layers))
-    first = min(layers, fields.whole_or_zero("first_k_dense_replace") or fields.any_of("moe_layer_start_index"))
+    first = min(layers, fields.any_of("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"))
     step = (
         fields.any_of("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_freq") or 1
     )

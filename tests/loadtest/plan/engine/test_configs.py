@@ -163,6 +163,10 @@ def test_windowed_layers_keep_their_window_and_the_others_all_tokens() -> None:
         ({"layers_block_type": ["mamba"] * 30 + ["attention"] * 2, "mamba_d_state": 16}, 2),
         ({"layers_block_type": ["mamba", "mlp", "attention", "mlp"], "mamba_d_state": 16}, 1),
         ({"layer_types": ["indexed_attention"] * 32}, 32),
+        ({"hybrid_layer_pattern": [0, *[1] * 30, 0], "sliding_window": 128, "attention_chunk_size": 128}, 2),
+        ({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16}, 3),
+        ({"model_type": "bailing_moe_linear", "layer_group_size": 8}, 4),
+        ({"layer_types": ["attention"] * 32, "mamba_d_state": 16}, 32),
     ],
 )
 def test_layers_that_attend_to_all_tokens_are_counted(more: dict[str, Any], full: int) -> None:
@@ -176,6 +180,8 @@ def test_layers_that_attend_to_all_tokens_are_counted(more: dict[str, Any], full
         ({"layer_types": ["sliding_attention"] * 32}, "sliding_window must be there"),
         ({"layer_types": ["linear_attention"] * 32}, "linear_num_value_heads or mamba_n_heads"),
         ({"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern must consist of"),
+        ({"mamba_d_state": 16}, "mamba_d_state is of layers with a state, and layer_types must say which"),
+        ({"layers_block_type": ["hybrid"] * 32, "num_mem_blocks": 2}, "num_mem_blocks must not be there: weights that"),
         ({"vision_config": {"patch_size": 14}}, "vision_config: .*hidden_size and num_hidden_layers must be there"),
         ({"num_local_experts": 8}, "num_experts_per_tok must be a whole number of at least 1, got None"),
     ],
@@ -255,6 +261,20 @@ def test_states_of_fixed_size_take_memory_per_sequence_and_none_per_token() -> N
     assert gpu is not None
     few, many = (size(found, gpu, 4, "fp8", sequences=count) for count in (1, 64))
     assert 63 * found.recurrent.state_bytes / 4 == pytest.approx(many.overhead - few.overhead)
+
+
+def test_layers_with_attention_beside_a_state_have_both() -> None:
+    """Falcon-H1-34B: every layer keeps keys and values, and a state."""
+    config = {
+        "model_type": "falcon_h1", "hidden_size": 5120, "intermediate_size": 21504, "num_hidden_layers": 72,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 261120,
+        "mamba_n_heads": 32, "mamba_d_head": 128, "mamba_d_state": 256, "mamba_n_groups": 2, "mamba_d_ssm": 4096,
+    }  # fmt: skip
+    found = shape_of("x", config)
+    assert 33.6e9 == pytest.approx(found.parameters, rel=0.01)
+    assert 72 * 2 * 4 * 128 * 2 == found.kv_bytes()
+    assert found.recurrent is not None
+    assert 72 * 4096 * 256 * 4 == found.recurrent.state_bytes
 
 
 def test_an_encoder_of_images_takes_memory_in_16_bits() -> None:
