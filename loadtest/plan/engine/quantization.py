@@ -46,22 +46,25 @@ def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
     if not section:
         inner = (more or {}).get("quantization")
         if isinstance(inner, Mapping):
-            return Native(_modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo")))
+            found = _modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo"))
+            return Native(found, _leaves_attention(inner))
         dtype = fields.text("torch_dtype") or fields.text("dtype")
         if dtype.removeprefix("torch.") not in _DTYPES:
             raise fields.wrong("torch_dtype", f"must be one of {', '.join(each for each in _DTYPES if each)}", dtype)
         return Native(_DTYPES[dtype.removeprefix("torch.")])
     method = str(section.get("quant_method", "")).lower()
     if method in _PLAIN:
-        return Native(_PLAIN[method], method == "mxfp4")
+        return Native(_PLAIN[method], method == "mxfp4" or _leaves_attention(section))
     if method.startswith("modelopt"):
         found = section.get("quant_algo") or (section.get("quantization") or {}).get("quant_algo")
         if found is None and method == "modelopt_fp4":
             found = "NVFP4"
-        return Native(_modelopt(fields, "quantization_config.quant_algo", found))
+        inner = section.get("quantization")
+        left_out = _leaves_attention(section) or (isinstance(inner, Mapping) and _leaves_attention(inner))
+        return Native(_modelopt(fields, "quantization_config.quant_algo", found), left_out)
     if method in ("awq", "gptq", "auto-round", "autoround", "awq_marlin", "gptq_marlin"):
         bits = section.get("bits", section.get("w_bit", 4))
-        return Native(_bits(fields, "quantization_config.bits", "int", bits))
+        return Native(_bits(fields, "quantization_config.bits", "int", bits), _leaves_attention(section))
     if method in ("compressed-tensors", "sparseml"):
         return _compressed(fields, section)
     if method == "bitsandbytes":
@@ -101,8 +104,14 @@ def _compressed(fields: Fields, section: Mapping[str, Any]) -> Native:
         found.add("mxfp4" if precision == "fp4" and form.startswith("mxfp4") else precision)
     if len(found) > 1:
         raise fields.wrong("quantization_config.config_groups", "must have weights of one precision", sorted(found))
-    ignored = " ".join(str(each) for each in section.get("ignore") or ())
-    return Native(found.pop(), "self_attn" in ignored)
+    return Native(found.pop(), _leaves_attention(section))
+
+
+def _leaves_attention(section: Mapping[str, Any]) -> bool:
+    """Return whether attention is among what a tool left in 16 bits. Then all but the experts is."""
+    fields = ("ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert")
+    listed = [section.get(field) for field in fields]
+    return any("self_attn" in str(each) for names in listed if isinstance(names, list) for each in names)
 
 
 def _quark(fields: Fields, section: Mapping[str, Any]) -> str:

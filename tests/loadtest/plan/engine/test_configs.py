@@ -355,6 +355,31 @@ def test_only_experts_are_quantised_where_the_config_leaves_attention_out() -> N
 
 
 @pytest.mark.parametrize(
+    "section",
+    [
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.0.self_attn*"]},
+        {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["self_attn", "shared_expert", "mlp.gate"]},
+        {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.q_proj"]},
+    ],
+)
+def test_attention_that_a_tool_left_out_is_in_16_bits(section: dict[str, Any]) -> None:
+    """DeepSeek-R1 in NVFP4 has 11 billion parameters of attention, in 23 GB and not in 6."""
+    found = shape_of("x", {**KNOWN["deepseek-v3"], "quantization_config": section})
+    assert found.experts is not None
+    weights = weights_of(found, found.native)
+    assert 2 * (found.parameters - found.experts.parameters) == pytest.approx(
+        weights.total_bytes - weights.expert_bytes
+    )
+
+
+def test_attention_that_modelopts_own_file_leaves_out_is_in_16_bits(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**KNOWN["qwen3-30b-a3b"]}))
+    more = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(more))
+    assert read_config(tmp_path).experts_only
+
+
+@pytest.mark.parametrize(
     ("printed", "name"),
     [
         ("NVIDIA A100-SXM4-40GB", "a100-40"),
