@@ -82,7 +82,8 @@ def size(
         groups: with attention of their own; they share the experts. The result is of one group.
     """
     parts = weights_of(shape, precision)
-    rest = (parts.total_bytes - parts.expert_bytes + 2.0 * shape.tower) / (tensor_parallel * stages)
+    dense = parts.total_bytes - parts.expert_bytes + parts.vocabulary_bytes
+    rest = (dense + 2.0 * shape.tower) / (tensor_parallel * stages)
     weights = rest + parts.expert_bytes / (tensor_parallel * stages * groups)
     tokens = step_tokens or gpu.step_limits[0]
     # Buffers of a full step: the residual stream on every rank, and the feed-forward part split over the ranks.

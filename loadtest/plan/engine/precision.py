@@ -36,6 +36,8 @@ class Weights:
     """Units that do the work on dense weights: bf16, fp8 or fp4."""
     expert_arithmetic: str
     """The same for routed experts."""
+    vocabulary_bytes: float = 0.0
+    """Bytes beside the total: engines keep the embedding and the output layer in 16 bits, whatever the precision."""
 
 
 def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> Weights:
@@ -66,6 +68,7 @@ def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> We
         shape.embedding * rest,
         "bf16" if experts_only else units,
         units,
+        shape.vocabulary * (2.0 - rest),
     )
 
 

@@ -72,6 +72,8 @@ class ModelShape:
     """Parameters of encoders of images and sound. Engines keep them in 16 bits."""
     encoder: bool = False
     """Whether the model reads texts and generates none. It has no KV cache."""
+    vocabulary: int = 0
+    """Parameters of the input embedding and the output layer."""
     float16: bool = True
     """Whether engines run it in float16, where an accelerator has no bfloat16."""
 
@@ -194,6 +196,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         experts_only=native.experts_only and feed.experts is not None,
         tower=sum(_tower(whole, each) for each in _TOWERS),
         encoder=encoder,
+        vocabulary=embedding * (1 if tied else 2),
         float16=fields.text("model_type") not in BFLOAT16_ONLY,
     )
 

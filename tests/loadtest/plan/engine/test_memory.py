@@ -47,6 +47,23 @@ def test_weights_are_as_large_as_published(model: str, precision: str, gigabytes
     assert gigabytes == pytest.approx(weights_of(shape(model), precision).total_bytes / 1e9, rel=0.002)
 
 
+@pytest.mark.parametrize(
+    ("model", "precision", "gigabytes"),
+    [
+        ("llama-3.1-8b", "fp8", 9.08),
+        ("llama-3.1-8b", "int4", 5.73),
+        ("llama-3.1-70b", "fp8", 72.6),
+        ("llama-3.1-70b", "int4", 39.8),
+        ("qwen2.5-7b", "int4", 5.57),
+        ("gemma-2-9b", "fp8", 10.1),
+    ],
+)
+def test_a_quantised_model_takes_the_memory_of_its_files(model: str, precision: str, gigabytes: float) -> None:
+    """Embedding and output layer stay in 16 bits: a third of Llama-3.1-8B in 4 bits."""
+    room = size(shape(model), load_gpu("h200"), 1, precision)
+    assert gigabytes <= room.weights / 1e9 <= 1.07 * gigabytes
+
+
 def test_four_bit_weights_carry_their_scales() -> None:
     assert 38 <= weights_of(shape("llama-3.1-70b"), "int4").total_bytes / 1e9 <= 40
 
