@@ -12,6 +12,8 @@ from cluster.plural import counted
 from penstock.models import RequestClass
 
 MOONCAKE_BLOCK_TOKENS = 512
+MOST_TOKENS = 1_000_000_000
+"""Longest prompt or output, as flags have it. Columns of a trace hold no number of any size."""
 
 
 class FieldError(Exception):
@@ -140,11 +142,13 @@ def whole(fields: Fields, name: str, least: int) -> int:
     """Read a field that is a whole number.
 
     Raises:
-        FieldError: it is not, or is below `least`.
+        FieldError: it is not, is below `least`, or is above `MOST_TOKENS`.
     """
     value = _parsed(fields[name])
     if not value.is_integer() or value < least:
         raise FieldError(name, f"must be a whole number of at least {least}, got {shown(fields[name])}")
+    if value > MOST_TOKENS:
+        raise FieldError(name, f"must be at most {MOST_TOKENS}, got {shown(fields[name])}")
     return int(value)
 
 

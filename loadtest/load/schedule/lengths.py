@@ -13,6 +13,7 @@ from typing import Protocol
 
 from cluster.errors import TraceError, plain_reason
 from loadtest.traces import open_trace, read_trace
+from loadtest.traces.formats import MOST_TOKENS, shown
 
 _SHAREGPT = ("num_prefill_tokens", "num_decode_tokens")
 
@@ -94,5 +95,8 @@ def _pair(path: Path, line: int, row: dict[str, str]) -> tuple[int, int]:
         text = row[name]
         if not (text or "").isdecimal():
             raise TraceError(str(path), line, name, f"must be a whole number, got {text!r}")
+        # A number of thousands of digits is none that Python reads.
+        if len(text.lstrip("0")) > len(str(MOST_TOKENS)) or int(text) > MOST_TOKENS:
+            raise TraceError(str(path), line, name, f"must be at most {MOST_TOKENS}, got {shown(text)}")
         values.append(max(1, int(text)))
     return values[0], values[1]

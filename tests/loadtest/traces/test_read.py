@@ -131,6 +131,8 @@ def test_a_rate_is_scaled_and_a_class_given_to_those_without(tmp_path: Path) -> 
         (PLAIN.replace("2.5", "inf"), 2, "arrival_s", "got 'inf'"),
         (PLAIN.replace("2.5,10", "2.5,-10"), 2, "prompt_tokens", "must be a whole number of at least 0, got '-10'"),
         (PLAIN_JSON.replace(": 10,", f": {'9' * 400},"), 1, "prompt_tokens", "must be a whole number"),
+        (PLAIN.replace("2.5,10", "2.5,1e19"), 2, "prompt_tokens", "must be at most 1000000000, got '1e19'"),
+        (MOONCAKE.replace(": 700", ": 9000000000"), 1, "input_length", "must be at most 1000000000, got 9000000000"),
         (PLAIN_JSON.replace(": 0,", f": {'9' * 400},"), 1, "arrival_s", "must be a number of at least 0, got 999"),
         ("\n" + PLAIN.replace("10", "x"), 3, "prompt_tokens", "got 'x'"),
         (BURST.replace("18", "0").replace("20", "0"), 0, "", "has no requests: 3 of 3 lines have no prompt or no"),

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, TraceError
 from loadtest.load.driver.target import Target
 from loadtest.load.locust.options import add_load_flags, scenario_of
 from loadtest.load.runner import RunOptions, _words
@@ -94,6 +94,15 @@ def test_lengths_come_from_a_pipe_too(text: str) -> None:
     assert [(7, 3)] == recorded(Path(f"/dev/fd/{reader}")).pairs
     recorded.cache_clear()
     os.close(reader)
+
+
+@pytest.mark.parametrize("length", ["1000000001", "9" * 5000])
+def test_a_length_that_is_no_requests_is_named(tmp_path: Path, length: str) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text(f"num_prefill_tokens,num_decode_tokens\n7,{length}\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r"num_decode_tokens.*must be at most 1000000000, got") as caught:
+        recorded(path)
+    assert 2 == caught.value.line
 
 
 def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
