@@ -17,7 +17,7 @@ from typing import Any
 from router.http.compact import compact
 from router.http.errors import HttpError
 from router.http.responses.namespaces import names_of
-from router.http.responses.pieces import Piece, PieceKind
+from router.http.responses.pieces import Logprobs, Piece, PieceKind, behind, bytes_of, places_of
 
 FROM_THE_BEGINNING = -1
 """Number before the first event."""
@@ -106,8 +106,10 @@ class Events:
         self._item: _Item | None = None
         self._held: list[Piece] = []
         """White space of which it is not known yet whether it belongs to an item."""
-        self._late: list[Mapping[str, Any]] = []
-        """Log probabilities of tokens whose text has not come yet."""
+        self._late: Logprobs = ()
+        """Log probabilities of tokens that belong to no text yet."""
+        self._ahead = b""
+        """What the last token with log probabilities has beyond the text so far."""
         self._head = ""
         """Beginning of a delta of the open item."""
         self._begun = False
@@ -215,7 +217,7 @@ class Events:
         if call is not None:
             item.call_id = call.call_id
             item.namespace, item.name = self._names.get(call.name, ("", call.name))
-        self._item, self._late = item, []
+        self._item, self._late, self._ahead = item, (), b""
         delta, where = _DELTAS[kind], f'"item_id":{compact(item.id)},"output_index":{index}'
         added = f'"output_index":{index},"item":{compact(item.object("in_progress"))}'
         lines = self._said("response.output_item.added", added)
@@ -226,22 +228,38 @@ class Events:
         return item, lines
 
     def _delta(self, item: _Item, piece: Piece) -> str:
-        text, logprobs = piece.text, piece.logprobs
-        if logprobs or self._late:
-            item.logprobs.extend(logprobs)
-            logprobs = self._late = [*self._late, *logprobs]
+        text = piece.text
+        logprobs = (
+            self._own(text, [*self._late, *piece.logprobs]) if piece.logprobs or self._late or self._ahead else ()
+        )
         if not text:
             return ""
-        self._late = []
+        item.logprobs.extend(logprobs)
         item.texts.append(text)
         first, self._next = self._next, self._next + len(text)
         if self._next - 1 <= self._after:
             return ""
         if first <= self._after:
             # The reader has a part of it.
-            text = text[self._after + 1 - first :]
+            known = self._after + 1 - first
+            logprobs, text = behind(text, known, logprobs), text[known:]
         more = f',"logprobs":{compact(logprobs)}' if item.kind == "message" else ""
         return f'{self._head}{encode_basestring(text)}{more},"sequence_number":{self._next - 1}}}\n\n'
+
+    def _own(self, text: str, tokens: Logprobs) -> Logprobs:
+        """Return the log probabilities of new text. `tokens` also has those around it: the end of the reasoning, the
+        beginning of a call, the model's end, and what is held back.
+        """
+        wanted, ahead, self._late = text.encode(), self._ahead, tokens
+        if ahead.startswith(wanted):
+            self._ahead = ahead[len(wanted) :]
+            return ()
+        self._ahead, wanted = b"", wanted.removeprefix(ahead)
+        # Where the text is not that of the tokens, all of them are told.
+        begin, end = places_of(wanted, tokens) or (0, len(tokens))
+        own, self._late = tokens[begin:end], tokens[end:]
+        self._ahead = bytes_of(own).partition(wanted)[2]
+        return own
 
     def _close(self, status: str) -> str:
         item, self._item = self._item, None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from typing import Any
 
 import msgpack
@@ -14,6 +16,9 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import logprobs_from_wire
 from router.http.responses.namespaces import flat_name
+
+Logprobs = Sequence[Mapping[str, Any]]
+"""Log probabilities of tokens in the form of the Responses API."""
 
 
 class PieceKind(enum.StrEnum):
@@ -37,8 +42,8 @@ class Piece:
     call_id: str = ""
     name: str = ""
     """Name of the tool."""
-    logprobs: Sequence[Mapping[str, Any]] = ()
-    """Log probabilities of the text, one entry per token, where they were asked for."""
+    logprobs: Logprobs = ()
+    """Log probabilities of tokens, one entry each, where they were asked for. `Events` finds those of the text."""
 
 
 def pieces_of(delta: api.Delta) -> Iterator[Piece]:
@@ -47,7 +52,7 @@ def pieces_of(delta: api.Delta) -> Iterator[Piece]:
         yield Piece(PieceKind.REASONING, delta.reasoning)
     plain = not (delta.reasoning or delta.tool_calls)
     if delta.text or (plain and delta.logprobs):
-        yield Piece(PieceKind.TEXT, delta.text, logprobs=_logprobs(delta.logprobs))
+        yield Piece(PieceKind.TEXT, delta.text, logprobs=_behind(delta.reasoning, _logprobs(delta.logprobs)))
     for call in delta.tool_calls:
         if call.id:
             yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
@@ -56,18 +61,21 @@ def pieces_of(delta: api.Delta) -> Iterator[Piece]:
 
 
 def pieces_of_choice(choice: api.Choice, reasoning_tokens: int = 0) -> Iterator[Piece]:
-    """Yield the pieces of a whole answer. `reasoning_tokens` is the number of its first tokens that are reasoning."""
+    """Yield the pieces of a whole answer. `reasoning_tokens` is the number of its tokens that are reasoning, without
+    those around it.
+    """
     if choice.reasoning:
         yield Piece(PieceKind.REASONING, choice.reasoning)
     if choice.text:
-        yield Piece(PieceKind.TEXT, choice.text, logprobs=_logprobs(choice.logprobs[reasoning_tokens:]))
+        logprobs = _behind(choice.reasoning, _logprobs(choice.logprobs), reasoning_tokens)
+        yield Piece(PieceKind.TEXT, choice.text, logprobs=logprobs)
     for call in choice.tool_calls:
         yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
         if call.arguments:
             yield Piece(PieceKind.ARGUMENTS, call.arguments)
 
 
-def _logprobs(positions: Sequence[types.PositionLogprobs]) -> Sequence[Mapping[str, Any]]:
+def _logprobs(positions: Sequence[types.PositionLogprobs]) -> Logprobs:
     if not positions:
         return ()
     found = chat_logprobs(tuple(map(logprobs_from_wire, positions))) or {"content": ()}
@@ -77,6 +85,33 @@ def _logprobs(positions: Sequence[types.PositionLogprobs]) -> Sequence[Mapping[s
 def _whole(token: Mapping[str, Any]) -> dict[str, Any]:
     # OpenAI's SDK wants a list here.
     return {**token, "bytes": token["bytes"] or []}
+
+
+def _behind(reasoning: str, logprobs: Logprobs, tokens: int = 0) -> Logprobs:
+    """Return what follows the reasoning; what follows its number of `tokens` where its text is not found."""
+    if not (reasoning and logprobs):
+        return logprobs
+    found = places_of(reasoning.encode(), logprobs)
+    return logprobs[found[1] if found is not None else tokens :]
+
+
+def places_of(text: bytes, logprobs: Logprobs) -> tuple[int, int] | None:
+    """Return the first token of a text and the one behind its last; None where the tokens' bytes don't have it."""
+    at = bytes_of(logprobs).find(text)
+    ends = list(accumulate(len(each["bytes"]) for each in logprobs))
+    return None if at < 0 else (bisect_right(ends, at), bisect_left(ends, at + len(text)) + 1)
+
+
+def behind(text: str, known: int, logprobs: Logprobs) -> Logprobs:
+    """Return the tokens that begin behind the first `known` characters of their text."""
+    joined, whole, beginning = bytes_of(logprobs), text.encode(), text[:known].encode()
+    begins = accumulate((len(each["bytes"]) for each in logprobs), initial=-max(0, joined.find(whole)))
+    return [each for each, begin in zip(logprobs, begins, strict=False) if begin >= len(beginning)]
+
+
+def bytes_of(logprobs: Logprobs) -> bytes:
+    """Return the text of tokens."""
+    return bytes(chain.from_iterable(each["bytes"] for each in logprobs))
 
 
 def pieces_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:

@@ -238,6 +238,50 @@ def test_pieces_are_packed_and_unpacked(pieces: list[Piece]) -> None:
     assert merged(unpack_pieces(pack_pieces(pieces))) == merged(pieces)
 
 
+REASONED = [
+    ("", "<think>"),
+    ("r", "So "),
+    ("r", "42"),
+    ("", "</think>"),
+    ("t", "4"),
+    ("t", "2 \n"),
+    ("t", "m"),
+    ("t", "x"),
+]
+CALLED = [("", "<tool_call>"), ("c", '{"x": 42}'), ("", "<|end|>")]
+
+
+def delta_of(tokens: Sequence[tuple[str, str]]) -> api.Delta:
+    """Return the delta of tokens that are reasoning (r), text (t), arguments (c) or nothing."""
+    delta = api.Delta(
+        text="".join(text for kind, text in tokens if kind == "t"),
+        reasoning="".join(text for kind, text in tokens if kind == "r"),
+    )
+    for kind, text in tokens:
+        delta.logprobs.add(chosen=types.TokenLogprob(token_bytes=text.encode()))
+        if kind == "c":
+            delta.tool_calls.add(id="c", name="f", arguments=text)
+    return delta
+
+
+@pytest.mark.parametrize("tokens", [REASONED, REASONED + CALLED])
+def test_text_has_the_log_probabilities_of_its_own_tokens(tokens: list[tuple[str, str]]) -> None:
+    ways = [list(map(len, each)) for each in ([tokens], [tokens[:3], tokens[3:]], [tokens[:5], tokens[5:]])]
+    for sizes in (*ways, [1] * len(tokens), [2] * len(tokens), [3] * len(tokens)):
+        left, pieces = list(tokens), list[Piece]()
+        for size in sizes:
+            pieces += pieces_of(delta_of(left[:size]))
+            left = left[size:]
+        for made in (pieces, merged(pieces)):
+            events = Events(ID, BASE)
+            for piece in made:
+                events.add(piece)
+            events.end(complete=True)
+            part = next(each for each in events.output if each["type"] == "message")["content"][0]
+            assert part["text"].startswith("42")
+            assert [each["token"] for each in part["logprobs"]] == [text for kind, text in tokens if kind == "t"]
+
+
 def test_output_goes_on_only_from_its_own_beginning() -> None:
     old = merged(ANSWER[:5])
     assert goes_on(old, merged(ANSWER)) is True

@@ -157,6 +157,22 @@ async def test_text_has_its_log_probabilities(tmp_path: Path) -> None:
             assert streamed[-1].response.output_text == found.output_text
 
 
+@pytest.mark.parametrize("tools", [[], [TOOL]])
+async def test_log_probabilities_are_those_of_the_text_alone(client: openai.AsyncOpenAI, tools: list[Any]) -> None:
+    ask: dict[str, Any] = {**ASK, "tools": tools, "include": ["message.output_text.logprobs"]}
+    found = [await client.responses.create(**ask)]
+    for background in (False, True):
+        events = [each async for each in await client.responses.create(**ask, stream=True, background=background)]
+        deltas = [each for e in events if e.type == "response.output_text.delta" for each in e.logprobs]
+        assert b"".join(bytes(ord(c) for c in each.token) for each in deltas).decode() == found[0].output_text
+        assert events[-1].type == "response.completed"
+        found.append(events[-1].response)
+    for each in found:
+        part = each.output[1].content[0]  # type: ignore[union-attr,index]
+        assert part.type == "output_text"
+        assert b"".join(bytes(one.bytes) for one in part.logprobs or ()).decode() == part.text == found[0].output_text
+
+
 async def test_whole_numbers_of_any_size_are_kept(client: openai.AsyncOpenAI) -> None:
     unsigned = {"type": "object", "properties": {"id": {"type": "integer", "exclusiveMaximum": 1 << 64}}}
     tool: Any = {**TOOL, "parameters": unsigned}
