@@ -68,7 +68,7 @@ async def _read(request: web.Request, intake: Intake, pause_s: float) -> UploadF
         if part.name == "file":
             if filename is not None:
                 raise BodyError("file", "must be there once")
-            filename = (part.filename or "file.jsonl")[:_MAX_NAME]
+            filename = _unicode(part.filename or "file.jsonl")[:_MAX_NAME]
             async for data in _chunks(part, pause_s):
                 await intake.add(data)
         elif part.name and len(fields) < _MAX_FIELDS:
@@ -123,6 +123,11 @@ async def _text(part: BodyPartReader, pause_s: float) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise BodyError((part.name or "")[:40], "must be UTF-8") from None
+
+
+def _unicode(name: str) -> str:
+    """Return a name without bytes of another encoding, which some systems have in names of files."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _expires(fields: dict[str, str]) -> int | None:

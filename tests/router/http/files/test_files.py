@@ -129,6 +129,16 @@ LATE = "".join(f"{line(number)}\n" for number in range(40)).encode() + b"\xff\n"
 """A file whose first block is stored before its wrong line comes."""
 
 
+@pytest.mark.parametrize(("name", "kept"), [(b"\xe9.jsonl", "\ufffd.jsonl"), ("é.jsonl".encode(), "é.jsonl")])
+async def test_a_file_may_have_a_name_in_another_encoding(stack: Stack, name: bytes, kept: str) -> None:
+    part = PART.replace(b'"a"', b'"%s"' % name)
+    status, found, _ = await call(
+        stack, "POST", "/v1/files", **raw(PURPOSE + part + line(0).encode() + b"\r\n--X--\r\n")
+    )
+    assert (status, found.get("filename")) == (200, kept)
+    assert (await call(stack, "GET", f"/v1/files/{found['id']}"))[1] == found
+
+
 @pytest.mark.parametrize(
     ("more", "status", "param", "words"),
     [
