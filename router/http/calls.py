@@ -324,7 +324,8 @@ def _meant(request: web.Request) -> str:
     bare = "/".join(part for index, part in enumerate(parts) if part != "v1" or index > 1)
     infos = [resource.get_info() for resource in request.app.router.resources()]
     for path in (f"/v1/{bare}", f"/{bare}"):
-        for info in infos:
+        for info in infos if path != request.path else ():
+            # A route of an id may fit a path that is not there.
             if info.get("path") == path or ("pattern" in info and info["pattern"].fullmatch(path)):
                 return f"; did you mean {path[:200]}?"
     return ""

@@ -137,7 +137,8 @@ async def test_several_edits_are_made_together_or_not_at_all(stack: Stack, keys:
     assert (status, len(found["differences"])) == (200, 2)
     wrong = {"edits": [*edits, {"kind": "tenant", "name": "three", "expected_version": 7}]}
     assert (await call(stack, keys.admin, "POST", "", wrong))[0] == 412
-    assert (await call(stack, keys.admin, "GET", "/tenant/one"))[0] == 404
+    status, error, _ = await call(stack, keys.admin, "GET", "/tenant/one")
+    assert (status, error["error"]["message"]) == (404, "Not Found: there is no /v1/registry/tenant/one")
     assert (await call(stack, keys.admin, "POST", "", {"edits": edits}))[0] == 200
     gone = {"edits": [{"kind": "tenant", "name": name} for name in ("one", "two")]}
     assert (await call(stack, keys.admin, "POST", "", gone))[0] == 200
