@@ -70,8 +70,7 @@ class LocalCluster:
         self._ray: LocalRay | None = None  # `ray_host` is its process
         self._ray_lost = False
         """Whether Ray ended and its replacement is not up."""
-        self._guest = False
-        """Whether an existing Ray cluster runs our applications."""
+        self._guest = False  # whether an existing Ray cluster runs our applications
         self._up = False  # whether the start is complete
 
     async def __aenter__(self) -> LocalCluster:
@@ -178,7 +177,9 @@ class LocalCluster:
             await old.stop_family(0.0)
         self._remove_ray_folder()
         await self._start_ray()
-        await self._deploy()
+        async with self._deploying:
+            await self._serve_pools.deploy(settings_with(self.settings, self.pools))
+        await self._serve_pools.come_up(self._awaited)
         if self._launcher is not None:
             await self._launcher.start_again()
         self._ray_lost = False
@@ -312,8 +313,7 @@ class LocalCluster:
         up: dict[int, RouterProcess] = {}
 
         async def start(index: int) -> None:
-            metrics_port = base + index if base else 0
-            up[index] = await self._start_router(settings_file, index, ports[index], metrics_port)
+            up[index] = await self._start_router(settings_file, index, ports[index], base + index if base else 0)
 
         try:
             await side_by_side(*map(start, range(count)))

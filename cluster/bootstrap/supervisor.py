@@ -68,11 +68,12 @@ class Supervised(Protocol):
         ...
 
     async def restart_ray(self) -> None:
-        """End what is left of Ray, then start Ray and the applications again; return when replicas run. The autoscaler
-        is stopped, because Ray's dashboard gets another address.
+        """End what is left of Ray, then start Ray and the applications again; return when replicas run. A pool whose
+        replicas do not start is logged: another restart would end those of all others. The autoscaler is stopped,
+        because Ray's dashboard gets another address.
 
         Raises:
-            BootstrapError: Ray or the applications did not come up.
+            BootstrapError: Ray did not come up, or did not take the applications.
         """
         ...
 

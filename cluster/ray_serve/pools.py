@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
 from cluster.ray_serve.start_report import FOLDER, Failure, failures, forget, stages
 from cluster.settings import PoolSettings, Settings
+
+_LOG = logging.getLogger(__name__)
 
 POLL_S = 0.3
 ENGINE_TIMEOUT_S = 900.0
@@ -87,6 +90,20 @@ class ServePools:
     def forget_starts(self, name: str) -> None:
         """Forget reports of a pool's earlier starts: they say nothing of the next ones."""
         forget(self._reports, name)
+
+    async def come_up(self, pools: Mapping[str, PoolSettings]) -> None:
+        """Wait until the replicas of pools run. One that does not start is logged, and takes no other one down.
+
+        Raises:
+            BootstrapError: something ended that a start needs.
+        """
+        starts = (self.ready(name, pool) for name, pool in pools.items())
+        for found in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(found, BootstrapError):
+                _LOG.error("pool.start_failed", extra={"error": str(found)})
+            elif isinstance(found, BaseException):
+                raise found
+        self._check()
 
     async def ready(self, name: str, pool: PoolSettings) -> None:
         """Wait until the replicas of a pool run: as many as its settings ask for, or its autoscaler.

@@ -19,7 +19,7 @@ from cluster.bootstrap.ready import RouterProcess
 from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError
-from cluster.ray_serve.client import AppStatus, ServeApi
+from cluster.ray_serve.client import AppStatus
 from cluster.ray_serve.start_report import Failure, StartReport, report_base
 from cluster.settings import PoolSettings, load_settings
 from tests.support.waiting import ended, until
@@ -28,6 +28,24 @@ LIVES = (sys.executable, "-c", "import time; time.sleep(600)")
 ENDS = (sys.executable, "-c", "import sys; sys.exit('port 9091 is in use')")
 HANGS = LIVES
 """It never writes its ready file."""
+
+
+STARTS = AppStatus("DEPLOYING", "", 0, 1)
+RUNS = AppStatus("RUNNING", "", 1, 1)
+POOL = PoolSettings(engine="sim")
+
+
+class Serve:
+    """Answers as Serve does while replicas start."""
+
+    def __init__(self, *apps: AppStatus, **others: AppStatus) -> None:
+        self.apps, self.others = list(apps), others
+
+    async def deploy(self, config: dict[str, Any]) -> None: ...
+
+    async def status(self) -> dict[str, AppStatus]:
+        demo = self.apps.pop(0) if len(self.apps) > 1 else self.apps[0]
+        return {"penstock-demo": demo, **{f"penstock-{name}": app for name, app in self.others.items()}}
 
 
 class StandIns(LocalCluster):
@@ -39,14 +57,13 @@ class StandIns(LocalCluster):
         super().__init__(load_settings(flags=flags, environ={}), lambda _step, _text: None)
         self.run_dir.mkdir(parents=True)
         self.rays: list[ChildProcess] = []
+        self.stand_in = Serve(RUNS)
+        """Serve of each Ray. The applications are up at once."""
 
     async def _start_ray(self) -> None:
         self.ray_host = await ChildProcess.start("ray", LIVES, self.run_dir / "ray.log")
         self.rays.append(self.ray_host)
-        self.serve, self._gpus = ServeApi("http://127.0.0.1:1", None), 0
-
-    async def _deploy(self) -> None:
-        """The applications are up at once."""
+        self.serve, self._gpus = self.stand_in, 0  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -107,6 +124,25 @@ async def test_a_replaced_ray_stays_where_the_autoscaler_does_not_start(
     await ended(watching)
 
 
+async def test_a_pool_that_does_not_start_again_with_ray_takes_no_other_one_down(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another restart of Ray would end the replicas of all pools, again and again."""
+    autoscalers = Autoscalers(monkeypatch, ENDS)
+    pools = {**cluster.settings.pools, "broken": POOL}
+    cluster.settings, cluster.pools = cluster.settings.model_copy(update={"pools": pools}), pools
+    cluster.stand_in.others["broken"] = AppStatus("DEPLOY_FAILED", "no such model", 0, 1)
+    cluster.rays[0].kill()
+    await cluster.rays[0].wait()
+    watching = supervised(cluster)
+
+    # The autoscaler follows when Ray is back.
+    await until(lambda: bool(autoscalers.started) or watching.done() or len(cluster.rays) > 2)
+
+    assert (False, 2, True) == (watching.done(), len(cluster.rays), cluster.rays[1].running)
+    await ended(watching)
+
+
 @pytest.mark.slow
 async def test_an_autoscaler_that_hangs_as_it_starts_is_ended_and_tried_again(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
@@ -156,21 +192,6 @@ async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: 
     cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
     with pytest.raises(BootstrapError, match=r"not linked .*its log says:\nthe queue refused: MISCONF no space left"):
         await cluster._wait_linked()
-
-
-class Serve:
-    """Answers as Serve does while replicas start."""
-
-    def __init__(self, *apps: AppStatus) -> None:
-        self.apps = list(apps)
-
-    async def status(self) -> dict[str, AppStatus]:
-        return {"penstock-demo": self.apps.pop(0) if len(self.apps) > 1 else self.apps[0]}
-
-
-STARTS = AppStatus("DEPLOYING", "", 0, 1)
-RUNS = AppStatus("RUNNING", "", 1, 1)
-POOL = PoolSettings(engine="sim")
 
 
 def failure(cluster: StandIns, replica: str, text: str, *, final: bool) -> None:
