@@ -30,7 +30,7 @@ from cluster.errors import BootstrapError, QueueUnavailableError
 from cluster.lifecycle import side_by_side
 from cluster.ray_serve.client import ServeApi, default_token_file
 from cluster.ray_serve.gpus import check_gpus
-from cluster.ray_serve.pools import ServePools
+from cluster.ray_serve.pools import ServePools, numbers
 from cluster.registry.launcher import PoolLauncher
 from cluster.settings import PoolSettings, Settings, access_of
 from cluster.trust.secret import ClusterSecret
@@ -341,7 +341,7 @@ class LocalCluster:
         return await start_router(self.run_dir, index, flags)
 
     async def _wait_linked(self) -> None:
-        wanted = {name: pool.replicas for name, pool in self._awaited.items()}
+        wanted = await numbers(self.serve, self._awaited)
         await wait_linked(self.routers, self.settings.router.host, wanted, self._progress, self.check)
 
     def check(self) -> None:

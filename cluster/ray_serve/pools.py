@@ -161,3 +161,18 @@ class ServePools:
             if app_name(name) not in await self._serve.status():
                 return
             await asyncio.sleep(POLL_S)
+
+
+async def numbers(serve: ServeApi | None, pools: Mapping[str, PoolSettings]) -> dict[str, int]:
+    """Return how many replicas pools have by now: as many as their settings ask for, or as an autoscaler set before.
+    Without Ray the settings alone say it.
+
+    Raises:
+        BootstrapError: Serve does not answer.
+    """
+    there = await serve.status() if serve is not None else {}
+    found = {}
+    for name, pool in pools.items():
+        app = there.get(app_name(name)) if pool.autoscale.mode == "active" else None
+        found[name] = pool.replicas if app is None else app.target
+    return found

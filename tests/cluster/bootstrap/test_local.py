@@ -183,6 +183,26 @@ async def test_routers_without_links_are_named_with_the_pool(
         await cluster._wait_linked()
 
 
+@pytest.mark.parametrize(("mode", "waits_for"), [("active", 1), ("off", 3)])
+async def test_links_are_waited_for_by_the_number_that_an_autoscaler_left_behind(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch, mode: str, waits_for: int
+) -> None:
+    """The applications of a killed cluster run on in a Ray of one's own, and Serve keeps their number."""
+    asked: list[Mapping[str, int]] = []
+
+    def unlinked(_port: int, _host: str, wanted: Mapping[str, int]) -> list[str]:
+        asked.append(wanted)
+        return []
+
+    monkeypatch.setattr(ready, "unlinked", unlinked)
+    pool = PoolSettings(engine="sim", replicas=3, autoscale={"mode": mode, "max_replicas": 4})
+    cluster.settings, cluster.pools = cluster.settings.model_copy(update={"pools": {"demo": pool}}), {"demo": pool}
+    process = await ChildProcess.start("router 0", LIVES, cluster.run_dir / "router-0.log")
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
+    await cluster._wait_linked()
+    assert [{"demo": waits_for}] == asked
+
+
 async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "ROUTER_TIMEOUT_S", 2.0)
     monkeypatch.setattr(ready, "unlinked", lambda _port, _host, wanted: list(wanted))
