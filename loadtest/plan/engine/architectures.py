@@ -11,7 +11,7 @@ from cluster.sources import source_of
 from loadtest.plan.engine.known_models import KNOWN
 from loadtest.plan.engine.shapes import ModelShape, read_config, shape_of
 
-__all__ = ["KNOWN", "find_shape", "load_shape"]
+__all__ = ["KNOWN", "find_shape", "is_short", "load_shape"]
 
 _SAME = {
     "deepseek-r1": "deepseek-v3",
@@ -117,6 +117,11 @@ def find_shape(name: str) -> ModelShape | None:
         if shorter == plain:
             return None
         plain = shorter
+
+
+def is_short(name: str) -> bool:
+    """Return whether a name is one that only the planner knows: those of models on hubs have an owner."""
+    return "/" not in name.strip() and find_shape(name) is not None
 
 
 def _spellings(plain: str) -> list[str]:

@@ -12,9 +12,9 @@ import tomli_w
 
 from cluster.errors import SettingsError
 from cluster.settings.pools import PoolSettings
-from loadtest.plan.engine.architectures import KNOWN, load_shape
+from loadtest.plan.engine.architectures import is_short, load_shape
 from loadtest.plan.engine.gpus import GPUS
-from loadtest.plan.goals.chart import yaml_of
+from loadtest.plan.goals.chart import DEFAULT_POOL, yaml_of
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 
@@ -24,12 +24,15 @@ ROOM = 2
 
 
 def check_name(model: str) -> None:
-    """Refuse the names of models that only the planner knows.
+    """Refuse names of models that only the planner knows, and files of which an engine needs the folder.
 
     Raises:
         SettingsError: it is such a name.
     """
-    if model in KNOWN:
+    path = Path(model).expanduser()
+    if path.is_file():
+        raise SettingsError(f"apply: {model!r} is a file; give the folder that the engine shall load as model")
+    if model != DEFAULT_POOL and not path.exists() and is_short(model):
         raise SettingsError(
             f"apply: {model!r} is a short name; give the hub id or folder that the engine shall load as model"
         )

@@ -150,6 +150,8 @@ def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
     ("model", "changed", "said"),
     [
         ("qwen3-32b", {}, "'qwen3-32b' is a short name; give the hub id"),
+        ("llama-3.1-8b-instruct", {}, "'llama-3.1-8b-instruct' is a short name"),
+        ("DeepSeek-R1-0528", {}, "'DeepSeek-R1-0528' is a short name"),
         ("Qwen/Qwen3-32B", {"layout": Layout(data=8)}, "no setting for attention data parallelism"),
         ("Qwen/Qwen3-32B", {"precision": "int4"}, "is published in bf16, and no engine makes int4 of it"),
     ],
@@ -157,6 +159,12 @@ def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
 def test_what_a_pool_cannot_be_is_said(model: str, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         pool_of(Candidate(replace(ENGINE, **changed), run(), 1), PROMISE, model)
+
+
+def test_a_file_is_no_model_for_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SettingsError, match=r"apply: .*config.json' is a file; give the folder that the engine shall"):
+        pool_of(Candidate(ENGINE, run(), 1), PROMISE, str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize(
