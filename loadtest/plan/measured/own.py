@@ -163,13 +163,19 @@ def belongs(point: OwnPoint, engine: Engine) -> bool:
     gpu, shape = find_gpu(own.gpu), find_shape(own.model) if own.model else None
     if gpu is None or gpu.name != engine.gpu:
         return False
-    if shape is not None and shape.name != engine.model:
+    if shape is not None and shape.name != _architecture(engine):
         return False
     if (own.pipeline_parallel or 1) != engine.layout.pipeline:
         return False
     if (own.data_parallel or 1) != engine.layout.data and not (engine.layout.data == 1 and _dense(engine)):
         return False
     return own.tensor_parallel == engine.tensor_parallel and _precise(own.precision, engine.precision)
+
+
+def _architecture(engine: Engine) -> str:
+    """Return the name that a well-known model has in the table; a folder of its files is called otherwise."""
+    known = find_shape(engine.model)
+    return engine.model if known is None else known.name
 
 
 def _dense(engine: Engine) -> bool:

@@ -181,6 +181,17 @@ def test_points_of_engines_that_are_not_planned_for_are_refused() -> None:
         Corrections([stray]).check([prior()])
 
 
+def test_points_of_a_models_hub_id_are_of_a_folder_with_its_files() -> None:
+    """A plan for /models/Qwen3-30B-A3B has the folder's name, the results of vLLM bench the hub id."""
+    here = replace(prior(), model="Qwen3-30B-A3B")
+    point = replace(seen(prior(), 4, Shape(100, 100)), engine=replace(OWN, model="Qwen/Qwen3-30B-A3B"))
+    Corrections([point]).check([here])
+    assert corrected(here, [point])[1] is not None
+    other = replace(point, engine=replace(OWN, model="Qwen/Qwen3-32B"))
+    with pytest.raises(SettingsError, match="of Qwen/Qwen3-32B; engines that are planned for"):
+        Corrections([other]).check([here])
+
+
 def test_what_is_measured_next_is_far_from_what_is_known() -> None:
     fresh = next_clients(200, [])
     assert (4, 200) == (fresh[0], fresh[-1])
