@@ -76,7 +76,7 @@ class Plan:
 def model_words(asked: str, known: str) -> str:
     """Return a model as a user named it, and the known architecture where that has another name."""
     own = asked.rstrip("/").rsplit("/", 1)[-1]
-    return known if not own or own.lower() == known.lower() else f"{own} (planned as {known})"
+    return known if not own.strip(".") or own.lower() == known.lower() else f"{own} (planned as {known})"
 
 
 def _finite(value: float) -> float | None:

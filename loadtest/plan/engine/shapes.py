@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,8 @@ def read_config(path: Path) -> ModelShape:
     config = _object(file)
     beside = file.parent / "hf_quant_config.json"
     more = _object(beside) if beside.exists() else None
-    return shape_of(path.name if path.is_dir() else file.parent.name, config, more)
+    # "." and a config.json without a folder have no name of their own.
+    return shape_of(Path(os.path.abspath(file)).parent.name, config, more)
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -174,6 +174,15 @@ def test_a_folder_is_read() -> None:
     assert (3, 4, 32) == (demo.layers, demo.kv_heads, demo.head_dim)
 
 
+def test_a_model_in_the_working_folder_has_that_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observations of several models would otherwise count for one without a name."""
+    folder = tmp_path / "My-Llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(dict(KNOWN["llama-3.1-8b"])))
+    monkeypatch.chdir(folder)
+    assert ["My-Llama"] * 4 == [read_config(Path(each)).name for each in (".", "config.json", folder, "../My-Llama/")]
+
+
 def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path: Path) -> None:
     config = (MODEL_DIR / "config.json").read_text(encoding="utf-8")
     (tmp_path / "config.json").write_text(config, encoding="utf-8-sig")

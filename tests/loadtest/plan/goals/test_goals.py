@@ -218,6 +218,7 @@ def test_a_model_is_told_as_asked_and_as_known() -> None:
     assert "qwen3-32b" == model_words("Qwen/Qwen3-32B", "qwen3-32b")
     assert "bge-m3 (planned as xlm-roberta-large)" == model_words("BAAI/bge-m3", "xlm-roberta-large")
     assert "toy" == model_words("", "toy")
+    assert "llama" == model_words(".", "llama")
 
 
 def test_vectors_have_no_gaps_between_tokens(capsys: pytest.CaptureFixture[str]) -> None:
