@@ -31,6 +31,8 @@ def also(text: str, spread: float) -> Also:
         rate, prompt, output = (float(each) for each in parts[1:])
     except ValueError:
         raise SettingsError(f"also must be MODEL,RATE,PROMPT,OUTPUT such as qwen3-8b,4,500,200, got {text!r}") from None
+    if not parts[0].strip():
+        raise SettingsError(f"also must begin with a model, got {text!r}")
     if rate > MOST_RATE:
         raise SettingsError(f"also: the rate of {parts[0].strip()} must be at most {MOST_RATE}, got {rate:g}")
     return Also(parts[0].strip(), steady_load(rate, prompt, output, spread))

@@ -168,6 +168,8 @@ def share_fleet(options: argparse.Namespace, book: Book) -> int:
     Raises:
         SettingsError: a flag is missing or out of range, or a model is unknown.
     """
+    if not options.model:
+        raise SettingsError("model: must be given; also names further ones")
     parts = [Also(options.model, load_of(options, None)), *(also(text, options.spread) for text in options.also)]
     if len({part.model for part in parts}) < len(parts):
         raise SettingsError("also: each model must be named once")

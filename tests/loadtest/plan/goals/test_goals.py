@@ -116,6 +116,13 @@ def test_another_model_of_another_form_is_refused(text: str) -> None:
         also(text, 0.5)
 
 
+def test_a_fleet_needs_a_first_model_and_names_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["plan", "--rate", "1", "--also", "qwen3-8b,1,2,3", "--no-store"])
+    assert "model: must be given; also names further ones" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SettingsError, match="also must begin with a model, got ',1,2,3'"):
+        also(",1,2,3", 0.5)
+
+
 def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:
     planned = Candidate(replace(ENGINE, precision="fp8", layout=Layout(pipeline=2)), run(), 3)
     pool = pool_of(planned, PROMISE, "Qwen/Qwen3-32B", cold_start_s=120.0)
