@@ -49,9 +49,16 @@ def read_own(path: Path) -> list[OwnPoint]:
     the columns of `--check-points`.
 
     Raises:
-        SettingsError: the file cannot be read, is of no known tool, or has a wrong value.
+        SettingsError: the file cannot be read, is of no known tool, has a wrong value, or no point.
         TraceError: the CSV file lacks a column, or has a wrong value.
     """
+    points = _read(path)
+    if not points:
+        raise SettingsError(f"points: {path} has no measured point")
+    return points
+
+
+def _read(path: Path) -> list[OwnPoint]:
     if path.suffix.lower() == ".csv":
         return [
             OwnPoint(

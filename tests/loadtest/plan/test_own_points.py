@@ -151,12 +151,21 @@ def test_a_csv_names_its_engines_and_their_version(tmp_path: Path) -> None:
         ({**VLLM, "mean_tpot_ms": None, "mean_ttft_ms": None}, "neither a time per token nor one to the first token"),
         ({**AIPERF, "inter_token_latency": {"unit": "days", "avg": 1}}, "inter_token_latency.unit must be one of"),
         ([1], "must hold one JSON object"),
+        ({"benchmarks": []}, "has no measured point"),
     ],
 )
 def test_a_file_that_is_no_result_says_what_is_wrong(tmp_path: Path, data: object, said: str) -> None:
     (tmp_path / "x.json").write_text(json.dumps(data))
     with pytest.raises(SettingsError, match=said):
         read_own(tmp_path / "x.json")
+
+
+def test_a_csv_whose_points_were_all_not_measured_is_refused(tmp_path: Path) -> None:
+    """The plan would say nothing of the file, and be as without it."""
+    path = tmp_path / "p.csv"
+    path.write_text(",".join(COLUMNS) + "\nQwen/Qwen3-32B,h100_sxm,fp8,1024,512,4,2,nan,nan\n")
+    with pytest.raises(SettingsError, match="has no measured point"):
+        read_own(path)
 
 
 def test_what_a_file_does_not_tell_must_be_said() -> None:
