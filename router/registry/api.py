@@ -194,6 +194,8 @@ class RegistryApi:
             # Rights were checked, and a hash was kept, against this version. A key that is revoked meanwhile stays so.
             expected = present.version if present is not None else 0
         edit = Edit(kind.name, one.name, None, expected)
+        # First without the content: what is wrong with that would tell whether another tenant's key is there.
+        scope.check(edit, before)
         if one.HasField("value"):
             kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
             value = {**kept, **_whole_numbers(_plain(one.value, place))}
@@ -203,7 +205,7 @@ class RegistryApi:
             if kind is POOL:
                 section = self._pools.based(one.name, section)
             edit = Edit(kind.name, one.name, kind.write(section), expected)
-        scope.check(edit, before)
+            scope.check(edit, before)
         return edit
 
     def _below(self, kind: Kind[Any], name: str) -> Fields | None:

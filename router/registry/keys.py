@@ -107,6 +107,8 @@ def replaced_key(
         scope.check(Edit(KEY.name, request.replaces, None), None)
         raise InvalidRequestError.of("replaces", f"must be a key of the registry, got {request.replaces!r}")
     fields = json.loads(present.value or b"{}")
+    # First of all: other errors would tell that another tenant's key is there.
+    scope.check(Edit(KEY.name, present.name, None), fields)
     over = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=overlap_s)
     known = KEY.load(present.name, present.value or b"{}")
     if known.expires is None or known.expires > over:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import aiohttp
@@ -33,6 +33,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OTHER = "zzsecret"
 """Name of the other tenant, which is also in the names of what it sends."""
+FREE = "0" * 16
+"""Id that no key has."""
 
 
 class Tenants(Keys):
@@ -297,6 +299,22 @@ async def test_a_key_lives_no_longer_than_its_makers() -> None:
     present = {"tenant": "acme", "role": "tenant_operator"}
     scope.check(Edit("key", "x", json.dumps({"tenant": "acme"}).encode()), present)
     scope.check(Edit("key", "x", None), present)
+
+
+async def test_no_answer_says_whether_another_tenants_key_exists(stack: Stack, keys: Tenants) -> None:
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
+    async with client(stack, keys.admin) as admin, client(stack, keys.mine) as mine:
+        made = [(await admin.create_key(OTHER)).id, (await admin.create_key(OTHER, not_before=later)).id]
+
+        async def told(work: Awaitable[object], key: str) -> str:
+            with pytest.raises(PermissionDeniedError) as caught:
+                await work
+            return str(caught.value).replace(key, "KEY")
+
+        for value in (None, {"tenant": "acme"}, {"tenant": OTHER}, {"role": "none"}, {}):
+            answers = [await told(mine.edit_registry([RegistryEdit("key", key, value)]), key) for key in (*made, FREE)]
+            assert 1 == len(set(answers))
+        assert 1 == len({await told(mine.replace_key(key), key) for key in (*made, FREE)})
 
 
 async def test_an_operator_with_few_models_does_not_rule_over_keys_with_more() -> None:
