@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 HIDDEN = "***"
 _SECRET = re.compile(
@@ -18,6 +17,7 @@ _TEXT_TOKEN = re.compile(
 """Names of tokens that are a piece of text."""
 _SECRET_OPTION = re.compile(r"([?&](?:key|[\w-]*(?:password|secret|token|sig|signature|api_?key))=)[^&]*", re.I)
 """Option of an address that is a secret, such as `sentinel_password`."""
+_END_OF_AUTHORITY = re.compile("[/?#]")
 _SHOWN_HIDDEN = re.compile(r"[:=]\*\*\*(?:[@&]|$)")
 """Place of a secret that an address is shown without."""
 
@@ -34,9 +34,15 @@ def masked(name: str, value: Any) -> Any:
         return HIDDEN
     if "://" not in value:
         return value
-    password = urlsplit(value).password if "@" in value else None
+    password = _password(value)
     shown = value if not password else value.replace(f":{password}@", f":{HIDDEN}@", 1)
     return _SECRET_OPTION.sub(rf"\1{HIDDEN}", shown)
+
+
+def _password(address: str) -> str:
+    """Return the password in an address; empty for none. `urlsplit` refuses some that people write, as those with [."""
+    authority = _END_OF_AUTHORITY.split(address.partition("://")[2], 1)[0]
+    return authority.rpartition("@")[0].partition(":")[2]
 
 
 def masked_tree(tree: Mapping[str, Any]) -> dict[str, Any]:

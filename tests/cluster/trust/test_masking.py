@@ -53,6 +53,11 @@ def test_what_only_looks_like_a_secret_is_shown(name: str) -> None:
         ("https://store/m?se=2027&sig=a%2Fb", "https://store/m?se=2027&sig=***"),
         ("https://hub/m?API_KEY=k", "https://hub/m?API_KEY=***"),
         ("https://hub/m?tokens=3", "https://hub/m?tokens=3"),
+        ("redis://:p[w@host:6379/0", "redis://:***@host:6379/0"),
+        ("redis://me:p@w]@[fd00::1]:6379/0?a=b:c@d", "redis://me:***@[fd00::1]:6379/0?a=b:c@d"),
+        ("jdbc:redis://me:pw@host", "jdbc:redis://me:***@host"),
+        ("https://me@[host", "https://me@[host"),
+        ("https://host/a:b@c", "https://host/a:b@c"),
     ],
 )
 def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
