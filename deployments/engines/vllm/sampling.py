@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec
+from deployments.engines.vllm.compilers.names import unnamed_text
 from deployments.engines.vllm.compilers.tags import TagForm, format_of
 from penstock.models import ConstraintKind, SamplingParams, StructuralTag, StructuredOutput
 
@@ -141,7 +142,7 @@ def to_vllm_constraint(constraint: StructuredOutput) -> Any:
 
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
-            return StructuredOutputsParams(json=constraint.text)
+            return StructuredOutputsParams(json=unnamed_text(constraint.text))
         case ConstraintKind.REGEX:
             return StructuredOutputsParams(regex=constraint.text)
         case ConstraintKind.CHOICE:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from deployments.engines.vllm.compilers import names
 from deployments.engines.vllm.compilers.edits import (
     Edit,
     Gap,
@@ -35,12 +36,12 @@ _MOST_TRIED = 200
 """Most places of which each is compiled alone. Where there are more, all of them are changed."""
 
 
-def words_of(schema: object) -> str:
+def words_of(schema: Mapping[str, Any]) -> str:
     """Return llguidance's words against a schema; empty where it follows it."""
     from llguidance import LLMatcher
 
     try:
-        words = str(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(schema))))
+        words = str(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(names.unnamed(schema)))))
     except ValueError as error:
         words = str(error)
     # Where it was depends on the references that led there.

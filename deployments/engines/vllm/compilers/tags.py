@@ -12,6 +12,7 @@ from typing import Any
 
 from deployments.engines.vllm.compilers.check import Compiler, special_tokens
 from deployments.engines.vllm.compilers.lark import SpecialTokens, to_lark
+from deployments.engines.vllm.compilers.names import unnamed
 from penstock.models import StructuralTag
 
 
@@ -21,7 +22,7 @@ def format_of(tag: StructuralTag) -> dict[str, Any]:
         {
             "type": "tag",
             "begin": each.begin,
-            "content": {"type": "json_schema", "json_schema": json.loads(each.schema)},
+            "content": {"type": "json_schema", "json_schema": unnamed(json.loads(each.schema))},
             "end": each.end,
         }
         for each in tag.structures

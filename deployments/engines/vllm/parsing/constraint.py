@@ -9,6 +9,7 @@ from typing import Any
 from cluster.errors import EngineRequestError
 from deployments.engines.vllm.compilers.check import Compiler, silent_gap, told
 from deployments.engines.vllm.compilers.lark import UnknownFormatError, to_lark
+from deployments.engines.vllm.compilers.names import unnamed_text
 from deployments.engines.vllm.parsing.loader import Parsers
 from penstock.models import ConstraintKind, OutputParsing, StructuredOutput, ToolMode
 
@@ -76,7 +77,7 @@ def _problem(compiler: str, schema: StructuredOutput) -> str:
     from llguidance import LLMatcher
 
     try:
-        problem = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema.text))
+        problem = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(unnamed_text(schema.text)))
     except ValueError as error:
         problem = str(error)
     return told(ValueError(problem), schema) if problem else ""

@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from deployments.engines.vllm.compilers.names import unnamed
 from penstock.models import OutputParsing, StructuredOutput, Tool, ToolMode
 
 _RECENT = 128
@@ -38,7 +39,7 @@ def template_kwargs(parsing: OutputParsing) -> dict[str, Any]:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    return dict(json.loads(tool.parameters)) if tool.parameters else _ANY_OBJECT
+    return unnamed(json.loads(tool.parameters)) if tool.parameters else _ANY_OBJECT
 
 
 def _request(parsing: OutputParsing, structured: StructuredOutput | None, schemas: dict[Tool, dict[str, Any]]) -> Any:
