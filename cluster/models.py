@@ -31,6 +31,8 @@ class ResumeRecord:
     """That text. Engines do not need it; a router that attaches later does."""
     prior_deltas: tuple[tuple[int, int], ...] = ()
     """Tokens and characters of each delta that the client got; empty where they are not known."""
+    adapter_files: str = ""
+    """Files of the adapter that made the tokens, by their name in engines; empty where there are none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

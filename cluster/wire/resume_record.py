@@ -14,6 +14,7 @@ def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
         prior_text=record.prior_text,
         delta_tokens=[tokens for tokens, _ in record.prior_deltas],
         delta_characters=[characters for _, characters in record.prior_deltas],
+        adapter_files=record.adapter_files,
     )
 
 
@@ -26,4 +27,5 @@ def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
         len(record.prior_text),
     ):
         deltas = ()
-    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text, deltas)
+    text, files = record.prior_text, record.adapter_files
+    return ResumeRecord(prior, record.prior_text_length, record.model_digest, text, deltas, files)

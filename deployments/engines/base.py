@@ -64,6 +64,15 @@ class ParsingSink(TokenSink, Protocol):
         ...
 
 
+@runtime_checkable
+class AdapterSink(TokenSink, Protocol):
+    """Receiver that wants to know the files of its sequence's adapter."""
+
+    def on_adapter(self, files: str) -> None:
+        """Take the name that stands for the files. Called before any output, for sequences with an adapter."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
     """Facts about an engine that has started."""

@@ -45,6 +45,7 @@ class OutputLog:
         "_output",
         "_parsing",
         "_prior",
+        "adapter_files",
         "attempt",
         "begun",
         "cursor",
@@ -60,6 +61,7 @@ class OutputLog:
         "prompt_cursor",
         "request_id",
         "sink",
+        "tells_adapter",
         "tokens",
         "trace_parent",
     )
@@ -84,6 +86,10 @@ class OutputLog:
         self.attempt = attempt
         self.trace_parent = ""
         """As in `GenerationSpec`."""
+        self.adapter_files = ""
+        """Name that stands for the files of its adapter; empty without one."""
+        self.tells_adapter = False
+        """Whether that is to be sent on the current link."""
         self.entries: list[Entry] = []
         self.tokens = 0
         self.begun = False
@@ -137,6 +143,10 @@ class OutputLog:
             return
         self._output = output = ParsedOutput(parser, self._parsing, self.request_id)
         self.pieces = [output.feed(entry[1], entry[2]) for entry in self.entries]
+
+    def on_adapter(self, files: str) -> None:
+        """Keep the name of its adapter's files, and send it with the first output."""
+        self.adapter_files, self.tells_adapter = files, True
 
     def on_prompt_logprobs(self, found: PromptLogprobs) -> None:
         """Keep the log probabilities of the prompt. They are sent before the first token."""
@@ -220,10 +230,11 @@ class OutputLog:
         if cursor is None:
             return False
         self.outlet, self.sink, self.cursor = outlet, sink, cursor
+        self.tells_adapter = bool(self.adapter_files)
         self.prompt_cursor = 0 if self._asks_prompt and not from_offset else None
         waits = self.prompt_cursor is not None and self.prompt is None and self.end is None
         # The log probabilities of the prompt go before any output, and come with the next.
-        self.dirty = not waits and (cursor < len(self.entries) or self.end is not None)
+        self.dirty = not waits and (cursor < len(self.entries) or self.end is not None or self.tells_adapter)
         if self.dirty:
             outlet.mark(self)
         return True

@@ -184,7 +184,8 @@ class Choice:
             start.time_left_ms = max(1, int((self._deadline - attempt.granted_at) * 1000))
         if self.tokens:
             origin = self.resume_state.origin or place.group
-            start.resume.CopyFrom(self.output.history.record(origin.model_digest))
+            record = self.output.history.record(origin.model_digest, self.resume_state.adapter_files)
+            start.resume.CopyFrom(record)
         # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
         start.alone = self._suspect
         attempt.start(self, self.entry.request_id, start)
@@ -260,6 +261,10 @@ class Choice:
     def on_prompt_logprobs(self, part: pb.PromptLogprobs) -> None:
         """Take log probabilities of the prompt, or a part of them."""
         self.output.add_prompt(part)
+
+    def on_adapter(self, files: str) -> None:
+        """Take the name of its adapter's files. One that goes on has those that the output came from."""
+        self.resume_state.adapter_files = files
 
     def on_delta(
         self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[Any], parsed: Parsed = None
@@ -348,7 +353,7 @@ class Choice:
         elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and self._at_clients_offset:
             # It is the client that is wrong: what it asks for runs on, and it may come back for it.
             self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
-        elif self._unbegun:
+        elif not self.begun and self.output.known:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
             self._leave_place(acknowledge=False, queued_at=self.queued_at)
             self._pool.refuse(self)
@@ -376,11 +381,6 @@ class Choice:
         """Learn that nothing more comes from this attempt."""
         if self.state.runs:
             self._lose(failure)
-
-    @property
-    def _unbegun(self) -> bool:
-        """Whether this attempt had no output, and all output before it is known here."""
-        return not self.begun and self.output.known
 
     @property
     def _at_clients_offset(self) -> bool:

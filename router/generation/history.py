@@ -110,7 +110,7 @@ class History:
             yield text[at : at + size]
             at += size
 
-    def record(self, model_digest: str) -> pb.ResumeRecord:
+    def record(self, model_digest: str, adapter_files: str = "") -> pb.ResumeRecord:
         """Describe what has been delivered, and which weights it came from."""
         text = self.text
         return pb.ResumeRecord(
@@ -120,4 +120,5 @@ class History:
             model_digest=model_digest,
             delta_tokens=self._tokens,
             delta_characters=self._characters,
+            adapter_files=adapter_files,
         )

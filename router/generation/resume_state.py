@@ -13,7 +13,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 class ResumeState:
     """Where output began, and whether it is still what an undisturbed run would have given."""
 
-    __slots__ = ("_pauses", "_refused", "broken", "exact", "given_back", "origin")
+    __slots__ = ("_pauses", "_refused", "adapter_files", "broken", "exact", "given_back", "origin")
 
     def __init__(self) -> None:
         self.exact = True
@@ -21,6 +21,8 @@ class ResumeState:
         """Whether an earlier attempt had output."""
         self.origin: Group | None = None
         """Where the first output came from; None while none has to go on anywhere."""
+        self.adapter_files = ""
+        """Name of the files of its adapter that the output came from; empty without one, or where it is not known."""
         self.given_back = 0
         """Grants in other groups that were given back."""
         self._refused = 0

@@ -325,6 +325,8 @@ class ReplicaLink:
         sinks = self._sinks
         if frame.histories:
             sinks.deliver_histories(frame)
+        if frame.adapters:
+            sinks.deliver_adapters(frame)
         if frame.prompts:
             sinks.deliver_prompts(frame)
         if frame.sinks or frame.ends or frame.prompts:

@@ -33,6 +33,10 @@ class Receiver(Protocol):
         """Take the output before the offset to which this receiver attached; it comes before any delta."""
         ...
 
+    def on_adapter(self, files: str) -> None:
+        """Take the name that stands for the files of the attempt's adapter."""
+        ...
+
     def on_prompt_logprobs(self, part: pb.PromptLogprobs) -> None:
         """Take log probabilities of the prompt, or a part of them; all parts come before any delta."""
         ...

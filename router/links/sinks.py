@@ -78,6 +78,12 @@ class Sinks:
                 item.want_history = False
                 self._tell(history.sink, item, partial(item.receiver.on_history, history))
 
+    def deliver_adapters(self, frame: pb.LinkResponse) -> None:
+        """Tell receivers which files their attempts' adapters have."""
+        for adapter in frame.adapters:
+            if (item := self.open.get(adapter.sink)) is not None:
+                self._tell(adapter.sink, item, partial(item.receiver.on_adapter, adapter.files))
+
     def deliver_prompts(self, frame: pb.LinkResponse) -> None:
         """Hand over log probabilities of prompts."""
         for part in frame.prompts:

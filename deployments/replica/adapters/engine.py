@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec
-from deployments.engines.base import SequenceEngine, TokenSink
+from deployments.engines.base import AdapterSink, SequenceEngine, TokenSink
 
 _MOST_ENDED = 1_000
 
@@ -25,11 +26,18 @@ class AdaptingEngine:
         """Start a sequence.
 
         Raises:
-            EngineRequestError: the adapter is not loaded, or for the engine's reasons.
+            EngineRequestError: the adapter is not loaded or has other files than the output to go on with, or for the
+                engine's reasons.
             EngineDeadError: the engine is dead.
         """
         if spec.lora_adapter:
             key = self._key_of(spec.lora_adapter)
+            if spec.resume is not None and spec.resume.adapter_files not in ("", key):
+                # Two adapters would have made one output.
+                why = f"adapter {spec.lora_adapter!r} has other files here than its output began with"
+                raise EngineRequestError(why, elsewhere=True)
+            if isinstance(sink, AdapterSink):
+                sink.on_adapter(key)
             spec = replace(spec, lora_adapter=key)
             users = self._users.setdefault(key, set())
             if len(users) > _MOST_ENDED:

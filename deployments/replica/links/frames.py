@@ -47,7 +47,8 @@ def fill_frame(
         if log.outlet is not outlet:
             # Another link took the log over after it was marked here.
             continue
-        if size >= MAX_FRAME_TOKENS or (log.prompt_cursor is not None and not _add_prompt(frame, log)):
+        owes = log.tells_adapter or log.prompt_cursor is not None
+        if size >= MAX_FRAME_TOKENS or (owes and not _add_first(frame, log)):
             left.append(log)
             continue
         log.parse()
@@ -96,8 +97,16 @@ def fill_frame(
     return left
 
 
+def _add_first(frame: pb.LinkResponse, log: OutputLog) -> bool:
+    """Add what goes before the output. Return whether all of it was sent, so that output may follow."""
+    if log.tells_adapter:
+        frame.adapters.add(sink=log.sink, files=log.adapter_files)
+        log.tells_adapter = False
+    return log.prompt_cursor is None or _add_prompt(frame, log)
+
+
 def _add_prompt(frame: pb.LinkResponse, log: OutputLog) -> bool:
-    """Add what fits of the prompt's log probabilities. Return whether all were sent, so that output may follow."""
+    """Add what fits of the prompt's log probabilities. Return whether all were sent."""
     prompt, first = log.prompt, log.prompt_cursor or 0
     if prompt is None:
         # The attempt ended before its engine had them.

@@ -467,12 +467,17 @@ class ResumeRecord(_message.Message):
     PRIOR_TEXT_FIELD_NUMBER: _builtins.int
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
+    ADAPTER_FILES_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
     """Number of characters of text that the client already has."""
     model_digest: _builtins.str
     """Digest of the weights that made the prior tokens."""
     prior_text: _builtins.str
     """Text that the client already has, for a receiver that attaches later and has nothing."""
+    adapter_files: _builtins.str
+    """Files of the adapter that made the prior tokens, as in AttemptAdapter; empty without an adapter, and where they are
+    not known. A replica that has other files refuses the start.
+    """
     @_builtins.property
     def prior_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Output tokens that the client already has."""
@@ -496,10 +501,11 @@ class ResumeRecord(_message.Message):
         prior_text: _builtins.str = ...,
         delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
         delta_characters: _abc.Iterable[_builtins.int] | None = ...,
+        adapter_files: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_files", b"adapter_files", "delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,6 +690,7 @@ class LinkResponse(_message.Message):
     TOKENIZER_FIELD_NUMBER: _builtins.int
     JUDGEMENT_FIELD_NUMBER: _builtins.int
     TEXT_DELTAS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Receiver of each delta."""
@@ -760,6 +767,10 @@ class LinkResponse(_message.Message):
     def text_deltas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index of each delta whose parsed output is its text. It has no entry in parsed."""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptAdapter]:
+        """Adapters of attempts that were started or attached to; one comes before any delta of its receiver."""
+
     def __init__(
         self,
         *,
@@ -782,14 +793,41 @@ class LinkResponse(_message.Message):
         tokenizer: Global___GetTokenizerResponse | None = ...,
         judgement: Global___CheckConstraintResponse | None = ...,
         text_deltas: _abc.Iterable[_builtins.int] | None = ...,
+        adapters: _abc.Iterable[Global___AttemptAdapter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pong", b"pong", "rejection", b"rejection", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "text_deltas", b"text_deltas", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "text_deltas", b"text_deltas", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkResponse: _TypeAlias = LinkResponse  # noqa: Y015
+
+@_typing.final
+class AttemptAdapter(_message.Message):
+    """Adapter of an attempt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    sink: _builtins.int
+    """The receiver."""
+    files: _builtins.str
+    """Name that stands for the adapter's files: the same at all replicas that have the same, and another one for others."""
+    def __init__(
+        self,
+        *,
+        sink: _builtins.int = ...,
+        files: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "sink", b"sink"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptAdapter: _TypeAlias = AttemptAdapter  # noqa: Y015
 
 @_typing.final
 class Rejection(_message.Message):
