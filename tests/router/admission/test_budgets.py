@@ -10,9 +10,12 @@ import aiohttp
 import grpc
 import pytest
 
+from cluster.queue.entries import BudgetUse, Quota, Submitted
 from penstock.client import AsyncClient, RegistryEdit
 from penstock.v1 import admin_pb2
+from router.admission.budgets import Budgets
 from router.jobs import verdict
+from tests.cluster.queue.backends import entry
 from tests.router.http.test_openai import base
 from tests.router.identity.test_calls import refusal
 from tests.support.keys import Keys, bearer
@@ -26,6 +29,32 @@ POOL = {**sim_pool(), "price_per_million_output_tokens": 1e6}
 def sections(keys: Keys) -> dict[str, Any]:
     quota = {"cost_per_day": 10.0, "cost_per_month": 200.0, "warn_at": 0.6}
     return {"auth": {"keys_file": str(keys.path)}, "tenants": {"acme": {"quota": quota}}}
+
+
+def test_a_warning_ends_when_its_budget_renews_or_is_none_any_more() -> None:
+    now = 100.0
+    budgets = Budgets(lambda: now)
+
+    def note(quota: Quota, use: BudgetUse | None) -> None:
+        budgets.note(entry("a", tenant="acme", quota=quota), Submitted(None, 0, budget=use))
+
+    both = Quota(cost_per_day=10.0, cost_per_month=200.0, warn_at=0.6)
+    note(both, BudgetUse("cost_per_month", 180.0, 200.0, 60_000))
+    assert {("acme", "cost_per_month"): 0.9} == budgets.warned
+    now += 60.0
+    # The tenant sends nothing.
+    assert {} == budgets.warned
+
+    note(both, BudgetUse("cost_per_month", 180.0, 200.0, 60_000))
+    note(both, BudgetUse("cost_per_day", 8.0, 10.0, 60_000))
+    assert {("acme", "cost_per_month"): 0.9, ("acme", "cost_per_day"): 0.8} == budgets.warned
+    # The queue tells the one of which the greatest part is used.
+    note(both, BudgetUse("cost_per_day", 1.0, 10.0, 60_000))
+    assert {} == budgets.warned
+
+    note(both, BudgetUse("cost_per_day", 8.0, 10.0, 60_000))
+    note(Quota(), None)
+    assert {} == budgets.warned
 
 
 async def test_a_budget_warns_and_then_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
