@@ -31,7 +31,7 @@ def decide(rollout: Rollout, seen: Seen) -> Rollout:
     """Return the record after the next step; the same one where there is nothing to do."""
     if not rollout.state.active:
         return rollout
-    found = _counted(rollout, seen)
+    found = _counted(_up_to(rollout, seen.at_ms), seen)
     if found.state is RolloutState.ROLLING:
         found = _judged(found, seen)
     match found.state:
@@ -41,6 +41,17 @@ def decide(rollout: Rollout, seen: Seen) -> Rollout:
             return _backward(found, seen)
         case _:
             return found
+
+
+def _up_to(rollout: Rollout, at_ms: int) -> Rollout:
+    """Return the record with no time after this one that anything waits for: the store's clock may have been set
+    back.
+    """
+    if all(one.at_ms <= at_ms for one in rollout.claims.values()) and (rollout.vacant_ms or 0) <= at_ms:
+        return rollout
+    claims = {name: replace(one, at_ms=min(one.at_ms, at_ms)) for name, one in rollout.claims.items()}
+    vacant_ms = None if rollout.vacant_ms is None else min(rollout.vacant_ms, at_ms)
+    return replace(rollout, claims=claims, vacant_ms=vacant_ms)
 
 
 def hold(rollout: Rollout, at_ms: int, who: str) -> Rollout:

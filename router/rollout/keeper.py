@@ -110,11 +110,11 @@ class PoolRollout:
             self._tell(after)
 
     def _settled(self, view: PoolView) -> bool:
-        """Return whether a replica that is missing has really gone. After a time without the store, and after a loss of
-        its data, replicas have one lease to come back.
+        """Return whether a replica that is missing has really gone. After a time without the store, a loss of its data
+        or a jump of its clock, replicas have one lease to come back.
         """
         lease_ms = round(self._timing.lease_s * 1000)
-        if view.run_id != self._run_id or view.time_ms - self._seen_ms > lease_ms:
+        if view.run_id != self._run_id or not 0 <= view.time_ms - self._seen_ms <= lease_ms:
             self._settled_ms = view.time_ms + lease_ms
         self._run_id, self._seen_ms = view.run_id, view.time_ms
         return view.time_ms >= self._settled_ms

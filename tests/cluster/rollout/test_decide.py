@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.rollout.changes import base_of
-from cluster.rollout.decide import go_back, go_on, hold
+from cluster.rollout.decide import Seen, decide, go_back, go_on, hold
 from cluster.rollout.judge import Member
 from cluster.rollout.record import Rollout, RolloutState, Trouble
 from cluster.rollout.starts import claim
@@ -217,3 +217,22 @@ def test_it_ends_with_one_revision_and_never_has_too_many(
     for _ in range(60):
         fleet.step()
     assert [fleet.record.in_force.number] * size == fleet.revisions
+
+
+BACK_MS = 3_600_000
+
+
+def test_a_clock_that_is_set_back_hides_no_start_that_hangs() -> None:
+    fleet = Fleet(rollout(3, start_timeout_s=20.0), at_ms=100_000_000)
+    fleet.run(60, lambda found: bool(found.claims))
+    ((place, (name, revision, since)),) = fleet.starting.items()
+    fleet.starting[place] = (name, revision, since + 10**12)
+    fleet.at_ms -= BACK_MS
+    fleet.run(40, lambda found: bool(found.failures))
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_replicas_that_do_not_come() -> None:
+    missing = replace(rollout(3), vacant_ms=100_000_000)
+    two = [Member(name, OLD.number, ready=True) for name in "ab"]
+    before = decide(missing, Seen(100_000_000 - BACK_MS, two))
+    assert 2 == decide(before, Seen(100_000_000 - BACK_MS + 61_000, two)).size

@@ -1,4 +1,4 @@
-"""The number of replicas that an order about a roll-out keeps."""
+"""What a router keeps of a pool for its roll-out: the number of replicas, and when it may be judged."""
 
 from __future__ import annotations
 
@@ -112,3 +112,13 @@ async def test_the_way_back_from_a_roll_out_that_is_over_keeps_the_number_of_now
     await desk.becomes(RolloutState.DONE)
     await desk.has(now)
     assert now == await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+
+
+async def test_a_clock_that_is_set_back_stops_no_roll_out(desk: Desk) -> None:
+    pool = desk.keeper.pools["demo"]
+    await desk.has(2)
+    view = replace(await desk.queue.observe(), time_ms=100_000_000)
+    longer_than_a_lease = range(0, 10_000, 1_000)
+    for now_ms in (100_000_000, 100_000_000 - 3_600_000):
+        found = [pool._settled(replace(view, time_ms=now_ms + passed)) for passed in longer_than_a_lease]
+        assert [False, True] == [found[0], found[-1]]
