@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import ValidationError
 
 from cluster.errors import SettingsError
+from cluster.settings.load import describe_errors
 from cluster.settings.pools import PoolSettings
 from loadtest.plan.engine.architectures import is_short, load_shape
 from loadtest.plan.engine.gpus import GPUS
@@ -80,7 +82,10 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
     if cold_start_s is not None:
         bounds = {"min_replicas": 1, "max_replicas": ROOM * candidate.replicas}
         pool["autoscale"] = {"mode": "active", **bounds, "cold_start_s": max(1.0, cold_start_s)}
-    PoolSettings.model_validate(pool)
+    try:
+        PoolSettings.model_validate(pool)
+    except ValidationError as error:
+        raise SettingsError(f"apply: no pool can be so: {describe_errors(error)}") from error
     return pool
 
 

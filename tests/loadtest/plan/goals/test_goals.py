@@ -168,6 +168,15 @@ def test_what_a_pool_cannot_be_is_said(model: str, changed: dict[str, Any], said
         pool_of(Candidate(replace(ENGINE, **changed), run(), 1), PROMISE, model)
 
 
+def test_what_is_beyond_the_bounds_of_a_pools_settings_is_named() -> None:
+    planned = Candidate(ENGINE, run(), 2000)
+    slow = replace(PROMISE, itl_p95_s=100.0)
+    said = r"^apply: no pool can be so: replicas: must be at most 1024, got 2000; "
+    with pytest.raises(SettingsError, match=said) as caught:
+        pool_of(planned, slow, "Qwen/Qwen3-32B")
+    assert "slo.standard.itl_p95_s: must be at most 60, got 100.0" in str(caught.value)
+
+
 def test_a_file_is_no_model_for_an_engine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match=r"apply: .*config.json' is a file; give the folder that the engine shall"):
