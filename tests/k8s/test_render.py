@@ -133,6 +133,8 @@ def test_everything_can_be_switched_on() -> None:
         ),
         ({"replica.port": 9401}, "replica.port must be a port of its own in worker pods, got 9401"),
         ({"replica.metricsPort": 9400}, "replica.port must be a port of its own in worker pods, got 9400"),
+        ({"replica.port": 10002}, "replica.port must not be 10002 to 19999, which Ray's workers take, got 10002"),
+        ({"replica.metricsPort": 19999}, "replica.metricsPort must not be 10002 to 19999"),
         ({"replica.metricsPort": 8080}, "replica.metricsPort must be a port of its own in worker pods, got 8080"),
         ({"replica.port": 8000}, "got 8000, which is that of Serve's proxy"),
         ({"replica.port": 52365}, "got 52365, which is that of Ray's agent"),
