@@ -138,6 +138,10 @@ def test_everything_can_be_switched_on() -> None:
         ({"replica.metricsPort": 8080}, "replica.metricsPort must be a port of its own in worker pods, got 8080"),
         ({"replica.port": 8000}, "got 8000, which is that of Serve's proxy"),
         ({"replica.port": 52365}, "got 52365, which is that of Ray's agent"),
+        (
+            {"auth.jwt.company": {"issuer": "https://login.example.org", "audiences": ["a"], "tenant": "acme"}},
+            "auth.jwt.company needs networkPolicy.issuers, which lets routers fetch its keys",
+        ),
         # Each render would replace them.
         ({"secrets.generate": True}, "secrets.generate needs a server to ask which secrets exist"),
         ({"ray.head.pod.hostNetwork": True}, "hostNetwork of ray-head needs networkPolicy.enabled false"),
