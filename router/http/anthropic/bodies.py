@@ -15,6 +15,7 @@ from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
 from penstock.wire import structured_to_wire
 from router.http.anthropic.place import StreamPlace
+from router.http.anthropic.places import MessagePlaces
 from router.http.bodies import KEY, LAST_EVENT, SESSION, header_text
 
 _HINT = Unsupported(always_neutral=True)
@@ -78,6 +79,7 @@ class AskedMessage:
     """Fields that nobody knows, which were left out."""
     form: str
     """Place of the schema that the answer follows; empty for none."""
+    places: MessagePlaces
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -105,6 +107,7 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
         raise fields.wrong("model", "is required")
     chat = generate.prompt.chat
     chat.messages.extend(_system(fields))
+    system = bool(chat.messages)
     chat.messages.extend(_messages(fields))
     # The answer goes on where the client's beginning of it ends.
     chat.continue_final_message = _begun(chat.messages)
@@ -117,7 +120,8 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     generate.session_id = header_text(headers, SESSION)
     stream = fields.flag("stream")
     after = _came_back(headers, stream=stream, keyed=bool(generate.idempotency_key))
-    return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY), form)
+    places = MessagePlaces.of(body["messages"], system=system)
+    return AskedMessage(generate, stream, thinking, after, fields.leftovers(_BODY), form, places)
 
 
 def _begun(messages: Sequence[types.ChatMessage]) -> bool:

@@ -13,6 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
+from router.http.anthropic.places import MessagePlaces
 from router.http.bodies import as_written, count_of
 from router.http.calls import REQUEST_ID, Calls, answer_headers
 
@@ -38,13 +39,14 @@ class MessagesRoutes:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
         asked = read_messages(await self._calls.json(request), request.headers)
-        answer, names = self._stream(request, asked) if asked.stream else self._whole(request, asked), asked.names
+        answer = self._stream(request, asked) if asked.stream else self._whole(request, asked)
+        names, places = asked.names, asked.places
         # The answer has what it needs of it, and a stream lives long.
         del asked
         try:
             return await answer
         except InvalidRequestError as error:
-            raise _named(error, names) from error
+            raise _named(error, names, places) from error
 
     async def _whole(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)
@@ -68,15 +70,15 @@ class MessagesRoutes:
         try:
             found = await self._calls.inference.CountTokens(count_of(asked.generate), *self._calls.caller(request))
         except InvalidRequestError as error:
-            raise _named(error, asked.names) from error
+            raise _named(error, asked.names, asked.places) from error
         return web.json_response({"input_tokens": found.tokens})
 
 
-def _named(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+def _named(error: InvalidRequestError, names: Mapping[str, str], places: MessagePlaces) -> InvalidRequestError:
     """Return an error of the services with the names that a body has for their fields."""
     named = as_written(error, names).violations
     return InvalidRequestError(
-        [FieldViolation(_TOOL.sub(r"\1.input_schema", each.field), each.description) for each in named]
+        [FieldViolation(places.written(_TOOL.sub(r"\1.input_schema", each.field)), each.description) for each in named]
     )
 
 

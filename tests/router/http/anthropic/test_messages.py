@@ -86,3 +86,40 @@ async def test_a_context_that_is_full_is_told_in_the_words_that_agents_know(
         await client.messages.create(
             model="demo", max_tokens=max_tokens, messages=[{"role": "user", "content": "word " * words}]
         )
+
+
+LONG = "x" * 200
+
+
+def use(**fields: object) -> dict[str, object]:
+    return {"type": "tool_use", "id": "a", "name": "f", "input": {}, **fields}
+
+
+def result(call_id: str = "a") -> dict[str, object]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": "1"}
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+async def test_an_error_names_the_block_of_the_body(stack: Stack, system: str | None) -> None:
+    text = {"type": "text", "text": "Hi"}
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [text, use(), use(id="b", name="")]},
+        {"role": "user", "content": [result(), text, result(LONG), text]},
+        {"role": "assistant", "content": [use(id=LONG), text]},
+        {"role": "user", "content": [text]},
+    ]
+    nested: dict[str, object] = {}
+    for _ in range(100):
+        nested = {"a": nested}
+    turns.append({"role": "assistant", "content": [text, use(input=nested)]})
+    body = {"model": "demo", "max_tokens": 2, "messages": turns, "system": system}
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        status, found, _ = await post(stack, path, json=body)
+        assert status == 400
+        assert [each.split(": ")[0] for each in found["error"]["message"].split("; ")] == [
+            "messages[1].content[2].name",
+            "messages[2].content[2].tool_use_id",
+            "messages[3].content[0].id",
+            "messages[5].content[1].input",
+        ]
