@@ -46,8 +46,8 @@ def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
     if not section:
         inner = (more or {}).get("quantization")
         if isinstance(inner, Mapping):
-            found = _modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo"))
-            return Native(found, _leaves_attention(inner))
+            algorithm = _modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo"))
+            return Native(algorithm, _leaves_attention(inner))
         dtype = fields.text("torch_dtype") or fields.text("dtype")
         if dtype.removeprefix("torch.") not in _DTYPES:
             raise fields.wrong("torch_dtype", f"must be one of {', '.join(each for each in _DTYPES if each)}", dtype)
@@ -59,8 +59,7 @@ def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
         found = section.get("quant_algo") or (section.get("quantization") or {}).get("quant_algo")
         if found is None and method == "modelopt_fp4":
             found = "NVFP4"
-        inner = section.get("quantization")
-        left_out = _leaves_attention(section) or (isinstance(inner, Mapping) and _leaves_attention(inner))
+        left_out = _leaves_attention(section) or _leaves_attention(section.get("quantization") or {})
         return Native(_modelopt(fields, "quantization_config.quant_algo", found), left_out)
     if method in ("awq", "gptq", "auto-round", "autoround", "awq_marlin", "gptq_marlin"):
         bits = section.get("bits", section.get("w_bit", 4))
