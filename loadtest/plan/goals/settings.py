@@ -21,8 +21,8 @@ from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 
 POOL_FILE, VALUES_FILE = "pool.toml", "values.yaml"
-ROOM = 2
-"""Bound of the autoscaler, as a multiple of the planned replicas."""
+ROOM, MOST = 2, 1024
+"""Bound of the autoscaler, as a multiple of the planned replicas, and the largest that settings take."""
 
 
 def check_name(model: str) -> None:
@@ -80,7 +80,7 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
     if engine.price:
         pool["price_per_gpu_hour"] = engine.price
     if cold_start_s is not None:
-        bounds = {"min_replicas": 1, "max_replicas": ROOM * candidate.replicas}
+        bounds = {"min_replicas": 1, "max_replicas": max(candidate.replicas, min(ROOM * candidate.replicas, MOST))}
         pool["autoscale"] = {"mode": "active", **bounds, "cold_start_s": max(1.0, cold_start_s)}
     try:
         PoolSettings.model_validate(pool)

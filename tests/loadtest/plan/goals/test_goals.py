@@ -168,6 +168,11 @@ def test_what_a_pool_cannot_be_is_said(model: str, changed: dict[str, Any], said
         pool_of(Candidate(replace(ENGINE, **changed), run(), 1), PROMISE, model)
 
 
+def test_an_autoscaler_may_go_as_far_as_settings_take() -> None:
+    pool = pool_of(Candidate(ENGINE, run(), 600), PROMISE, "Qwen/Qwen3-32B", cold_start_s=120.0)
+    assert 1024 == pool["autoscale"]["max_replicas"]
+
+
 def test_what_is_beyond_the_bounds_of_a_pools_settings_is_named() -> None:
     planned = Candidate(ENGINE, run(), 2000)
     slow = replace(PROMISE, itl_p95_s=100.0)
