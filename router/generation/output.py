@@ -187,4 +187,4 @@ class Output:
 
     def drop(self) -> None:
         """Drop what is pending, and whatever comes: the client does not read it."""
-        self._unread, self.through = Dropped(), None
+        self._unread, self.through, self.prompt = Dropped(), None, PromptLogprobs(0, None)

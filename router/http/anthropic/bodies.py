@@ -280,6 +280,8 @@ def _messages(fields: Fields) -> Iterator[types.ChatMessage]:
         if not isinstance(content, list):
             raise turn.wrong("content", f"must be text or a list of blocks, got {shown(content)}")
         match role:
+            case "user" if not content:
+                raise turn.wrong("content", "must have at least one block, got []")
             case "user":
                 yield from _user(fields, f"{where}.content", content)
             case "assistant":

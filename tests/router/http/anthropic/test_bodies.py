@@ -41,6 +41,13 @@ def test_system_comes_first_and_blocks_are_joined() -> None:
     assert asked.ignored == ()
 
 
+def test_a_message_of_a_user_without_blocks_is_named() -> None:
+    """It would vanish, and with it a turn of the conversation."""
+    with pytest.raises(BodyError, match=r"must have at least one block, got \[\]") as caught:
+        read(messages=[*HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": []}])
+    assert caught.value.field == "messages[2].content"
+
+
 def test_a_block_for_bills_is_no_part_of_the_prompt() -> None:
     """It differs between conversations, which would then share no prefix."""
     bill = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.0df; cc_entrypoint=cli;"}

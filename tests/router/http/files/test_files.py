@@ -276,11 +276,17 @@ async def test_a_short_absence_of_the_store_ends_no_upload(
     assert (await client.files.content(file.id)).content == file_of(lines)[1]
 
 
-async def test_a_page_of_another_site_can_upload_nothing(stack: Stack) -> None:
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://["])
+async def test_a_page_of_another_site_can_upload_nothing(stack: Stack, origin: str) -> None:
     data = form(purpose="batch", file=("a", line(0)))
-    status, found, _ = await call(stack, "POST", "/v1/files", data=data, headers={"Origin": "https://evil.example"})
+    status, found, _ = await call(stack, "POST", "/v1/files", data=data, headers={"Origin": origin})
     assert status == 400
     assert "another site" in found["error"]["message"]
+
+
+async def test_a_page_of_the_router_itself_can_upload(stack: Stack) -> None:
+    data = form(purpose="batch", file=("a", line(0)))
+    assert (await call(stack, "POST", "/v1/files", data=data, headers={"Origin": base(stack)}))[0] == 200
 
 
 async def test_the_fields_of_a_form_come_in_any_order(stack: Stack) -> None:
