@@ -9,6 +9,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # By default gRPC cancels part of a burst of new calls; Penstock sheds load itself, with a reason and a RetryInfo.
     ("grpc.server.max_pending_requests", 1_000_000),
     ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    # And it cancels calls that a busy process has not taken up after 30 s, which clients do not try again. Calls have
+    # deadlines of their own. Seconds.
+    ("grpc.server_max_unrequested_time_in_server", 3_600),
     ("grpc.max_concurrent_streams", 1_000_000),
     # Clients may ping to find dead connections; without these options the server would treat that as an attack.
     ("grpc.keepalive_permit_without_calls", 1),
