@@ -48,7 +48,7 @@ async def listen(
     await AcceptorSite(runner, bound, tls).start()
 
 
-class Malformed(logging.Filter):
+class MalformedRequests(logging.Filter):
     """Filter that makes one line of what is no HTTP request: that is its sender's mistake. Its bytes may be a key."""
 
     def __init__(self, log: logging.Logger) -> None:

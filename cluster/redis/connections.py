@@ -75,10 +75,10 @@ class ConnectionSource:
 def _by_url(url: str, options: dict[str, Any]) -> Any:
     try:
         pool = ConnectionPool.from_url(url, **options, **(LENIENT if url.startswith("rediss:") else {}))
-        # An address comes before `options`, and may ask for replies of other types than ours.
-        pool.connection_kwargs["protocol"] = options["protocol"]
         # Only a connection checks its options, so one is made here.
         pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
+        # An address comes before `options`, and may ask for replies of other types than ours.
+        pool.connection_kwargs["protocol"] = options["protocol"]
     except (TypeError, ValueError, exceptions.RedisError) as error:
         raise SettingsError(f"redis.url: has an option that is not taken: {error}") from error
     return pool

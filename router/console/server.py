@@ -24,10 +24,10 @@ from router.console.guard import add_headers, own_page_only
 from router.console.planning import PlanRoutes
 from router.console.reads import ReadRoutes
 from router.console.registry import RegistryPageRoutes
-from router.listen import Malformed, listen
+from router.listen import MalformedRequests, listen
 
 _LOG = logging.getLogger(__name__)
-_LOG.addFilter(Malformed(_LOG))
+_LOG.addFilter(MalformedRequests(_LOG))
 _END_S = 0.5
 """Seconds that open answers may take to end when the console stops."""
 

@@ -36,7 +36,7 @@ from router.http.routes import Routes
 from router.http.tokenizer import TokenizerRoutes
 from router.http.whoami import CallerRoutes
 from router.jobs import JobTools
-from router.listen import Malformed, listen
+from router.listen import MalformedRequests, listen
 
 _END_S = 0.2
 """Seconds that connections may take to end after their calls have."""
@@ -47,7 +47,7 @@ _IDLE_S = 75.0
 _LOG = logging.getLogger(__name__)
 
 
-_LOG.addFilter(Malformed(_LOG))
+_LOG.addFilter(MalformedRequests(_LOG))
 
 
 @dataclass(frozen=True, slots=True)
