@@ -79,12 +79,14 @@ test-fast: setup ## run the tests that need no cluster and no engine
 test-quick: setup ## run the pure and in-memory tests, in less than a minute
 	$(BIN)/python -m pytest -q -n logical --dist worksteal -m quick --ignore tests/meta
 
-check: setup proto-check k8s-check ## ruff, mypy, import rules, generated code, sizes, documents
+lint: setup proto-check k8s-check ## ruff, mypy, import rules, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/api.py
 	PYTHONPATH=.:proto $(BIN)/lint-imports --no-cache
+
+check: lint ## what lint does, and the tests of sizes, names and documents
 	$(BIN)/python -m pytest -q tests/meta
 
 format: setup ## format the code
@@ -220,4 +222,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate compile-simulator gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak lint check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate compile-simulator gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run

@@ -140,33 +140,57 @@ async def timeout_awake(seconds: float) -> AsyncIterator[None]:
             timer.cancel()
 
 
+class StopSignal:
+    """The first signal that asked this process to end."""
+
+    def __init__(self) -> None:
+        self._first: signal.Signals | None = None
+
+    def note(self, number: signal.Signals) -> None:
+        """Keep a signal, unless another one was first."""
+        self._first = self._first or number
+
+    @property
+    def status(self) -> int:
+        """Exit status of a process that it ended before its work was done, as shells have it; without a signal that of
+        Ctrl-C.
+        """
+        return 128 + (self._first or signal.SIGINT)
+
+
 @contextmanager
-def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
+def stop_signals(callback: Callable[[], None]) -> Iterator[StopSignal]:
     """Call `callback` on SIGINT, SIGTERM and SIGHUP while the block runs; it should only set a flag. A SIGHUP that the
     parent had ignored, as `nohup` does, stays ignored.
     """
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGINT, signal.SIGTERM]
-    for number in numbers:
-        loop.add_signal_handler(number, callback)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGHUP, _hang_up, callback)
+    first = StopSignal()
+
+    def arrived(number: signal.Signals) -> None:
+        first.note(number)
+        if number is signal.SIGHUP:
+            _hang_up()
+        callback()
+
+    for number in numbers:
+        loop.add_signal_handler(number, arrived, number)
     try:
-        yield
+        yield first
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
 
 
-def _hang_up(callback: Callable[[], None]) -> None:
+def _hang_up() -> None:
     """Give up the terminal, which is gone: a write to it would fail in the middle of a drain."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for output in (1, 2):
         if stat.S_ISCHR(os.fstat(output).st_mode):
             os.dup2(nowhere, output)
     os.close(nowhere)
-    callback()
 
 
 def still_runs(loop: asyncio.AbstractEventLoop, seconds: float) -> bool:

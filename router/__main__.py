@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -28,8 +27,6 @@ from cluster.trust.secret import ClusterSecret
 from router.build import build_router
 from router.server import Router
 from router.stores import redis_factory
-
-_LOG = logging.getLogger("router")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

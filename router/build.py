@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health
 
+from cluster.responses.contract import ResponseStore
 from cluster.settings import PoolSettings, Settings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
@@ -27,6 +28,7 @@ from router.http.files.results import line_bytes
 from router.http.responses.runs import ResponseRuns, response_tools
 from router.http.server import HttpServices, build_http
 from router.identity import Authenticator, TenantPolicies
+from router.identity.issuers import jwks_setting
 from router.inference.open import InferenceParts, open_inference
 from router.jobs import JobParts, JobStores, open_jobs
 from router.metrics import RouterMetrics
@@ -68,6 +70,7 @@ class _Services:
     embeddings: EmbeddingServicer
     jobs: JobParts
     admin: AdminParts
+    responses: ResponseStore
 
 
 def build_router(
@@ -89,11 +92,14 @@ def build_router(
     own, metrics = settings.router, RouterMetrics()
     # These read files and may fail, so they come before everything that opens something.
     authenticator = Authenticator(settings, metrics.reloaded, metrics.registry)
+    for name, issuer in settings.auth.jwt.items():
+        if issuer.jwks_file is not None:
+            metrics.watch_file(jwks_setting(name))
     tls = TlsFiles.of_router(own.tls, metrics.reloaded) if own.tls is not None else None
     base = _open_base(settings, secret, queues, metrics, authenticator)
     services = _open_services(base, secret, queues)
     router_id, admin = base.router_id, services.admin
-    users = PoolUsers(base.catalog, metrics, services.jobs, admin.rollouts)
+    users = PoolUsers(base.catalog, metrics, services.jobs, admin.rollouts, admin.control_api)
     health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
     secret.watch(metrics.reloaded)
     names = [service.full_name for service in SERVICES]
@@ -118,7 +124,7 @@ def build_router(
         health=health_service,
         server=public_server(own, _handlers(base, services), health_service, names, shared_port=shared_port),
         tls=tls,
-        http=build_http(own, _http_services(base, services, queues), tls, shared_port=shared_port),
+        http=build_http(own, _http_services(base, services), tls, shared_port=shared_port),
     )
     return Router(
         router_id,
@@ -136,7 +142,7 @@ def _open_base(
     metrics: RouterMetrics,
     authenticator: Authenticator,
 ) -> _Base:
-    router_id, dialer = f"router-{secrets.token_hex(4)}", LinkDialer(settings.replica.tls)
+    router_id, dialer = f"router-{secrets.token_hex(4)}", LinkDialer(settings.replica.tls, metrics.reloaded)
     # A copy, in which pools come and go; others read it.
     running = dict(settings.pools)
     settings = settings.model_copy(update={"pools": running})
@@ -186,6 +192,7 @@ def _open_services(base: _Base, secret: ClusterSecret, queues: QueueFactory) -> 
         base.router_id,
         JobStores(pools, queues.jobs, queues.job_pools()),
         pools=pools,
+        catalog=base.catalog,
         inference=inference,
         pooling=pooling,
         metrics=metrics,
@@ -194,6 +201,7 @@ def _open_services(base: _Base, secret: ClusterSecret, queues: QueueFactory) -> 
         endpoints=ENDPOINTS,
         revocations=base.registry.revocations,
     )
+    responses = queues.responses()
     admin = open_admin(
         base.settings,
         base.router_id,
@@ -204,9 +212,11 @@ def _open_services(base: _Base, secret: ClusterSecret, queues: QueueFactory) -> 
         policies=base.policies,
         records=records,
         metrics=metrics,
+        # Whoever serves HTTP closes it.
+        responses=responses if base.settings.router.http.port is not None else None,
     )
     embeddings = EmbeddingServicer(pooling, inference.limits, metrics, servicer.entered, unkeyed)
-    return _Services(inference, embeddings, jobs, admin)
+    return _Services(inference, embeddings, jobs, admin, responses)
 
 
 def _handlers(base: _Base, services: _Services) -> list[grpc.GenericRpcHandler[Any, Any]]:
@@ -218,7 +228,7 @@ def _handlers(base: _Base, services: _Services) -> list[grpc.GenericRpcHandler[A
     ]
 
 
-def _http_services(base: _Base, services: _Services, queues: QueueFactory) -> HttpServices:
+def _http_services(base: _Base, services: _Services) -> HttpServices:
     inference, registry, keys = services.inference, base.registry, base.registry.keys
     known = base.settings.auth.credentials
     calls = Calls(
@@ -226,6 +236,6 @@ def _http_services(base: _Base, services: _Services, queues: QueueFactory) -> Ht
         keys=lambda: known or bool(keys),
         everybody=not known,
     )
-    tools = response_tools(base.settings, queues.responses(), inference.generations, inference.limits)
+    tools = response_tools(base.settings, services.responses, inference.generations, inference.limits)
     responses = ResponseRuns(tools, registry.revocations)
     return HttpServices(calls, services.admin.servicer, services.embeddings, services.jobs.tools, responses)

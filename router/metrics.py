@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -16,7 +16,7 @@ from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from cluster.telemetry.tenant_labels import TenantLabels
 from cluster.trust.secret import SECRET_FILE
-from cluster.trust.tls import ROUTER_TLS
+from cluster.trust.tls import LINK_TLS, ROUTER_TLS
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -63,9 +63,8 @@ class RouterMetrics:
             "Changes of files of keys, certificates and secrets; after a bad one the last good content stays in force.",
             ["file", "outcome"],
         )
-        for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS, SECRET_FILE), ("good", "bad")):
-            # These begin with 0: Prometheus sees no increase in a series that begins with its first event.
-            self._reloads(file, outcome)
+        for file in (KEYS_FILE, ROUTER_TLS, LINK_TLS, SECRET_FILE):
+            self.watch_file(file)
         self._job_items = self._counter(
             "penstock_router_job_items", "Items of jobs whose result this router stored.", ["pool", "outcome"]
         )
@@ -122,6 +121,11 @@ class RouterMetrics:
         """Count a copy that failed or was not sent."""
         self._alias_shadow_errors(alias, route.pool, reason).inc()
 
+    def watch_file(self, file: str) -> None:
+        """Count the changes of a file from 0: Prometheus sees no increase in a series that begins with 1."""
+        for outcome in ("good", "bad"):
+            self._reloads(file, outcome)
+
     def reloaded(self, file: str, good: bool) -> None:
         """Count a changed file. Safe to call from any thread."""
         self._reloads(file, "good" if good else "bad").inc()
@@ -173,9 +177,35 @@ def _reason(reason: types.FinishReason.ValueType) -> str:
     return types.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
 
 
+class _Stalls:
+    """Time that the event loop stood still. The leases of all pools measure the same loop, so their values are not
+    added up. The sum goes on where pools come and go: Prometheus takes a smaller one for that of a new process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+        self._before: dict[str, float] | None = None
+        """What there was before each pool began to measure; None before the first look."""
+        self._total = 0.0
+
+    def total(self, measured: Mapping[str, float]) -> float:
+        """Return the sum of all times, by what each pool has measured since it came. Safe to call from any thread."""
+        with self._lock:
+            if self._before is None:
+                self._before, self._last = dict.fromkeys(measured, 0.0), dict(measured)
+            same = {name for name, value in measured.items() if value >= self._last.get(name, float("inf"))}
+            self._total = max(self._total, *(measured[name] + self._before[name] for name in same), 0.0)
+            if len(same) < len(measured) or measured.keys() != self._last.keys():
+                self._before = {name: self._total - value for name, value in measured.items()}
+            self._last = dict(measured)
+            return self._total
+
+
 class _Live(Collector):
     def __init__(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
         self._pools = pools
+        self._stalls = _Stalls()
         self._streams = streams
 
     def collect(self) -> Iterable[Metric]:
@@ -194,12 +224,11 @@ class _Live(Collector):
         )
         lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
         yield lag
-        # The leases of all pools measure the same loop, so the values are not added up.
         stalled = CounterMetricFamily(
             "penstock_router_loop_stalled_seconds",
             "Time that the event loop stood still, in stretches of more than a quarter of a second.",
         )
-        stalled.add_metric([], max((pool.stalled_s for pool in self._pools.values()), default=0.0))
+        stalled.add_metric([], self._stalls.total({name: pool.stalled_s for name, pool in self._pools.items()}))
         yield stalled
         relief = GaugeMetricFamily(
             "penstock_router_relief",

@@ -20,6 +20,7 @@ from cluster.registry.pools import KIND, NOTHING_FIXED, in_force, same_but_live
 from cluster.registry.view import LOOK_S, RegistryView
 from cluster.settings import PoolSettings
 from cluster.settings.registry import RegistrySettings
+from router.admin.control import ControlApi
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.dispatch.pool_set import PoolSet
@@ -41,6 +42,7 @@ class PoolUsers:
     metrics: RouterMetrics
     jobs: JobParts
     rollouts: RolloutKeeper
+    control: ControlApi
 
 
 class PoolKeeper:
@@ -176,6 +178,7 @@ class PoolKeeper:
         if (learning := self._learning.pop(name, None)) is not None:
             learning.cancel()
         await uninterrupted(pool.close())
+        await uninterrupted(self._users.control.leave(name))
         self._users.catalog.forget(name)
         _LOG.warning("pool.left", extra={"pool": name})
 

@@ -107,7 +107,7 @@ class _File:
         name = outer + message.name
         maps = {each.name: each for each in message.nested_type if each.options.map_entry}
         rows = [
-            [code(each.name), _type(each, maps), self._grouped(message, each, path), self._comment(*path, 2, number)]
+            [code(each.name), _type(each, maps), _grouped(message, each), self._comment(*path, 2, number)]
             for number, each in enumerate(message.field)
         ]
         parts = [f"### {name}", self._comment(*path)]
@@ -130,17 +130,18 @@ class _File:
         for number, inner in enumerate(message.enum_type):
             yield self._enum(inner, (*path, 4, number), f"{name}.")
 
-    def _grouped(self, message: DescriptorProto, field: FieldDescriptorProto, path: Path_) -> str:
-        if not field.HasField("oneof_index") or field.proto3_optional:
-            return ""
-        return code(message.oneof_decl[field.oneof_index].name)
-
     def _enum(self, enum: EnumDescriptorProto, path: Path_, outer: str) -> str:
         rows = [
             [code(value.name), str(value.number), self._comment(*path, 2, number)]
             for number, value in enumerate(enum.value)
         ]
         return f"### {outer}{enum.name}\n\n{self._comment(*path)}\n\n{table(['value', 'number', 'meaning'], rows)}"
+
+
+def _grouped(message: DescriptorProto, field: FieldDescriptorProto) -> str:
+    if not field.HasField("oneof_index") or field.proto3_optional:
+        return ""
+    return code(message.oneof_decl[field.oneof_index].name)
 
 
 def _stream(streaming: bool, name: str) -> str:

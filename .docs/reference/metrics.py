@@ -74,5 +74,9 @@ def _replica() -> CollectorRegistry:
 def _autoscaler() -> CollectorRegistry:
     scaler = MagicMock(leading=True)
     scaler.record.steps = [SimpleNamespace(name="demand", value=0.0)]
+    scaler.foresight.forecast.judged = {"expert": SimpleNamespace(loss=0.0)}
+    scaler.foresight.forecast.outlook.forecasts = {"expert": 0.0}
+    scaler.announcements.loads = [SimpleNamespace(tenant="tenant")]
+    scaler.announcements.belief.of.return_value.part = 1.0
     scaler.record.demands = [MagicMock(deadline_s=None, request_class=RequestClass.STANDARD)]
     return AutoscalerMetrics(lambda: {"pool": scaler}).registry

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from cluster.alerts.alert import Alert, Severity, Step
 
+REQUESTS = (
+    "InferenceService/(Stream)?Generate|EmbeddingService/.+|"
+    "http (/v[12])?/(chat/completions|completions|messages|responses|embeddings|score|rerank|classify)"
+)
+"""Pattern of the methods whose calls wait in line, over gRPC and HTTP."""
 _LOGS_OF_ROUTERS = "penstock logs router-0 --level warning --since 1h"
 
 ALERTS = (
@@ -132,11 +137,14 @@ ALERTS = (
         name="PenstockRefusals",
         severity=Severity.WARNING,
         summary="{{ $value | humanizePercentage }} of requests are refused for lack of room or time.",
-        expr="""
-            sum(rate(penstock_router_errors_total{
-              method=~"InferenceService/(Stream)?Generate",reason=~"QUEUE_FULL|NOT_IN_TIME|QUEUE_TIMEOUT"
-            }[10m]))
-            / sum(rate(penstock_router_calls_total{method=~"InferenceService/(Stream)?Generate"}[10m])) > 0.1
+        expr=f"""
+            sum(rate(penstock_router_errors_total{{
+              method=~"{REQUESTS}",
+              reason=~"QUEUE_FULL|NOT_IN_TIME|QUEUE_TIMEOUT"
+            }}[10m]))
+            / sum(rate(penstock_router_calls_total{{
+              method=~"{REQUESTS}"
+            }}[10m])) > 0.1
         """,
         pending_minutes=10,
         meaning=(
@@ -228,6 +236,41 @@ ALERTS = (
                 (
                     ("Redis is bad", "correct what it says of Redis: address, password, memory, policy"),
                     ("Redis is good", "the router hangs, or lacks CPU: restart it"),
+                ),
+            ),
+        ),
+    ),
+    Alert(
+        name="PenstockCellAway",
+        severity=Severity.WARNING,
+        summary="Router {{ $labels.instance }} does not reach {{ $value }} of the cells of pool {{ $labels.pool }}.",
+        expr="max by (pool, instance) (penstock_router_cells_away) > 0",
+        pending_minutes=2,
+        meaning=(
+            "New requests go to the other cells. What waits in these waits on. Calls with a key, or of a tenant with a "
+            "rate, a budget or a bound, fail with UNAVAILABLE where their home is there. The autoscaler removes no "
+            "replica of the pool, and its roll-out stands still."
+        ),
+        steps=(
+            Step(
+                "penstock logs redis",
+                (
+                    ("a server that has stopped", "start it, or let its follower take over"),
+                    ("a slot without a server", "give it one: `redis-cli --cluster fix HOST:PORT`"),
+                    (
+                        "a server that is lost for good, without a follower",
+                        "give its slots to the others: `redis-cli --cluster fix HOST:PORT "
+                        "--cluster-fix-with-unreachable-masters`. The pool goes on by itself, without what only that "
+                        "server had. Fewer `cells` don't help: the lost one is looked at all the same",
+                    ),
+                    ("nothing new", "go on with the logs of routers"),
+                ),
+            ),
+            Step(
+                "penstock logs router-0 --level warning --since 1h",
+                (
+                    ("cell.away at one router", "the network between this router and that server is at fault"),
+                    ("cell.away at all routers", "that server hangs, is full or is blocked by a network policy"),
                 ),
             ),
         ),

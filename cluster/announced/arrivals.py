@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cluster.control.step_model import Shape
 
 WINDOW_S = 60.0
 """Time over which rates are averaged, as the pool's are."""
+SILENT_ROUTERS = 64
+"""Most silent routers whose counters are kept. A router that starts again counts as another one."""
+_SILENT_OF_TENANTS = 8
+"""The same for counters of tenants, which are many values that a leader stores at each tick. Where no router at all is
+heard all are kept."""
+
+Counted = TypeVar("Counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +96,48 @@ class Arrivals:
     counters: RouterCounts = field(default_factory=dict)
     rates: Mapping[str, TenantRate] = field(default_factory=dict)
 
-    def update(self, at: float, counters: RouterCounts) -> Arrivals:
-        """Return the arrivals after one more look. Tenants that no router counts any more are forgotten.
+    def update(self, at: float, counters: RouterCounts, announcing: Collection[str] = ()) -> Arrivals:
+        """Return the arrivals after one more look. Tenants that no router counts any more are forgotten, except those
+        that announce load: a router that has just begun does not count them yet.
 
         Args:
             at: pool time, seconds.
             counters: of each router that is heard now.
+            announcing: tenants whose announcements are not over.
         """
+        if self.counters and not counters:
+            # What comes meanwhile is counted when routers are heard again.
+            return self
         seconds = at - self.at if self.at is not None else 0.0
+        kept = self._kept(counters, announcing)
         if seconds <= 0:
-            return Arrivals(at, counters, self.rates)
+            return Arrivals(at, kept, self.rates)
         weight = 1.0 - math.exp(-seconds / WINDOW_S)
         tenants = {tenant for counted in counters.values() for tenant in counted}
-        rates = {}
+        rates = {tenant: self.rates[tenant] for tenant in announcing if tenant in self.rates}
         for tenant in sorted(tenants):
+            if tenant in rates and not self._told(tenant, counters):
+                continue
             came = self._came(tenant, counters)
             old = self.rates.get(tenant, TenantRate())
             rate = old.requests + weight * (came.requests / seconds - old.requests)
             refused = old.refused + weight * (came.refused / seconds - old.refused)
             rates[tenant] = TenantRate(rate, _shape(came) or old.shape, refused)
-        return Arrivals(at, counters, rates)
+        return Arrivals(at, kept, rates)
+
+    def _kept(self, counters: RouterCounts, announcing: Collection[str]) -> RouterCounts:
+        """Return the counters together with those of silent routers, as far as they may be asked for again."""
+        silent = {
+            router: {tenant: own for tenant, own in counted.items() if tenant in announcing}
+            for router, counted in self.counters.items()
+            if router not in counters
+        }
+        known = {router: counted for router, counted in silent.items() if counted}
+        return with_silent(known, counters, _SILENT_OF_TENANTS)
+
+    def _told(self, tenant: str, counters: RouterCounts) -> bool:
+        """Return whether a router tells what came since the last look, and not only from when on it counts."""
+        return any(tenant in counted and router in self.counters for router, counted in counters.items())
 
     def _came(self, tenant: str, counters: RouterCounts) -> TenantCounts:
         total = TenantCounts()
@@ -119,6 +149,19 @@ class Arrivals:
             before = counted[tenant] if known is None else known.get(tenant, TenantCounts())
             total = total.plus(counted[tenant].since(before))
         return total
+
+
+def with_silent(
+    before: Mapping[str, Counted], now: Mapping[str, Counted], most: int = SILENT_ROUTERS
+) -> Mapping[str, Counted]:
+    """Return the counters of routers that are heard now, together with the last ones of those that are not, at most so
+    many. Without these all that a router ever counted would look new when it returns, or nothing of it.
+    """
+    silent = {router: counts for router, counts in before.items() if router not in now}
+    for router in list(silent)[: max(0, len(silent) - most)]:
+        # Routers that are silent for longest come first.
+        del silent[router]
+    return {**silent, **now}
 
 
 def _shape(came: TenantCounts) -> Shape | None:

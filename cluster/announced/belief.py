@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from cluster.announced.arrivals import Arrivals, RouterCounts, TenantRate
 from cluster.announced.load import AnnouncedLoad
 from cluster.control.step_model import Shape
-from cluster.forecast.announced import AnnouncedWork
+from cluster.forecast.announced import AnnouncedRise, AnnouncedWork
 
 MOST_TENANTS = 256
 """Most tenants whose record is kept. Those that were judged least go first."""
@@ -85,11 +85,14 @@ class Announced:
 
     def judge(self, belief: Belief, counters: RouterCounts, rules: BeliefRules) -> Belief:
         """Return the belief after a look at what came."""
-        before = belief.arrivals.at
-        arrivals = belief.arrivals.update(self.at, counters)
+        before, announced = belief.arrivals.at, self._by_tenant()
+        arrivals = belief.arrivals.update(self.at, counters, announced.keys())
+        if arrivals is belief.arrivals:
+            # Nobody told what came.
+            return belief
         tenants = dict(belief.tenants)
         minutes = min(rules.longest_s, self.at - before) / 60.0 if before is not None else 0.0
-        for tenant, own in self._by_tenant().items() if minutes > 0 else ():
+        for tenant, own in announced.items() if minutes > 0 else ():
             begun = [load for load in own if load.starts_ms / 1000 <= self.at - rules.grace_s]
             expected = self._work(tenant, begun, self.at, arrivals)
             if expected > 0:
@@ -100,29 +103,49 @@ class Announced:
             tenants = {tenant: tenants[tenant] for tenant in known[:MOST_TENANTS]}
         return Belief(arrivals, tenants)
 
-    def foresee(self, belief: Belief, cold_start_s: float) -> AnnouncedWork | None:
+    def foresee(self, belief: Belief, soon_s: float, within_s: float = 0.0) -> AnnouncedWork | None:
         """Return the work that is believed to come beyond what comes already; None without any.
 
         Args:
             belief: that of now.
-            cold_start_s: duration of a start. Replicas are ordered so much sooner, and those that will be needed within
-                twice the time stay.
+            soon_s: seconds until a replica that is ordered now is ready.
+            within_s: how far to look ahead, if that is longer.
         """
-        soon = later = said = 0.0
+        added = list[AnnouncedRise]()
         recent = False
         for tenant, own in self._by_tenant().items():
-            part, comes = belief.of(tenant).part, self._coming(tenant, belief.arrivals)
-            times = [load.starts_ms / 1000 for load in own]
-            near = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + cold_start_s)], belief)
-            far = self._most(tenant, own, [self.at, *(t for t in times if t <= self.at + 2 * cold_start_s)], belief)
-            said += near
-            if belief.arrivals.rates.get(tenant, TenantRate()).limited:
-                # More than what comes its quota does not let through.
-                continue
-            soon += max(0.0, part * near - comes)
-            later += max(0.0, part * far - comes)
-            recent = recent or any(0 <= self.at - t < cold_start_s for t in times)
-        return AnnouncedWork(soon, later, said, recent) if later > 0 else None
+            added += self._added(tenant, own, belief, max(soon_s, within_s))
+            limited = belief.arrivals.rates.get(tenant, TenantRate()).limited
+            begun_s = [self.at - load.starts_ms / 1000 for load in own]
+            recent = recent or (not limited and any(0 <= each < soon_s for each in begun_s))
+        now = AnnouncedRise(0.0, 0.0, 0.0)
+        rises = list[AnnouncedRise]()
+        for each in sorted(added, key=lambda each: each.in_s):
+            last = rises[-1] if rises else now
+            total = AnnouncedRise(each.in_s, last.soon + each.soon, last.said + each.said)
+            if each.in_s <= soon_s:
+                now = total
+            else:
+                rises.append(total)
+        if not max(now.soon, *(each.soon for each in rises), 0.0):
+            return None
+        return AnnouncedWork(now.soon, now.said, recent, tuple(rises))
+
+    def _added(self, tenant: str, own: Sequence[AnnouncedLoad], belief: Belief, within_s: float) -> list[AnnouncedRise]:
+        """Return the moments at which a tenant announced more than for any before, with what each adds."""
+        part, comes = belief.of(tenant).part, self._coming(tenant, belief.arrivals)
+        # More than what comes its quota does not let through.
+        limited = belief.arrivals.rates.get(tenant, TenantRate()).limited
+        begins = {max(self.at, load.starts_ms / 1000) for load in own}
+        found, said, soon = list[AnnouncedRise](), 0.0, 0.0
+        # Between two beginnings the load only falls.
+        for time in sorted(each for each in begins if each <= self.at + within_s):
+            work = self._work(tenant, own, time, belief.arrivals)
+            if work > said:
+                counts = 0.0 if limited else max(0.0, part * work - comes)
+                found.append(AnnouncedRise(time - self.at, counts - soon, work - said))
+                said, soon = work, counts
+        return found
 
     def course(self, belief: Belief, times: Sequence[float]) -> Sequence[AnnouncedWork]:
         """Return the announced work at given times, as far as it is known now.
@@ -142,7 +165,7 @@ class Announced:
                     known[holding] = self._work(tenant, own, time, belief.arrivals)
                 said[place] += known[holding]
                 soon[place] += 0.0 if rate.limited else max(0.0, part * known[holding] - comes)
-        return [AnnouncedWork(each, each, all_of_it, recent=False) for each, all_of_it in zip(soon, said, strict=True)]
+        return [AnnouncedWork(each, all_of_it, recent=False) for each, all_of_it in zip(soon, said, strict=True)]
 
     def _by_tenant(self) -> Mapping[str, Sequence[AnnouncedLoad]]:
         """Return what is not over, by tenant."""
@@ -151,10 +174,6 @@ class Announced:
             if load.ends_ms / 1000 > self.at:
                 found[load.tenant].append(load)
         return {tenant: found[tenant] for tenant in sorted(found)}
-
-    def _most(self, tenant: str, own: Sequence[AnnouncedLoad], times: Sequence[float], belief: Belief) -> float:
-        # Between two beginnings the load only falls.
-        return max(self._work(tenant, own, max(self.at, time), belief.arrivals) for time in times)
 
     def _coming(self, tenant: str, arrivals: Arrivals) -> float:
         """Return the work of a tenant that comes now, replica-seconds per second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -83,6 +84,7 @@ def assemble(
         waiting=float(sum(view.waiting) - sum(_fed(view, jobs, each) for each in RequestClass)),
         kv_usage=statistics.fmean(record.stats.get("kv_usage", 0.0) for record in ready) if ready else 0.0,
         age_s=_age(at, view, meter),
+        cells_away=len(view.away),
         cold_start_s=starts.cold_start_s(facts.cold_start_s),
         failed_starts=starts.failed,
         last_failure_at=starts.last_failure_at,
@@ -100,6 +102,18 @@ def read_fit(text: str | None) -> StepModel | None:
         return FittedStep.from_json(text).model
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def measured(view: PoolView) -> PoolView:
+    """Return the view without what replicas report that is no number: it counts as not reported, and as nothing that a
+    decision could fail on.
+    """
+    return replace(view, replicas=tuple(map(_measured, view.replicas)))
+
+
+def _measured(record: ReplicaRecord) -> ReplicaRecord:
+    stats = {name: value for name, value in record.stats.items() if math.isfinite(value)}
+    return record if len(stats) == len(record.stats) else replace(record, stats=stats)
 
 
 def ready_records(view: PoolView) -> list[ReplicaRecord]:
@@ -150,7 +164,8 @@ def _model(ready: Sequence[ReplicaRecord], stored: StepModel | None) -> StepMode
     None if replicas have measured and none trusts its model.
     """
     stats = [record.stats for record in ready]
-    models = [StepModel(one["step_a"], one["step_b"], one["step_g"]) for one in stats if "step_a" in one]
+    whole = [one for one in stats if one.keys() >= {"step_a", "step_b", "step_g"}]
+    models = [StepModel(one["step_a"], one["step_b"], one["step_g"]) for one in whole]
     if models:
         return sorted(models, key=lambda model: model.predict(*_REFERENCE))[(len(models) - 1) // 2]
     return None if any("step_error" in one for one in stats) else stored

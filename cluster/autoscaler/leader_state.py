@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.announced.belief import Belief
@@ -32,6 +33,7 @@ _RULES = SlowRules()
 _GRACE_S = _RULES.attainment_s - _RULES.fill_period_s
 """How far into the future the replica policy may set the time of its last look at the fill: on purpose, after a
 shortage."""
+_SHAPE = attrgetter(*(each.name for each in fields(Shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +106,16 @@ class PoolMemory:
 
     def to_bytes(self) -> bytes:
         """Return the state as JSON. The needs of two hours are most of it, some 35 KB."""
-        slow, starts = asdict(self.slow), asdict(self.starts)
+        # Not the needs: `asdict` copies each of them, and takes most of a decision's time.
+        slow, starts = asdict(replace(self.slow, needs=(), moves=())), asdict(self.starts)
         slow["needs"] = [_need_fields(need) for need in self.slow.needs]
         slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
         # A release before this one refuses fields of these parts that it does not know, and empties its memory. It
         # reads past other parts, so what is new has its own.
         stored: dict[str, Any] = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
-        stored |= {"hold": slow.pop("hold"), "since": slow.pop("since"), "standby": asdict(self.standby)}
+        stored |= {"hold": slow.pop("hold"), "since": slow.pop("since"), "fill_from": slow.pop("fill_from")}
+        stored |= {"standby": asdict(self.standby)}
         stored["belief"] = belief_values(self.belief)
         stored["hours"] = None if self.hours is None else self.hours.values()
         return json.dumps(stored).encode()
@@ -127,7 +131,7 @@ class PoolMemory:
         slow, starts = stored["slow"], stored["starts"]
         # The last leader may have been of a release that stored it there.
         slow["hold"] = _known(Hold, stored.get("hold", slow.get("hold", {})))
-        slow["since"] = stored.get("since")
+        slow["since"], slow["fill_from"] = stored.get("since"), stored.get("fill_from")
         slow["needs"] = tuple(map(_need, slow["needs"]))
         slow["moves"] = tuple(Move(*move[: len(fields(Move))]) for move in slow["moves"])
         slow["check"] = _known(Check, slow.get("check", {}))
@@ -153,7 +157,7 @@ def _known(part: type[Part], values: Mapping[str, Any]) -> Part:
 
 
 def _need_fields(need: Need) -> list[float]:
-    shape = () if need.shape is None else astuple(need.shape)
+    shape = () if need.shape is None else _SHAPE(need.shape)
     return [round(need.at, 3), _short(need.work), need.replicas, _short(need.requests), *map(_short, shape)]
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from cluster.announced.arrivals import with_silent
 from cluster.autoscaler.router_report import ClassCounts, Counts
 from cluster.control.step_model import Shape
 from penstock.models import RequestClass
@@ -28,10 +29,6 @@ class ClassRates:
     """Requests per second."""
     shape: Shape | None = None
     """Mean shape of those requests; None before the first."""
-
-
-SILENT_ROUTERS = 64
-"""Most silent routers whose counters are kept. A router that starts again counts as another one."""
 
 
 JOINING_S = 60.0
@@ -79,7 +76,7 @@ class Meter:
         if self.at is None or not self.counters:
             # A tick without any router does not count as the first one.
             return replace(self, at=at, reported_at=reported_at if reported_at is not None else at, counters=reports)
-        counters = self._kept(reports)
+        counters = with_silent(self.counters, reports)
         seconds = at - self.at
         if seconds <= 0:
             # The store was replaced and its clock is behind: continue from its time with the known averages.
@@ -105,16 +102,6 @@ class Meter:
             met=self.met + slow * (met / seconds - self.met),
             arrived_at=at if any(c.requests for c in came.values()) else self.arrived_at,
         )
-
-    def _kept(self, reports: Mapping[str, Counts]) -> Mapping[str, Counts]:
-        """Return the reports together with the counters of silent routers. Without these all that a router ever counted
-        would look new when it returns.
-        """
-        silent = {router: counts for router, counts in self.counters.items() if router not in reports}
-        for router in list(silent)[: max(0, len(silent) - SILENT_ROUTERS)]:
-            # Routers that are silent for longest come first.
-            del silent[router]
-        return {**silent, **reports}
 
     def _came(self, reports: Mapping[str, Counts]) -> Counts:
         """Return what all routers counted since the last tick."""

@@ -89,11 +89,12 @@ class AutoscalerMetrics(Collector):
             yield "forecast_error", "Mean error of an expert's forecasts of late, as a logarithm.", labels, record.loss
         if outlook is None:
             return
+        load = "Load foreseen a cold start ahead, in reference requests per second."
         for expert, value in outlook.forecasts.items():
             labels = {"expert": expert}
-            yield "forecast_load", "Load foreseen a cold start ahead, in reference requests per second.", labels, value
+            yield "forecast_load", load, labels, value
             yield "forecast_weight", "Weight of an expert.", labels, outlook.weights.get(expert, 0.0)
-        yield "forecast_load", "", {"expert": BLEND}, outlook.load
+        yield "forecast_load", load, {"expert": BLEND}, outlook.load
         yield "forecast_skill", "Part by which the forecast is better than the present load.", {}, outlook.skill
         if (pattern := outlook.pattern) is not None:
             yield "forecast_change", "Factor on the load that earlier days or weeks foretell.", {}, pattern.change

@@ -5,8 +5,10 @@ lost report loses nothing.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from itertools import chain
 
 import msgpack
 
@@ -92,9 +94,13 @@ def unpack_report(report: bytes) -> Report:
         rows, jobs, *more = msgpack.unpackb(report)
         counts = {request_class: ClassCounts(*row) for request_class, row in zip(RequestClass, rows, strict=True)}
         tenants = {str(tenant): TenantCounts(*own) for tenant, own in (more[0] if more else {}).items()}
-        return Report(counts, tuple(JobWork(RequestClass(number), *rest) for number, *rest in jobs), tenants)
+        finite = all(map(math.isfinite, chain.from_iterable([*rows, *map(astuple, tenants.values())])))
+        found = Report(counts, tuple(JobWork(RequestClass(number), *rest) for number, *rest in jobs), tenants)
     except (TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
         raise ValueError(f"no report of a router: {error}") from error
+    if not finite:
+        raise ValueError("no report of a router: a counter is no number")
+    return found
 
 
 def read_reports(pool: str, view: PoolView) -> dict[str, Report]:

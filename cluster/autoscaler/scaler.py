@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from cluster.autoscaler.actuator import Actual, Actuator, PatientActuator
 from cluster.autoscaler.ahead.announcements import Announcements
 from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.autoscaler.ahead.hours import EVERY_S, Plan, look_ahead
-from cluster.autoscaler.assemble import announced_in, assemble, read_fit
+from cluster.autoscaler.assemble import announced_in, assemble, measured, read_fit
 from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.decision_record import DecisionRecord, kinds
 from cluster.autoscaler.leader_state import PoolMemory
@@ -26,6 +27,7 @@ from cluster.autoscaler.own_settings import ScalerSettings
 from cluster.autoscaler.router_report import Counts, UnreadReports, read_reports
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
+from cluster.control.rails import growth_time_s
 from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
@@ -36,10 +38,10 @@ from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import PoolView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
-from cluster.rollout.record import RolloutState
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, newcomers, order_standbys, standing, with_standbys
 from cluster.trust.secret import ClusterSecret
+from penstock.values.admin.rollout import RolloutState
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 
@@ -233,7 +235,7 @@ class PoolScaler:
 
     async def _sight(self, own: ScalerSettings) -> _Sight:
         """Look at all that the next decision rests on."""
-        view = await self._queue.observe()
+        view = measured(await self._queue.observe(whole=False))
         await self.announcements.read()
         trouble = await self._look()
         bounds, rolling = await self._bounds_now(own)
@@ -249,20 +251,16 @@ class PoolScaler:
         counts = {name: one.counts for name, one in reports.items()}
         self._leader_state = await self._remember(own, view, counts, before)
         jobs = [job for one in reports.values() for job in one.jobs]
-        seen = assemble(
-            view,
-            self._leader_state.meter,
-            self._leader_state.starts,
-            own.facts.as_announced(announced_in(view, self._secret)),
-            await self._fit(view),
-            jobs,
-        )
+        known, facts = self._leader_state, own.facts.as_announced(announced_in(view, self._secret))
+        seen = assemble(view, known.meter, known.starts, facts, await self._fit(view), jobs)
         # Older ones were told, or had no leader: then they work because they have to.
         new = newcomers(view, RELIEF_TICKS * self._host.tick_s)
         seen = with_standbys(seen, standing(view), new, self._leader_state.standby)
+        seen, slow = replace(seen, tick_s=self._host.tick_s), self._leader_state.slow
         point = point_in_force(await self._point.now(view.point), own.point)
-        seen = self.foresight.look(point, seen, self._leader_state.slow.needs)
-        seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports)
+        seen = self.foresight.look(point, seen, slow.needs)
+        growth_s = growth_time_s(2 * own.bounds.largest, seen, slow.moves, own.rules.rails)
+        seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports, growth_s)
         self._leader_state = replace(self._leader_state, belief=belief)
         return _Sight(view, point, seen, bounds, before, rolling, tuple(trouble))
 
@@ -354,11 +352,13 @@ class PoolScaler:
         # An advisory decision is stored too, but was not sent to the platform.
         told = stored.target if acts else None
         wanted = target if target is not None else told if told is not None else len(ready)
-        starts = last.starts.update(at, ready, wanted, stored.failed_starts, settings.start_timeout_s)
+        # Replicas of a cell that was never seen may be among those that are awaited. They are not late.
+        timeout_s = math.inf if view.unseen else float(settings.start_timeout_s)
+        starts = last.starts.update(at, ready, wanted, stored.failed_starts, timeout_s)
         if starts.failed > last.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
                                                          "error": stored.failure})  # fmt: skip
-        return replace(last, meter=meter, starts=starts)
+        return replace(last, slow=last.slow.under(own.rules), meter=meter, starts=starts)
 
     async def _fit(self, view: PoolView) -> StepModel | None:
         """Return the stored step model of the replicas' group, for the time in which they have none. Without replicas

@@ -128,6 +128,12 @@ class ControlStore(Protocol):
         """Count a replica that did not come up."""
         ...
 
+    async def forget(self) -> None:
+        """Forget the leader, its state and its orders: the pool was removed. Decisions, the record of the load, step
+        models and counters stay.
+        """
+        ...
+
     async def close(self) -> None:
         """Close connections."""
         ...

@@ -8,9 +8,11 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 from redis.exceptions import BusyLoadingError
 
 from cluster.addresses import family_of, free_port, listening_host
@@ -44,13 +46,11 @@ def check_ahead(settings: Settings) -> None:
     router = settings.router
     ports = range(router.metrics_port, router.metrics_port + router.processes) if router.metrics_port else ()
     if taken := [port for port in ports if port_taken(router.host, port)]:
-        raise SettingsError(f"router.metrics_port: {taken[0]} on {router.host} is in use; choose another one")
+        raise _in_use("router.metrics_port", router.host, taken[0], "")
     if router.http.port and port_taken(router.host, router.http.port):
-        raise SettingsError(
-            f"router.http.port: {router.http.port} on {router.host} is in use; choose another one with --http-port"
-        )
+        raise _in_use("router.http.port", router.host, router.http.port, " with --http-port")
     if router.port and port_taken(router.host, router.port):
-        raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
+        raise _in_use("router.port", router.host, router.port, " with --port")
 
 
 def file_checks(settings: Settings) -> Iterator[Callable[[], object]]:
@@ -138,6 +138,23 @@ def with_http(settings: Settings) -> tuple[Settings, bool]:
         update={"port": free_port(router.host) if port_taken(router.host, HTTP_PORT) else HTTP_PORT}
     )
     return settings.model_copy(update={"router": router.model_copy(update={"http": http})}), True
+
+
+def _in_use(setting: str, host: str, port: int, how: str) -> SettingsError:
+    owner = _listener(port)
+    by = "" if owner is None else f" by process {owner}"
+    return SettingsError(f"{setting}: {port} on {host} is in use{by}; choose another one{how}")
+
+
+def _listener(port: int) -> str | None:
+    """Return the id and name of a process that listens on a port; None where this user can't see any."""
+    with suppress(psutil.Error, OSError):
+        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        found = [(each.pid, getattr(each.laddr, "port", None)) for each in listening]
+        # Of several, such as routers that share the port, the first is enough to find the others.
+        pid = min((pid for pid, at in found if pid and at == port), default=None)
+        return None if pid is None else f"{pid} ({psutil.Process(pid).name()})"
+    return None
 
 
 def port_taken(host: str, port: int) -> bool:

@@ -10,14 +10,13 @@ from typing import NoReturn
 
 from cluster.addresses import host_port
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import wait_file
+from cluster.bootstrap.ready import START_S, wait_file
 from cluster.errors import BootstrapError
 
 _LOG = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 """Only this machine's users see the page, whoever may call the routers."""
-START_S = 30.0
 AGAIN_S = 5.0
 """Pause before it is started again."""
 

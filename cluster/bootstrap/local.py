@@ -23,7 +23,7 @@ from cluster.bootstrap.local_ray import LocalRay, start_local_ray
 from cluster.bootstrap.models import check_model
 from cluster.bootstrap.pools import open_launcher, settings_with, with_pool, write_settings
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import Progress, RouterProcess, start_router, wait_file, wait_linked
+from cluster.bootstrap.ready import START_S, Progress, RouterProcess, start_router, wait_file, wait_linked
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.supervisor import BackOff, supervise
 from cluster.errors import BootstrapError, QueueUnavailableError
@@ -37,7 +37,7 @@ from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
 
-AUTOSCALER_TIMEOUT_S = 30.0
+_END_S = 30.0  # of an autoscaler
 
 
 class LocalCluster:
@@ -216,7 +216,7 @@ class LocalCluster:
         process = self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
         try:
             # Also check the other processes: the supervisor waits here and does not check them.
-            fields = await wait_file(ready_file, process, AUTOSCALER_TIMEOUT_S, self.check)
+            fields = await wait_file(ready_file, process, START_S, self.check)
         except BaseException:
             await self._end_autoscaler(process, 1.0)
             raise
@@ -225,7 +225,9 @@ class LocalCluster:
 
     async def _stop_autoscaler(self) -> None:
         if self.autoscaler is not None:
-            await self._end_autoscaler(self.autoscaler, AUTOSCALER_TIMEOUT_S)
+            self._progress("autoscaler", "stopping")
+            await self._end_autoscaler(self.autoscaler, _END_S)
+            self._progress("autoscaler", "stopped")
 
     async def _end_autoscaler(self, process: ChildProcess, seconds: float) -> None:
         await process.stop(seconds)
@@ -305,15 +307,15 @@ class LocalCluster:
             await self._serve_pools.redeploy(settings_with(self.settings, self.pools))
 
     async def _start_routers(self, settings_file: Path) -> None:
-        count = self.settings.router.processes
+        router, count = self.settings.router, self.settings.router.processes
         self._progress("routers", f"starting {count}")
-        port = self.settings.router.port or free_port(self.settings.router.host)
-        ports = [port if self._same_port else free_port(self.settings.router.host) for _ in range(count)]
-        base = self.settings.router.metrics_port
+        port, base = router.port or free_port(router.host), router.metrics_port
+        ports = [port if self._same_port else free_port(router.host) for _ in range(count)]
         up: dict[int, RouterProcess] = {}
 
         async def start(index: int) -> None:
             up[index] = await self._start_router(settings_file, index, ports[index], base + index if base else 0)
+            self._progress("routers", f"{len(up)} of {count} started")
 
         try:
             await side_by_side(*map(start, range(count)))
@@ -359,9 +361,7 @@ class LocalCluster:
             self.redis.check()
 
     async def watch(self) -> None:
-        """Keep Ray, routers and the autoscaler up, and follow the pools of the registry, until Redis ends, which raises
-        BootstrapError.
-        """
+        """Keep Ray, routers, autoscaler and the registry's pools up. Raise BootstrapError if Redis ends."""
         await side_by_side(supervise(self, BackOff()), *self._following())
 
     def _following(self) -> list[Awaitable[NoReturn]]:

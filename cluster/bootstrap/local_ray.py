@@ -16,7 +16,7 @@ from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import Progress, wait_file
 from cluster.bootstrap.socket_dir import RAY, SocketDir
 from cluster.errors import BootstrapError
-from cluster.settings import EngineKind, Settings
+from cluster.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ _OURS = {
     "PYTHONUNBUFFERED": "1",
     # Ray starts workers at niceness 15; replicas are the product here, not background work.
     "RAY_worker_niceness": "0",
+    # It would start as many workers as it is told of CPUs before anybody needs them.
+    "RAY_prestart_worker_first_driver": "0",
     # Seconds between loops of the Serve controller. Its default of 0.1 takes 3 % of a core from the engines.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_AUTH_MODE": "token",
@@ -104,7 +106,7 @@ async def _start(settings: Settings, run_dir: Path, progress: Progress) -> Local
     try:
         command = [
             *(sys.executable, "-m", "cluster.bootstrap.ray_host", "--ready-file", str(ready_file)),
-            *("--token-file", str(token_file), "--temp-dir", str(folder.path), "--cpus", str(logical_cpus(settings))),
+            *("--token-file", str(token_file), "--temp-dir", str(folder.path)),
             *(["--dashboard"] if settings.cluster.ray_dashboard else []),
         ]
         environment = ray_environment(os.environ, folder.path, token_file)
@@ -128,15 +130,3 @@ def _write_token(path: Path) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-
-
-def logical_cpus(settings: Settings) -> int:
-    """Return the number of CPUs to announce to Ray. Its accounting is logical: all replicas, and one more of each
-    pool, must fit on any machine.
-    """
-    needed = 2
-    for pool in settings.pools.values():
-        per_replica = 1 if pool.engine is EngineKind.SIM else pool.tensor_parallel_size + 1
-        most = max(pool.replicas, pool.autoscale.max_replicas or 0)
-        needed += per_replica * (most * 2 + 2)
-    return max(needed, os.cpu_count() or 1)

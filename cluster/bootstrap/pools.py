@@ -26,12 +26,14 @@ def open_launcher(settings: Settings, platform: Platform, *, ray: bool, gpus: in
     async def forget(pool: str) -> None:
         # The record of its roll-out would be in force again in a later pool of this name with these settings.
         book = RolloutBook(pool, RedisRolloutStore(url, pool, timeout_s))
-        # Its operating point would be, whatever the SLO and the price of the later one.
+        # Its operating point would be, whatever the SLO and the price of the later one. Its leader's state tells of
+        # replicas that may have had another model: how long they start, how full they may be, how many to hold.
         store = RedisControlStore(url, pool, timeout_s)
         try:
             await book.change(lambda found, _: found and replace(found, base=""))
             if await store.point() is not None:
                 await store.set_point(PointRecord(None).to_bytes())
+            await store.forget()
         finally:
             await book.close()
             await store.close()

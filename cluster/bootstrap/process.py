@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import sys
@@ -18,7 +17,6 @@ from cluster.bootstrap.last_words import MOST, last_words, status_text
 from cluster.errors import BootstrapError
 
 _PR_SET_PDEATHSIG = 1
-_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): \S.*")
 """An exception as Python prints it, also behind Ray's prefix of a line."""
 _ROOM = 1 << 16
 """Bytes; a disk with less room is full."""
@@ -181,14 +179,6 @@ class ChildProcess:
             return last_words(self._log())
         except OSError:
             return ""
-
-    def last_error(self) -> str:
-        """Return the newest exception in the log, as one line; empty if there is none."""
-        try:
-            found = _EXCEPTION.findall(self._log())
-        except OSError:
-            return ""
-        return found[-1] if found else ""
 
     def _log(self) -> str:
         return self.log_file.read_bytes()[self._log_from :].decode("utf-8", errors="replace")

@@ -18,6 +18,9 @@ import psutil
 
 from cluster.ready_file import READY_FLAG, write_ready_file
 
+LOGICAL_CPUS = 10_000_000
+"""CPUs that are announced to Ray. Its accounting is logical, and no limit on one machine: all replicas must fit on any,
+also those of pools that are added later."""
 _USELESS = ("ray/dashboard/dashboard.py", "ray/autoscaler/_private/monitor.py")
 
 
@@ -35,7 +38,7 @@ def main() -> int:
     context = ray.init(
         # Not the cluster that RAY_ADDRESS may name.
         address="local",
-        num_cpus=options.cpus,
+        num_cpus=LOGICAL_CPUS,
         include_dashboard=options.dashboard,
         dashboard_port=0,
         logging_level="WARNING",
@@ -67,7 +70,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(READY_FLAG, required=True)
     parser.add_argument("--token-file", required=True)
     parser.add_argument("--temp-dir", required=True)
-    parser.add_argument("--cpus", type=int, required=True)
     parser.add_argument("--dashboard", action="store_true")
     return parser
 

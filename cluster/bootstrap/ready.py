@@ -21,7 +21,11 @@ Progress = Callable[[str, str], None]
 
 POLL_S = 0.1
 """Seconds between two looks at files and endpoints that can't notify."""
-ROUTER_TIMEOUT_S = 60.0
+START_S = 300.0
+"""Longest start of a process, seconds. Two cores with other work take a minute for a router. Only one that hangs takes
+all of it: an end is noticed at once."""
+LINKS_S = 60.0
+"""Longest time until routers and replicas that are up are linked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ async def start_router(run_dir: Path, index: int, flags: list[str]) -> RouterPro
     command = [sys.executable, "-m", "router", "--ready-file", str(ready_file), *flags]
     process = await ChildProcess.start(f"router {index}", command, run_dir / f"router-{index}.log")
     try:
-        fields = await wait_file(ready_file, process, ROUTER_TIMEOUT_S)
+        fields = await wait_file(ready_file, process, START_S)
     except BaseException:
         await process.stop(1.0)
         raise
@@ -85,17 +89,17 @@ async def wait_linked(
     """Wait until each router has links to so many replicas of each pool. `check` is called at every look.
 
     Raises:
-        BootstrapError: one has not, after `ROUTER_TIMEOUT_S`.
+        BootstrapError: one has not, after `LINKS_S`.
     """
     # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
     progress("links", "connecting routers and replicas")
-    until = time.monotonic() + ROUTER_TIMEOUT_S
+    until = time.monotonic() + LINKS_S
     for index, router in enumerate(routers):
         while missing := await asyncio.to_thread(unlinked, router.metrics_port, host, wanted):
             check()
             if time.monotonic() > until:
                 pools = ", ".join(missing)
-                why = f"not linked to all replicas of {pools} within {ROUTER_TIMEOUT_S:.0f} s"
+                why = f"not linked to all replicas of {pools} within {LINKS_S:.0f} s"
                 worries = router.process.worries()
                 told = f"; its log says:\n{worries}\n" if worries else "; "
                 raise BootstrapError(f"router {index}", f"{why}{told}log: {router.process.log_file}")

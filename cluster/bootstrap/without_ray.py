@@ -16,15 +16,12 @@ from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.models import check_model
 from cluster.bootstrap.pools import with_pool
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import Progress, wait_file
+from cluster.bootstrap.ready import START_S, Progress, wait_file
 from cluster.bootstrap.supervisor import LOOK_S, BackOff, keep_routers, look_at_kept, restart
 from cluster.lifecycle import side_by_side
 from cluster.settings import EngineKind, PoolSettings, Settings
 
 _LOG = logging.getLogger(__name__)
-
-START_TIMEOUT_S = 60.0
-"""Seconds that a replica may take to start, beyond the start that is simulated."""
 
 
 def local_cluster(settings: Settings, progress: Progress) -> LocalCluster:
@@ -149,7 +146,7 @@ class RaylessCluster(LocalCluster):
         try:
             pool = self.pools.get(place.pool) if place in self._places else None
             # Nothing waits for a place that has gone.
-            await wait_file(ready_file, process, START_TIMEOUT_S + pool.sim.start_s if pool is not None else 0.0)
+            await wait_file(ready_file, process, START_S + pool.sim.start_s if pool is not None else 0.0)
         except BaseException:
             await process.stop(1.0)
             place.process = None

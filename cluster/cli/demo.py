@@ -45,14 +45,19 @@ def run_demo(options: argparse.Namespace) -> int:
         }
         settings = load_settings(Path(options.settings) if options.settings else None, flags)
         with claimed(settings.cluster.folder):
-            try:
-                return asyncio.run(_demo(settings, options.prompt, screen()))
-            except asyncio.CancelledError:
-                return 130
+            return asyncio.run(_run(settings, options.prompt, screen()))
+
+
+async def _run(settings: Settings, prompt: str, console: Console) -> int:
+    with stop_signals(_cancel_once()) as stopped_by:
+        try:
+            return await _demo(settings, prompt, console)
+        except asyncio.CancelledError:
+            return stopped_by.status
 
 
 async def _demo(settings: Settings, prompt: str, console: Console) -> int:
-    with stop_signals(_cancel_once()), StepDisplay(console) as display:
+    with StepDisplay(console) as display:
         async with local_cluster(settings, display) as cluster:
             console.rule("[bold]chat")
             console.print(f"[bold]{escape(prompt)}[/]", highlight=False)

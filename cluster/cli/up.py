@@ -51,7 +51,7 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
     page: LocalConsole | None = None
     if options.until_eof:
         _stop_at_eof(stop)
-    with stop_signals(stop.set), StepDisplay(console) as display:
+    with stop_signals(stop.set) as stopped_by, StepDisplay(console) as display:
         cluster = local_cluster(settings, display)
         cluster.any_http_port = any_http_port
         starting = asyncio.create_task(cluster.start(), name="up.start")
@@ -62,9 +62,9 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
                 console.print("stopping before the cluster was up")
                 starting.cancel()
                 await asyncio.gather(starting, return_exceptions=True)
-                return 130
+                return stopped_by.status
             await starting
-            page = await _open_page(cluster, options)
+            page = await _open_page(cluster, options, display)
             _show(cluster, console, page)
             write_ready_file(options.ready_file, _fields(cluster, page))
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
@@ -85,16 +85,19 @@ async def _up(settings: Settings, console: Console, options: argparse.Namespace,
             await cluster.stop()
 
 
-async def _open_page(cluster: LocalCluster, options: argparse.Namespace) -> LocalConsole | None:
+async def _open_page(cluster: LocalCluster, options: argparse.Namespace, display: StepDisplay) -> LocalConsole | None:
     """Start the console where it is asked for. The cluster serves without it, too."""
     if options.console is None:
         return None
     page = LocalConsole(cluster.run_dir, _dialled(cluster.target), options.console)
+    display("console", "starting")
     try:
         await page.start()
     except BootstrapError as error:
+        display("console", "stopped")
         print_problem(error)
         return None
+    display("console", "ready")
     return page
 
 

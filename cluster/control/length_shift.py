@@ -71,6 +71,17 @@ def longer_work(now: Need, usual: float, needs: Sequence[Need], price: Price, ru
     return found * now.work / (now.requests * price(now.shape))
 
 
+def enough_came(now: Need, needs: Sequence[Need], rules: LoadRules) -> bool:
+    """Return whether so many requests came lately that `longer_work` could find a split of them. Where few come this
+    takes a small part of its time.
+    """
+    since = now.at - 2.0 * rules.lengths_s
+    came = _history([*(need for need in needs if need.at >= since), now], lambda _: 0.0, rules)
+    # Sums in another order may differ in their last bits.
+    least = (1.0 - 1e-9) * 2.0 * rules.lengths_least
+    return sum(each.requests for each in came) >= least
+
+
 def _rate(late: float, seconds: float, usual: float, rules: LoadRules) -> float:
     """Return the requests per second to expect: the usual rate, unless clearly fewer came lately. Where only the short
     requests have stopped, the rest is longer on average but is no more work.

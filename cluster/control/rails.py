@@ -46,12 +46,29 @@ class RailRules:
 
 
 def not_down_when_stale(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
-    """Keep the replicas while values are old: a group that does not report is not idle."""
-    if wanted >= seen.coming or seen.age_s <= rules.stale_s:
+    """Keep the replicas while values are old or missing: a group that does not report is not idle."""
+    if wanted >= seen.coming or not is_stale(seen, rules):
         return None
+    if seen.cells_away:
+        return Step("stale", seen.coming, f"{_away(seen)}: nothing is removed")
     return Step(
         "stale", seen.coming, f"values are {seen.age_s:.0f} s old, over {rules.stale_s:.0f} s: nothing is removed"
     )
+
+
+def is_stale(seen: GroupSnapshot, rules: RailRules) -> bool:
+    """Return whether values are too old to remove a replica, or some are missing."""
+    return bool(seen.cells_away) or seen.age_s > rules.stale_s
+
+
+def stale_alarms(seen: GroupSnapshot, rules: RailRules) -> list[str]:
+    """Return what somebody should know of values that are old or missing."""
+    away = [_away(seen)] if seen.cells_away else []
+    return away + ([f"values are {seen.age_s:.0f} s old"] if seen.age_s > rules.stale_s else [])
+
+
+def _away(seen: GroupSnapshot) -> str:
+    return f"{counted(seen.cells_away, 'cell')} of the pool {'does' if seen.cells_away == 1 else 'do'} not answer"
 
 
 def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
@@ -80,10 +97,24 @@ def not_up_too_fast(
     """Bound the replicas that one window adds."""
     window_s = rules.up_sure_window_s if sure else rules.up_window_s
     base = _extreme(seen, moves, window_s, lowest=True)
-    most = max(math.floor(base * rules.up_factor), base + rules.up_least)
+    most = _most_after(base, rules)
     if wanted <= max(most, seen.coming):
         return None
     return Step("up_rate", max(most, seen.coming), f"at most {most} from {base} within {window_s:.0f} s")
+
+
+def growth_time_s(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> float:
+    """Return the seconds after which `not_up_too_fast` lets the last of so many replicas be ordered, at most."""
+    base, windows = _extreme(seen, moves, rules.up_window_s, lowest=True), 0
+    while (base := _most_after(base, rules)) < wanted:
+        windows += 1
+    # A window may end just after a decision.
+    return windows * (rules.up_window_s + seen.tick_s)
+
+
+def _most_after(base: int, rules: RailRules) -> int:
+    """Return the most replicas after a window."""
+    return max(math.floor(base * rules.up_factor), base + rules.up_least)
 
 
 def not_down_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> Step | None:

@@ -77,23 +77,32 @@ def decide(
     """
     rules = rules or SlowRules()
     state = replace(state, hold=after_look(point, seen, state, rules))
-    made = _decide(point, bounds, seen, state, rules, without="")
+    most = bounds.most(point.affordable(seen.gpus_per_replica))
+    sizing = size_group(point, seen, state, rules, most)
+    made = _decide(point, bounds, seen, state, rules, sizing)
     others = []
     for term in TERMS if explain and seen.model is not None else ():
-        other = _decide(point, bounds, seen, state, rules, without=term).replicas
+        one = size_group(point, seen, state, rules, most, without=term, usual=sizing.load)
+        other = _decide(point, bounds, seen, state, rules, one, without=term).replicas
         if other != made.replicas:
             others.append(Counterfactual(term, other))
     return replace(made, counterfactuals=tuple(others))
 
 
 def _decide(
-    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules, *, without: str
+    point: OperatingPoint,
+    bounds: GroupBounds,
+    seen: GroupSnapshot,
+    state: SlowState,
+    rules: SlowRules,
+    sizing: Sizing,
+    *,
+    without: str = "",
 ) -> SlowDecision:
-    sizing = size_group(point, seen, state, rules, without)
     # A pool without requests is to go; its bursts are over.
     held = held_number(point, seen, state, rules) if without != "hold" and not sizing.idle else None
     tick = _Tick(point, bounds, seen, state, rules, sizing, held)
-    wanted = tick.rails(tick.change())
+    wanted = tick.rails(asked := tick.change())
     relief = tick.relief(wanted)
     return SlowDecision(
         replicas=wanted,
@@ -102,7 +111,7 @@ def _decide(
         alarms=tick.alarms(),
         steps=(*sizing.steps, *tick.steps),
         counterfactuals=(),
-        state=tick.next_state(wanted, relief),
+        state=tick.next_state(wanted, relief, asked),
         work=sizing.load.fresh.work if sizing.load.fresh else None,
     )
 
@@ -261,11 +270,12 @@ class _Tick:
 
     def rails(self, wanted: int) -> int:
         seen, rules, moves, sure = self.seen, self.rules.rails, self.state.moves, self.sizing.load.longer
-        if (due := seen.scheduled) is not None:
-            wanted = self._rail(wanted, rails.at_least(wanted, due.replicas, "schedule", due.reason))
         wanted = self._rail(wanted, rails.not_down_when_stale(wanted, seen, rules))
-        wanted = self._rail(wanted, rails.not_up_after_failures(wanted, seen, rules))
         wanted = self._rail(wanted, rails.not_up_too_fast(wanted, seen, moves, rules, sure=sure))
+        if (due := seen.scheduled) is not None:
+            # The rate bounds what an estimate that is wrong can order. A number that is given is none.
+            wanted = self._rail(wanted, rails.at_least(wanted, due.replicas, "schedule", due.reason))
+        wanted = self._rail(wanted, rails.not_up_after_failures(wanted, seen, rules))
         wanted = self._rail(wanted, rails.not_down_too_fast(wanted, seen, moves, rules))
         affordable = self.point.affordable(seen.gpus_per_replica)
         wanted = self._rail(wanted, rails.at_most(wanted, affordable, "budget", "the budget pays for no more"))
@@ -275,12 +285,6 @@ class _Tick:
         return self._rail(
             wanted, rails.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
         )
-
-    @property
-    def _most(self) -> int:
-        """Largest number of replicas that any decision may have."""
-        affordable = self.point.affordable(self.seen.gpus_per_replica)
-        return self.bounds.largest if affordable is None else min(self.bounds.largest, affordable)
 
     def _rail(self, wanted: int, step: Step | None) -> int:
         if step is None:
@@ -299,7 +303,8 @@ class _Tick:
             # Averages of what came fade, and never end. What comes next waits for a start.
             return Relief.NONE
         held = self.held is not None and not self.held.outlasted and not seen.failed_starts
-        counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, self._most, held)
+        most = self.bounds.most(self.point.affordable(seen.gpus_per_replica))
+        counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, most, held)
         if fresh is not None:
             step = relief_of(fresh, counts, self.sizing.fill, drain_time_s(seen, rules))
         else:
@@ -316,11 +321,10 @@ class _Tick:
         found = []
         if self.seen.failed_starts:
             found.append(f"starts that failed in a row: {self.seen.failed_starts}")
-        if self.seen.age_s > self.rules.rails.stale_s:
-            found.append(f"values are {self.seen.age_s:.0f} s old")
-        return tuple(found)
+        return (*found, *rails.stale_alarms(self.seen, self.rules.rails))
 
-    def next_state(self, wanted: int, relief: Relief) -> SlowState:
+    def next_state(self, wanted: int, relief: Relief, asked: int) -> SlowState:
+        """Return what is remembered; `asked`: the replicas that the load alone asks for."""
         seen, state, rules, load = self.seen, self.state, self.rules, self.sizing.load
         work = load.fresh.work if load.fresh else 0.0
         # One older need is kept too. Without it the history would always be a little shorter than its time.
@@ -332,7 +336,7 @@ class _Tick:
             moves = (*moves, Move(seen.at, wanted, seen.coming))
         active_at = self._active_at(work)
         fill, fill_at = self._adapted()
-        patience, regretted_at = self._patience(wanted)
+        patience, regretted_at = self._patience(min(wanted, asked))
         return replace(
             state, needs=needs, moves=moves, fill=fill, fill_at=fill_at, active_at=active_at, check=load.check,
             relief=relief, patience=patience, regretted_at=regretted_at,
@@ -341,7 +345,8 @@ class _Tick:
 
     def _patience(self, wanted: int) -> tuple[float, float | None]:
         """Return the factor on the look-back, and the time of the last removal that was undone. The factor grows with
-        such removals: a load with a period longer than the look-back would order and remove replicas in turns.
+        such removals: a load with a period longer than the look-back would order and remove replicas in turns. So only
+        what the load `wanted` undoes one. A schedule, or a larger `min_replicas`, says nothing about the look-back.
         """
         seen, state, rules = self.seen, self.state, self.rules
         down = [each for each in state.moves if each.before is not None and each.replicas < each.before]

@@ -19,6 +19,10 @@ class GroupBounds:
     """0 allows a group without replicas while nothing arrives."""
     largest: int
 
+    def most(self, affordable: int | None) -> int:
+        """Return the most replicas of any decision, where a budget pays for so many; None for no budget."""
+        return self.largest if affordable is None else min(self.largest, affordable)
+
 
 @dataclass(frozen=True, slots=True)
 class SlowRules:
@@ -129,6 +133,20 @@ class SlowState:
     since: float | None = None
     """End of the last time without a decision; None where there was none. What came in such a time is known as a mean
     only, so no removal rests on it."""
+    fill_from: float | None = None
+    """Fill of the rules that `fill` was adapted from; None where that was not recorded."""
+
+    def under(self, rules: SlowRules) -> SlowState:
+        """Return the state under these rules. A fill that was adapted from that of others is forgotten: whoever turns
+        the dial means the new one, and attainment would take hours to lead there, or never do. A held number is chosen
+        anew at once, because the looks so far knew another worth of a replica.
+        """
+        if self.fill_from == rules.fill:
+            return self
+        if self.fill_from is None:
+            return replace(self, fill_from=rules.fill)
+        hold = replace(self.hold, looks=0, checked_at=None)
+        return replace(self, fill=None, fill_at=None, fill_from=rules.fill, hold=hold)
 
     def unmoved(self, at: float) -> SlowState:
         """Return the state without the change that was decided at that time. It was not carried out, so nothing must

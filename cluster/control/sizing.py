@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from cluster.control.length_shift import longer_work
+from cluster.control.length_shift import enough_came, longer_work
 from cluster.control.load_forecast import Check, Need, burst_work, growth, steady_window_s, steady_work
+from cluster.control.rails import growth_time_s
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.replica_seconds import Demand, demand_of, mean_shape
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
+from cluster.forecast.announced import AnnouncedRise
 from cluster.forecast.plan import AheadPlan, plan_ahead
 from cluster.plural import counted
 from penstock.values.slo import OperatingPoint
@@ -32,6 +34,10 @@ class GroupLoad:
     """The same, averaged over a cold start unless it jumps, and without the term that the decision leaves out."""
     longer: bool
     """Whether each request asks for more work than earlier ones did."""
+
+    def has(self, term: str) -> bool:
+        """Whether the load may be another one without this term. A backlog and work with a deadline are apart."""
+        return term == "burst" or (term == "check" and self.check.factor != 1.0) or (term == "lengths" and self.longer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,14 @@ class Sizing:
 
 
 def size_group(
-    point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rules: SlowRules, without: str = ""
+    point: OperatingPoint,
+    seen: GroupSnapshot,
+    state: SlowState,
+    rules: SlowRules,
+    most: int,
+    *,
+    without: str = "",
+    usual: GroupLoad | None = None,
 ) -> Sizing:
     """Return the replicas that a group needs.
 
@@ -68,9 +81,12 @@ def size_group(
         seen: the group now.
         state: of the last decision.
         rules: the constants.
+        most: replicas that the group can have. It may need more.
         without: the term to leave out; empty for none.
+        usual: the load with all terms, if known. Most terms change nothing in it, and it takes most of the time; its
+            steps are left out where it is used.
     """
-    return _Sizer(point, seen, state, rules, without).size()
+    return _Sizer(point, seen, state, rules, most, without, usual).size()
 
 
 def base_fill(state: SlowState, rules: SlowRules) -> float:
@@ -110,7 +126,9 @@ class _Sizer:
     seen: GroupSnapshot
     state: SlowState
     rules: SlowRules
+    most: int
     without: str
+    usual: GroupLoad | None
     steps: list[Step] = field(default_factory=list)
 
     def note(self, name: str, value: float, reason: str) -> None:
@@ -145,6 +163,10 @@ class _Sizer:
         return bool(needs) and self.seen.at - needs[0].at >= self.rules.load.known_after_s
 
     def load(self) -> GroupLoad:
+        load = self.usual if self.usual is not None and not self.usual.has(self.without) else self._load()
+        return load if load.demand is None else replace(load, demand=self._left_out(load.demand))
+
+    def _load(self) -> GroupLoad:
         arriving = tuple(each for each in self.seen.demands if each.deadline_s is None and each.rate > 0)
         requests, shape = sum(each.rate for each in arriving), mean_shape(arriving)
         check = self._check()
@@ -153,8 +175,7 @@ class _Sizer:
         if fresh is None or model is None:
             return GroupLoad(requests, shape, check, None, None, longer=False)
         work, longer = self._steady(Need(self.seen.at, fresh.work, 0, requests, shape), fresh.batch, model)
-        demand = self._left_out(replace(fresh, work=work))
-        return GroupLoad(requests, shape, check, fresh, demand, longer)
+        return GroupLoad(requests, shape, check, fresh, replace(fresh, work=work), longer)
 
     def _check(self) -> Check:
         if not self.known:
@@ -197,6 +218,8 @@ class _Sizer:
         if not self.known or self.without == "lengths":
             return 0.0
         rules, needs, budget = self.rules.load, self.state.needs, self.seen.step_tokens
+        if not enough_came(now, needs, rules):
+            return 0.0
         counts = [Need(need.at, need.requests, 0) for need in needs if need.shape is not None]
         usual = steady_work(now.requests, now.requests, counts, now.at - window_s, rules)
         return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, batch, budget), rules) or 0.0
@@ -230,12 +253,27 @@ class _Sizer:
         # Averages over a cold start do not show yet what has just begun.
         comes = max(demand.work, load.fresh.work) if announced.recent else demand.work
         factor = load.check.factor if self.without != "check" else 1.0
-        soon, later = (self._replicas(comes + factor * each) for each in (announced.soon, announced.later))
+        start_s = self.seen.cold_start_s + self.seen.tick_s
+        due = kept = AnnouncedRise(start_s, announced.soon, announced.said)
+        for rise in announced.rises:
+            whole = min(self.most, math.ceil(self._replicas(comes + factor * rise.soon) - 1e-9))
+            # An addition is bounded, so the first of many replicas are ordered sooner than the last.
+            if rise.in_s <= start_s + self._growth_s(whole):
+                due = rise
+            # After a removal the growth begins at less, and takes a window more.
+            if rise.in_s <= start_s + self.seen.cold_start_s + self._growth_s(2 * whole):
+                kept = rise
+        if not kept.soon:
+            return 0.0, 0.0
+        soon, later = (self._replicas(comes + factor * each.soon) for each in (due, kept))
         self.note(
-            "announced", soon, f"{announced.said:.3g} replica-seconds per second are announced for the next "
-            f"{self.seen.cold_start_s:.0f} s; {announced.soon:.3g} of them are believed, and do not come yet",
+            "announced", soon, f"{due.said:.3g} replica-seconds per second are announced for the next "
+            f"{due.in_s:.0f} s; {due.soon:.3g} of them are believed, and do not come yet",
         )  # fmt: skip
         return soon, later
+
+    def _growth_s(self, replicas: int) -> float:
+        return growth_time_s(replicas, self.seen, self.state.moves, self.rules.rails)
 
     def _replicas(self, work: float) -> float:
         """Return the replicas for so much work."""

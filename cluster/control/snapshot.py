@@ -89,8 +89,12 @@ class GroupSnapshot:
     """Mean used part of the ready replicas' KV caches, 0 to 1."""
     age_s: float = 0.0
     """Age of the oldest value here. Old values freeze scale-down."""
+    cells_away: int = 0
+    """Cells of the pool that do not answer, so that their values are those of before. Any freezes scale-down."""
     cold_start_s: float = 180.0
     """Seconds from the order of a replica to its first work, the 90th percentile of what was measured."""
+    tick_s: float = 0.0
+    """Seconds until the next decision. What is left to it is ordered so much later."""
     failed_starts: int = 0
     """Starts in a row that failed. A good start resets it to 0."""
     last_failure_at: float | None = None

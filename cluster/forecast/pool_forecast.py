@@ -124,6 +124,10 @@ class PoolForecast:
         self._count += 1.0
         return newest != self.record.newest
 
+    def rest(self) -> None:
+        """Foresee nothing until the next minute that is fed."""
+        self.outlook = self._past = None
+
     def _begin(self, minute: int) -> None:
         """Start anew after a gap, or where the clock was set back. Record and errors stay."""
         self.record.back_to(int(minute * MINUTE_S // SLOT_S))

@@ -86,6 +86,8 @@ class FluidView:
     attainment: float | None
     clock: float = 0.0
     """Seconds since the epoch."""
+    seconds: float = 0.0
+    """Seconds since the last tick."""
 
 
 class FluidScaler(Protocol):
@@ -96,19 +98,9 @@ class FluidScaler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A fixed number."""
-
-    replicas: int
-
-    def wanted(self, view: FluidView) -> Wanted:
-        return Wanted(self.replicas)
-
-
 @dataclass(slots=True)
 class Given:
-    """Numbers given for each tick."""
+    """Numbers given for each tick; the last one holds on."""
 
     counts: Sequence[Wanted]
     _place: int = 0
@@ -205,7 +197,7 @@ class FluidPool:
         attainment = max(0.0, self.met / self.judged) if self.judged > 0 and self.seen_s >= _SETTLED_S else None
         view = FluidView(
             load.at, self.work, self.requests, self.ready, self._coming, busy, self.lying + self.late, self.late,
-            attainment, load.clock,
+            attainment, load.clock, load.seconds,
         )  # fmt: skip
         turned = self._change(load.at, scaler.wanted(view))
         return FluidTick(load.seconds, have, load.work, missed, turned, self.rules.standby_price * standbys)

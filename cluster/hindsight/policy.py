@@ -63,7 +63,7 @@ class PolicyScaler:
 
     def _ahead(self, seen: GroupSnapshot, view: FluidView) -> GroupSnapshot:
         """Return the group with what is scheduled and foreseen."""
-        due = scheduled(self.pool.schedule, view.clock, self.cold_start_s)
+        due = scheduled(self.pool.schedule, view.clock, self.cold_start_s, seen.tick_s)
         if self._foreseen is None:
             return replace(seen, scheduled=due)
         outlook = self._foreseen.look(self._clock, self.state.needs, self.cold_start_s)
@@ -101,6 +101,7 @@ class PolicyScaler:
             running=view.busy * batch,
             waiting=round(waiting),
             cold_start_s=self.cold_start_s,
+            tick_s=view.seconds,
             attainment=view.attainment,
             gpus_per_replica=self.gpus_per_replica,
         )

@@ -58,14 +58,14 @@ class Comparison:
         return self.hours_saved_a_day * self.gpus_per_replica * price_per_gpu_hour
 
 
-def expected(history: History, point: OperatingPoint, pool: ReplayedPool, *, seed: int = 1) -> Expected:
+def expected(history: History, point: OperatingPoint, pool: ReplayedPool) -> Expected:
     """Replay a load under the policy with the settings of a pool."""
     scaler = PolicyScaler(
         point, pool, history.cold_start_s, history.lives_s, history.request_class, history.gpus_per_replica
     )
     fluid = history.fluid(point, pool.rules.load.rate_window_s, pool.standby)
     run = replay(history.ticks, scaler, Wanted(history.ran[0].replicas), fluid)
-    return replace(_expected(run, history, seed), left_out=(*pool.left_out, *history.beside))
+    return replace(_expected(run, history), left_out=(*pool.left_out, *history.beside))
 
 
 def compare(history: History, point: OperatingPoint, pool: ReplayedPool) -> Comparison:
@@ -74,7 +74,7 @@ def compare(history: History, point: OperatingPoint, pool: ReplayedPool) -> Comp
     counts = [Wanted(each.replicas, each.standing_by) for each in history.ran]
     # A replica counts at a tick's end, so the number of the next tick is what is wanted at its end.
     run = replay(history.ticks, Given([*counts[1:], counts[-1]]), counts[0], fluid)
-    ran = _expected(run, history, seed=1)
+    ran = _expected(run, history)
     counted_s = sum(each.seconds for each in run.since(_settled(history)).ticks)
     ours = expected(history, point, pool)
     return Comparison(counted_s / 3600, ran, history.measured, ours, history.gpus_per_replica)
@@ -90,10 +90,10 @@ def _settled(history: History) -> int:
     return len(history.ticks)
 
 
-def _expected(whole: FluidRun, history: History, seed: int) -> Expected:
+def _expected(whole: FluidRun, history: History) -> Expected:
     run = whole.since(_settled(history))
     days = run.seconds / 3600 / DAY_H
-    low, high = _range(run.ticks, random.Random(seed))  # noqa: S311 - draws of a range
+    low, high = _range(run.ticks, random.Random(1))  # noqa: S311 - draws of a range
     return Expected(run.hours / days, run.attainment, low, high, run.reversals / days)
 
 

@@ -6,7 +6,8 @@ equality. An item is pending until it has a result, and at most one result is ev
 what is in flight. So a feeder that disappears leaves nothing behind: its items are still pending.
 
 A file is an upload that is kept, so that jobs can begin on its items. Such a job reads the file's items and stores no
-copy; a file that is deleted meanwhile stays, hidden, until the job ends.
+copy. A file that is deleted meanwhile stays, hidden, until the job ends. If it ends before all items had run the file
+stays as long as its results, because the file alone names the others.
 
 A store may lose a part of a job: Redis evicts keys, and people delete them. An open job that lacks a part ends as
 FAILED, at the latest when it is claimed, renewed or swept. The results that are left can be read.
@@ -313,7 +314,7 @@ class JobStore(Protocol):
 
     async def delete(self, job_id: str) -> None:
         """Forget everything about a job, an upload or a file; do nothing if it does not exist. A file that an open job
-        reads can't be seen any more, and is forgotten after it.
+        needs can't be seen any more, and is forgotten after it.
         """
         ...
 

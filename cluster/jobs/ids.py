@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 
 _BETWEEN = "-"
 """What stands between the id of a file and the rest of the id of a job on it."""
+
+
+_MADE = re.compile(rf"[0-9a-f]{{20}}({_BETWEEN}[0-9a-f]{{20}})?")
+"""What follows the pool's name in an id."""
 
 
 def new_id(pool: str) -> str:
@@ -16,6 +21,11 @@ def new_id(pool: str) -> str:
 def id_on(file_id: str) -> str:
     """Return a new id of a job on the items of a file."""
     return f"{file_id}{_BETWEEN}{secrets.token_hex(10)}"
+
+
+def is_made(job_id: str) -> bool:
+    """Return whether an id looks as those that are made here, of a job or file that may be gone."""
+    return _MADE.fullmatch(job_id.rpartition(".")[2]) is not None
 
 
 def pool_of(job_id: str) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cluster.redis.connections import RedisTarget
 from cluster.redis.keys import PREFIX
-from cluster.redis.pipeline import open_pipeline
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S, open_pipeline
 from cluster.redis.script import PLAIN, pack
 
 JOB_POOLS_KEY = f"{PREFIX}:jobs:pools"
@@ -33,7 +33,7 @@ class JobPools(Protocol):
 class RedisJobPools:
     """Names of pools in Redis. It connects at the first call."""
 
-    def __init__(self, target: RedisTarget, timeout_s: float = 2.0) -> None:
+    def __init__(self, target: RedisTarget, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._pipeline = open_pipeline(target, timeout_s, JOB_POOLS_KEY)
 
     async def add(self, names: Collection[str]) -> None:

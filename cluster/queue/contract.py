@@ -187,8 +187,10 @@ class Queue(Ledger, ReplicaQueue, Protocol):
         """
         ...
 
-    async def observe(self) -> PoolView:
-        """Read what an autoscaler must know. Renew no lease."""
+    async def observe(self, *, whole: bool = True) -> PoolView:
+        """Read what an autoscaler must know. Renew no lease. Without `whole` the view is also given while a part of the
+        pool does not answer, and says so (`PoolView.away`).
+        """
         ...
 
     async def line(self, ask: Sequence[str] = ()) -> Line:

@@ -177,3 +177,7 @@ class PoolView:
     """As in `RouterBeatReply`."""
     routers: tuple[str, ...]
     """Routers with a live lease."""
+    away: tuple[int, ...] = ()
+    """Cells that do not answer. What they have is as it was when they were seen last."""
+    unseen: bool = False
+    """Whether one of these was never seen, so that what it has is missing here."""

@@ -17,7 +17,6 @@ from cluster.ray_serve.config import DEPLOYMENT, app_name
 from cluster.ray_serve.inside import INSIDE
 
 TIMEOUT_S = 30.0
-_HTTP_OK = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,9 @@ async def check_redis(url: str, pool: str, timeout_s: float, *, allow_eviction: 
         finally:
             await connection.disconnect(nowait=True)
     except (*CONNECTION_ERRORS, exceptions.RedisError) as error:
+        if isinstance(error.__cause__, exceptions.NoPermissionError):
+            # The only command that connecting to a Redis Cluster needs.
+            _check_rights(["CLUSTER SLOTS"], url)
         plain = url.startswith("rediss:") and await _speaks_plain(url)
         raise _error(explain(error, url, speaks_plain=plain)) from error
     finally:
@@ -246,7 +249,9 @@ def _check_rights(denied: list[str], url: str) -> None:
     if not denied:
         return
     user = urlsplit(url).username or "default"
-    rule = f"ACL SETUSER {user} ~{PREFIX}:* &{PREFIX}:* +@all -@dangerous +info"
+    # A user that may use all keys or channels can't be given patterns besides. To Redis 6.2 CLUSTER is dangerous.
+    patterns = f"resetkeys ~{PREFIX}:* resetchannels &{PREFIX}:*"
+    rule = f"ACL SETUSER {user} {patterns} +@all -@dangerous +info +cluster|slots"
     raise SettingsError(
         f"redis.url: the user {user!r} of {shown_address(url)} may not use {', '.join(denied)}, which Penstock needs; "
         f"a rule that suffices is `{rule}`"

@@ -30,6 +30,10 @@ from cluster.redis.connections import (
 from cluster.redis.script import Script, ScriptStep, join
 
 _LOG = logging.getLogger(__name__)
+DEFAULT_TIMEOUT_S = 2.0
+"""How long a store's call waits for Redis."""
+_MAX_PENDING = 20_000
+"""Most calls that wait."""
 _MAX_BATCH = 512
 """Most calls per pipeline. It bounds how long Redis and the event loop work on one without a break."""
 _MAX_STEPS = 32
@@ -142,10 +146,9 @@ class ScriptPipeline:
     it, and the connection is replaced at the next call. Time in which this process stands still does not count.
     """
 
-    def __init__(self, source: ConnectionSource, timeout_s: float, max_pending: int = 20_000) -> None:
+    def __init__(self, source: ConnectionSource, timeout_s: float) -> None:
         self._source = source
         self._timeout_s = timeout_s
-        self._max_pending = max_pending
         self._pending: deque[_Call] = deque()
         self._in_flight: list[_Call] = []
         self._wake = asyncio.Event()
@@ -164,8 +167,8 @@ class ScriptPipeline:
         """
         if self._closing:
             raise QueueUnavailableError("the queue client is closed")
-        if len(self._pending) >= self._max_pending:
-            raise QueueUnavailableError(f"{self._max_pending} queue calls wait already")
+        if len(self._pending) >= _MAX_PENDING:
+            raise QueueUnavailableError(f"{_MAX_PENDING} queue calls wait already")
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(), name="queue-pipeline")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
 
@@ -43,10 +45,12 @@ PLAIN = Script("command", b"", "")
 """Placeholder of a single command, which Redis can't have lost."""
 
 
-def load_scripts(package: str, names: Iterable[str]) -> Mapping[str, Script]:
+@cache
+def load_scripts(package: str) -> Mapping[str, Script]:
     """Return scripts by name, from the Lua files of a package. Its `common.lua` goes in front of each."""
-    shared = _read(package, "common")
-    return MappingProxyType({name: _script(name, f"{shared}\n{_read(package, name)}".encode()) for name in names})
+    texts = {path.name.removesuffix(".lua"): _code(path) for path in (files(package) / "lua").iterdir()}
+    shared = texts.pop("common")
+    return MappingProxyType({name: _script(name, f"{shared}\n{text}".encode()) for name, text in texts.items()})
 
 
 def _script(name: str, source: bytes) -> Script:
@@ -54,10 +58,10 @@ def _script(name: str, source: bytes) -> Script:
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
 
-def _read(package: str, name: str) -> str:
+def _code(path: Traversable) -> str:
     """Return a Lua file without its comments: Redis stores and hashes the text."""
-    text = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("--"))
 
 
 def pack(*words: str | bytes | float) -> bytes:

@@ -13,7 +13,9 @@ SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 _SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
 _CLUSTER_OPTIONS = frozenset({"ssl_ca_certs"})
+LAST_PORT = 65535
 _AUTHORITY_END = re.compile("[/?#]")
+_PORT = re.compile(r":([0-9]{1,9})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def check_redis_url(url: str) -> None:
 
 
 def _check_plain(url: str, scheme: str) -> None:
+    _check_port(_AUTHORITY_END.split(url.partition("://")[2], 1)[0])
     try:
         parts = urlsplit(url)
         # Reading the port makes Python check it.
@@ -130,6 +133,13 @@ def _check_plain(url: str, scheme: str) -> None:
         raise ValueError(
             f"must be {scheme}://[user:password@]host[:port][/database], with / ? and # of a password percent-encoded"
         )
+
+
+def _check_port(host: str) -> None:
+    port = _PORT.search(host)
+    # The number is not told: where an address lacks its host, it may be of a password.
+    if port is not None and not 1 <= int(port[1]) <= LAST_PORT:
+        raise ValueError(f"its port must be from 1 to {LAST_PORT}")
 
 
 def _split(url: str, kind: str) -> SplitResult:
@@ -159,6 +169,7 @@ def _hosts(text: str, kind: str, default_port: int) -> tuple[tuple[str, int], ..
 
 
 def _host(text: str, kind: str, default_port: int) -> tuple[str, int]:
+    _check_port(text)
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port or default_port

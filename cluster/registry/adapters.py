@@ -99,7 +99,8 @@ def settings_of(entry: Entry) -> AdapterSettings | None:
 def status_of(entry: Entry, seen: Iterable[Sighting]) -> list[AdapterOnReplica]:
     """Return the state of an adapter on the replicas of its pool, in order of their names.
 
-    A deleted adapter has states only where it is not gone yet. A replica that does not know the entry yet loads it.
+    A replica that does not know the entry yet loads it. One that a later release wrote has states only where a replica
+    tells one.
     """
     settings = settings_of(entry)
     found = []
@@ -119,16 +120,15 @@ def status_of(entry: Entry, seen: Iterable[Sighting]) -> list[AdapterOnReplica]:
     return sorted(found, key=lambda one: one.replica)
 
 
-async def adapter_status(view: RegistryView, names: Iterable[str] = ()) -> Mapping[str, Sequence[AdapterOnReplica]]:
-    """Return the state of adapters on each replica of their pools, by the adapters' names; without names, of all.
+async def adapter_status(view: RegistryView, names: Iterable[str]) -> Mapping[str, Sequence[AdapterOnReplica]]:
+    """Return the state of adapters on each replica of their pools, by the adapters' names.
 
     Raises:
         QueueUnavailableError: Redis does not answer.
     """
     entries = view.entries(KIND)
-    wanted = set(names) or set(entries)
     seen = await view.watchers()
-    return {name: status_of(entries[name], seen) for name in sorted(wanted & set(entries))}
+    return {name: status_of(entries[name], seen) for name in sorted(set(names) & set(entries))}
 
 
 async def wait_until_loaded(view: RegistryView, name: str, timeout_s: float) -> Sequence[AdapterOnReplica]:
@@ -161,33 +161,6 @@ async def wait_until_unused(view: RegistryView, name: str, timeout_s: float) -> 
         if not uses or time.monotonic() >= until:
             return uses
         await asyncio.sleep(min(LOOK_S / 2, max(0.0, until - time.monotonic())))
-
-
-async def wait_until_gone(view: RegistryView, name: str, version: int, timeout_s: float) -> Sequence[str]:
-    """Wait until every replica has unloaded an adapter that was deleted.
-
-    Args:
-        view: where it was deleted.
-        name: its name.
-        version: version of the registry without it.
-        timeout_s: longest wait.
-
-    Returns the replicas that still have it, or do not know of its end.
-
-    Raises:
-        QueueUnavailableError: Redis does not answer.
-    """
-    until = time.monotonic() + timeout_s
-    while True:
-        replicas = [each for each in await view.watchers() if each.watcher.kind == "replica"]
-        left = sorted(
-            each.watcher.id
-            for each in replicas
-            if each.version < version or name in ReplicaReport.read(each.watcher.report).adapters
-        )
-        if not left or time.monotonic() >= until:
-            return left
-        await asyncio.sleep(LOOK_S / 2)
 
 
 class PoolAdapters:

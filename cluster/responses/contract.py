@@ -24,7 +24,7 @@ class ResponseLimits:
     """Bounds of the store, the same on every router."""
 
     ttl_ms: int = 30 * 86_400_000
-    """How long a response is kept after its end, and how long it may run."""
+    """How long a response is kept after its end, and how long it may run; without a lease it may run for a day."""
     lease_ms: int = 2_000
     """How long an owner may be silent."""
     tenant_responses: int = 10_000
@@ -66,6 +66,11 @@ class ResponseRecord:
     def ended(self) -> bool:
         """Whether it can no longer change."""
         return bool(self.result)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to tell of it. An answer that came whole has a record before it has a result."""
+        return bool(self.request or self.result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +149,23 @@ class ResponseStore(Protocol):
         ...
 
     async def follow(self, name: ResponseName, journal: int, first: int) -> Followed | None:
-        """Read on, from chunk `first` of a journal; from the beginning where there is a newer one. The owner hears that
-        somebody reads. Return None if there is no such response.
+        """Read on, from chunk `first` of a journal, 0 being any; from the beginning where there is a newer one. The
+        owner hears that somebody reads. Return None if there is no such response.
         """
         ...
 
-    async def finish(self, claim: ResponseClaim, result: bytes) -> bool:
-        """Store the result. Return False if the claim does not hold any more."""
+    async def finish(self, claim: ResponseClaim, result: bytes, *, run: str = "") -> bool:
+        """Store the result. Return False if the claim does not hold any more. `run` is the id of the cluster's request,
+        where it was not noted.
+        """
         ...
 
     async def cancel(self, name: ResponseName) -> None:
         """Tell the owner that the response should end; do nothing if it has ended."""
         ...
 
-    async def delete(self, name: ResponseName) -> bool:
-        """Forget a response. Return whether there was one."""
+    async def delete(self, name: ResponseName, *, claim: ResponseClaim | None = None) -> bool:
+        """Forget a response; with a claim, only while that holds. Return whether there was one."""
         ...
 
     async def sweep(self) -> Sequence[ResponseName]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cluster.plural import counted
 from cluster.rollout.judge import Finding, Member, judge, late_share
-from cluster.rollout.record import Rollout, RolloutState, Trouble
+from cluster.rollout.record import Rollout, Trouble
+from penstock.values.admin.rollout import RolloutState
 
 _TROUBLES = {Finding.FAILING: Trouble.REQUESTS, Finding.LATE: Trouble.SLO}
 
@@ -78,6 +80,15 @@ def go_back(rollout: Rollout, at_ms: int, why: str, trouble: Trouble | None = No
     return back.told(at_ms, f"goes back to revision {rollout.old.number}: {why}")
 
 
+def resized(rollout: Rollout, replicas: int, at_ms: int) -> Rollout:
+    """Give the pool another number of replicas, which an operator has set."""
+    if not rollout.state.active or replicas == rollout.size:
+        return rollout
+    return replace(rollout, size=replicas, vacant_ms=None).told(
+        at_ms, f"the pool has {counted(replicas, 'replica')} from now on"
+    )
+
+
 def _counted(rollout: Rollout, seen: Seen) -> Rollout:
     """Compare starts and orders with who is there."""
     here = {one.replica_id: one for one in seen.members}
@@ -95,7 +106,9 @@ def _counted(rollout: Rollout, seen: Seen) -> Rollout:
                 why = "ended" if one.seen else f"did not start within {rollout.rules.start_timeout_s:.0f} s"
                 ended.append(f"{name} of revision {one.revision} {why}")
                 trouble = Trouble.ENDED if one.seen else trouble
-    if ended:
+    # In a pool that had more than it should, the platform has removed those that were too many.
+    before = len(here) + sum(one.seen and name not in here for name, one in rollout.claims.items())
+    if ended and before <= rollout.size + rollout.extra:
         # One failure, however many: those that end together had one cause, such as a restart of the cluster.
         found = found.failed(seen.at_ms, "; ".join(ended), trouble)
     gone = [name for name in found.retiring if name not in here]

@@ -12,30 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from penstock.values.admin.rollout import RolloutState
+
 KEPT_STEPS = 40
 """Steps that a record keeps, the newest ones."""
 _LONGEST = 500
 """Most characters of a reason."""
-
-
-class RolloutState(enum.StrEnum):
-    """State of a roll-out."""
-
-    ROLLING = "rolling"
-    """Replicas change to the new revision, one at a time."""
-    HELD = "held"
-    """An operator has stopped it. No replica changes."""
-    GOING_BACK = "going back"
-    """Replicas of the new revision give way to the old one, one at a time."""
-    DONE = "done"
-    """All replicas have the new revision."""
-    RETURNED = "returned"
-    """All replicas have the old revision again."""
-
-    @property
-    def active(self) -> bool:
-        """Whether replicas of two revisions may run."""
-        return self in (RolloutState.ROLLING, RolloutState.HELD, RolloutState.GOING_BACK)
 
 
 class Trouble(enum.StrEnum):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.rollout.record import Revision, Rollout, RolloutState, StartClaim, Trouble
+from cluster.rollout.record import Revision, Rollout, StartClaim, Trouble
+from penstock.values.admin.rollout import RolloutState
 
 
 def claim(rollout: Rollout, replica_id: str, place: int, now_ms: int) -> tuple[Rollout, Revision]:

@@ -2,7 +2,7 @@
 
 from cluster.addresses import is_loopback
 from cluster.settings.access import Access, access_of
-from cluster.settings.aliases import AliasSettings, AliasTarget, ShadowSettings
+from cluster.settings.aliases import AliasSettings, AliasTarget
 from cluster.settings.auth import AuthSettings, IssuerSettings
 from cluster.settings.control.autoscale import AutoscaleSettings
 from cluster.settings.load import load_settings
@@ -12,16 +12,13 @@ from cluster.settings.pools import (
     EngineKind,
     PoolSettings,
     SimSettings,
-    SloSettings,
     SpeculativeSettings,
     StructuredOutputSettings,
     TaskKind,
     VllmSettings,
 )
-from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
-from cluster.settings.registry import RegistrySettings
+from cluster.settings.queue import QueueSettings, QuotaSettings, TenantSettings
 from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
-from cluster.settings.rollout import RolloutSettings
 from cluster.settings.router import (
     AffinitySettings,
     HttpSettings,
@@ -32,7 +29,7 @@ from cluster.settings.router import (
     RouterTlsSettings,
 )
 from cluster.settings.telemetry import TelemetrySettings
-from cluster.settings.tree import AutoscalerSettings, ClusterSettings, RedisSettings, Settings
+from cluster.settings.tree import AutoscalerSettings, RedisSettings, Settings
 
 __all__ = [
     "Access",
@@ -42,9 +39,7 @@ __all__ = [
     "AuthSettings",
     "AutoscaleSettings",
     "AutoscalerSettings",
-    "ClassShares",
     "ClassSloSettings",
-    "ClusterSettings",
     "ControlSettings",
     "EngineKind",
     "HttpSettings",
@@ -56,16 +51,12 @@ __all__ = [
     "QueueSettings",
     "QuotaSettings",
     "RedisSettings",
-    "RegistrySettings",
     "ReplicaSettings",
     "ReplicaTlsSettings",
-    "RolloutSettings",
     "RouterSettings",
     "RouterTlsSettings",
     "Settings",
-    "ShadowSettings",
     "SimSettings",
-    "SloSettings",
     "SpeculativeSettings",
     "StructuredOutputSettings",
     "TaskKind",

@@ -25,8 +25,7 @@ NOT_SETTINGS = frozenset(
         "PENSTOCK_SPARE_ADAPTER_SLOT",
         "PENSTOCK_START_REPORT",
         # Read by tests, whose processes pass them on.
-        *("PENSTOCK_MODEL", "PENSTOCK_RAY_FAULTS", "PENSTOCK_SCALE_VLLM", "PENSTOCK_STORES", "PENSTOCK_TARGET"),
-        *("PENSTOCK_TEST_MODEL", "PENSTOCK_TEST_REDIS"),
+        *("PENSTOCK_MODEL", "PENSTOCK_RAY_FAULTS", "PENSTOCK_STORES", "PENSTOCK_TARGET", "PENSTOCK_TEST_REDIS"),
     }
 )
 """Variables with our prefix that are no settings."""

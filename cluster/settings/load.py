@@ -118,13 +118,8 @@ def load_settings(
     return found
 
 
-def dump_settings(settings: Settings) -> str:
-    """Return the tree as JSON, for another process."""
-    return settings.model_dump_json()
-
-
 def parse_settings(text: str) -> Settings:
-    """Read a tree that `dump_settings` wrote.
+    """Read a tree that another process wrote as JSON.
 
     Raises:
         SettingsError: the text is no such tree.
@@ -136,7 +131,7 @@ def parse_settings(text: str) -> Settings:
 
 
 def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
-    """Read a tree that `dump_settings` wrote; without `json_file` build one as `load_settings` does.
+    """Read a tree that another process wrote as JSON; without `json_file` build one as `load_settings` does.
 
     Raises:
         SettingsError: a file can't be read, or has an unknown key or a value out of range.
@@ -198,7 +193,11 @@ def list_errors(
         root: class of the whole tree, to suggest names from.
     """
     lines = []
-    for item in error.errors():
+    found = error.errors()
+    for item in found:
+        if item["type"] == "too_short" and any(_within(other, item) for other in found):
+            # It has items, and those are wrong.
+            continue
         where = ".".join(str(part) for part in item["loc"] if part != _NAME) or "settings"
         name = (variables or {}).get(tuple(str(part) for part in item["loc"]))
         if name is not None:
@@ -217,6 +216,11 @@ def list_errors(
             place = "" if not item["loc"] and _PLACE.match(told) else f"{where}: "
             lines.append(f"{place}{told}{shown}")
     return lines
+
+
+def _within(item: ErrorDetails, other: ErrorDetails) -> bool:
+    place = other["loc"]
+    return item["loc"][: len(place)] == place != item["loc"]
 
 
 def _shown(value: Any) -> str:

@@ -278,8 +278,8 @@ class PoolSettings(Section):
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
     """Price of an accelerator per hour, in any currency, the same for all prices. Receipts and the ledger use it."""
     budget_per_hour: float | None = Field(default=None, ge=0)
-    """Most that the pool may cost per hour; it limits the number of replicas. Default: no limit. It needs a
-    price_per_gpu_hour."""
+    """Most that the pool may cost per hour; it limits the number of replicas, but not below autoscale.min_replicas.
+    Default: no limit. It needs a price_per_gpu_hour."""
     price_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens that are not found in the prefix cache."""
     price_per_million_cached_tokens: float | None = Field(default=None, ge=0)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.control.rails import RailRules, backoff_left_s
+from cluster.control.rails import RailRules, backoff_left_s, is_stale
 from cluster.control.snapshot import GroupSnapshot
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
 from cluster.standby.rule import StandbyDecision, StandbyInput, StandbyLimits, StandbyState, decide_standby
@@ -108,7 +108,7 @@ def order_standbys(
     if backoff_left_s(seen, bounds.rails) > 0:
         # A standby that is not there yet would have to be started.
         room = min(room, max(0, len(records) - serving))
-    facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=seen.age_s > bounds.rails.stale_s)
+    facts = StandbyInput(seen.at, serving, seen.cold_start_s, room, stale=is_stale(seen, bounds.rails))
     made = decide_standby(limits, facts, state)
     names: tuple[str, ...] = ()
     if made.standby or standing(view):

@@ -90,11 +90,9 @@ class StandbyDecision:
     steps: tuple[Step, ...] = ()
 
 
-def decide_standby(
-    limits: StandbyLimits, seen: StandbyInput, state: StandbyState, rules: StandbyRules | None = None
-) -> StandbyDecision:
+def decide_standby(limits: StandbyLimits, seen: StandbyInput, state: StandbyState) -> StandbyDecision:
     """Choose how many replicas stand by."""
-    rules = rules or StandbyRules()
+    rules = StandbyRules()
     fewer = 0 if state.serving is None else state.serving - seen.serving
     there = max(0, state.standby + fewer)
     state = follow(state, seen.serving, seen.at, rules)

@@ -83,12 +83,15 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the flags, then parse as argparse does.
 
-        An unknown flag is an error here already: argparse would blame the whole command line for it.
+        What is unknown is an error here already: argparse would blame the whole command line for it.
         """
         self.load()
         words = sys.argv[1:] if args is None else list(args)
         self._check_flags(words)
-        return super().parse_known_args(words, namespace)
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unexpected argument{'s'[: len(unknown) - 1]} {', '.join(map(repr, unknown))}")
+        return found, unknown
 
     def format_usage(self) -> str:
         """Return a short usage line. Argparse's own repeats every flag."""

@@ -34,14 +34,18 @@ def add_columns(table: Table, *names: str, words: Collection[str] = (), left: Co
             table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
 
 
-def print_table(table: Table, console: Console, keys: int = 1) -> None:
+def print_table(table: Table, console: Console, keys: int = 1, nothing: str = "") -> None:
     """Print a table, in several parts where the console is too narrow for its numbers.
 
     Args:
         table: table with plain cells, in columns as `add_columns` makes them.
         console: console to print to.
         keys: number of first columns that are repeated in every part.
+        nothing: what is printed instead of a table without rows; empty prints its heading.
     """
+    if nothing and not table.row_count:
+        console.print(nothing)
+        return
     for part in split(table, console, keys):
         console.print(part)
 

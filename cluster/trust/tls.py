@@ -36,6 +36,8 @@ LOOK_S = 1.0
 storm of handshakes there are a thousand a second."""
 ROUTER_TLS = "router.tls"
 """Name of the router's certificate files in logs and metrics."""
+LINK_TLS = "replica.tls"
+"""The same of the files of either end of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,9 @@ class TlsFiles(Watched[TlsMaterial]):
         return cls(ROUTER_TLS, settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload)
 
     @classmethod
-    def of_link(cls, settings: ReplicaTlsSettings) -> TlsFiles:
+    def of_link(cls, settings: ReplicaTlsSettings, on_reload: OnReload = lambda _name, _good: None) -> TlsFiles:
         """Read the material of either end of a link."""
-        return cls("replica.tls", settings.certificate_file, settings.private_key_file, settings.ca_file)
+        return cls(LINK_TLS, settings.certificate_file, settings.private_key_file, settings.ca_file, on_reload)
 
     def _material(self) -> TlsMaterial:
         certificate, key, peer_ca = self._files
@@ -250,13 +252,13 @@ def _no_password() -> str:
 class LinkDialer:
     """Factory of a router's connections to replicas, in the clear or over mutual TLS."""
 
-    def __init__(self, settings: ReplicaTlsSettings | None) -> None:
-        """Read the certificate files, if any.
+    def __init__(self, settings: ReplicaTlsSettings | None, on_reload: OnReload = lambda _name, _good: None) -> None:
+        """Read the certificate files, if any. `on_reload` is called for every noticed change.
 
         Raises:
             SettingsError: a file is missing or not PEM, or the key does not belong to the certificate.
         """
-        self._files = TlsFiles.of_link(settings) if settings is not None else None
+        self._files = TlsFiles.of_link(settings, on_reload) if settings is not None else None
         # Routers connect by address, and replicas' certificates have one common name instead of every address.
         self._server_name = settings.server_name if settings is not None else None
         self._context = self._files.client_context(ALPN, GRPC_ALPN) if self._files is not None else None

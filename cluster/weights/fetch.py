@@ -266,7 +266,17 @@ def _why(error: OSError, cache: Path) -> str:
 
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
+    return f"{type(error).__name__}{_asked_where(error)}: {text[:300]}"
+
+
+def _asked_where(error: Exception) -> str:
+    """Return the host that did not answer, which the text of such an error lacks."""
+    from httpx import RequestError
+
+    try:
+        return f" at {error.request.url.host}" if isinstance(error, RequestError) else ""
+    except RuntimeError:  # It has no request.
+        return ""
 
 
 def _time(seconds: float) -> str:

@@ -6,18 +6,6 @@ from cluster.models import ResumeRecord
 from penstock.internal.v1 import replica_pb2
 
 
-def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
-    return replica_pb2.ResumeRecord(
-        prior_token_ids=record.prior_token_ids,
-        prior_text_length=record.prior_text_length,
-        model_digest=record.model_digest,
-        prior_text=record.prior_text,
-        delta_tokens=[tokens for tokens, _ in record.prior_deltas],
-        delta_characters=[characters for _, characters in record.prior_deltas],
-        adapter_files=record.adapter_files,
-    )
-
-
 def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
     """Convert a record. Deltas that do not add up to the prior tokens and text are dropped."""
     prior = tuple(record.prior_token_ids)

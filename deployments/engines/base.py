@@ -212,10 +212,6 @@ class Engine(SequenceEngine, Protocol):
         """
         ...
 
-    def share_clock(self) -> float:
-        """Return the running total of step durations, each divided by the step's number of sequences, in seconds."""
-        ...
-
     async def check_health(self) -> None:
         """Check that the engine is alive and makes progress.
 

@@ -59,6 +59,11 @@ class Attempt:
         """Whether it still holds a slot."""
         return self.log.end is None
 
+    @property
+    def owed(self) -> bool:
+        """Whether a connected router still waits for a part of the output. A lost connection parks the attempt."""
+        return self.log.outlet is not None and self.log.dirty
+
 
 class AttemptTable:
     """All attempts of a replica. Its methods run on the engine's loop."""
@@ -161,11 +166,12 @@ class AttemptTable:
             return Refused.ELSEWHERE if error.elsewhere else Refused.INVALID, str(error)
         except EngineDeadError as error:
             self.draining = True
-            if log.end is not None:
-                # The engine died during this start and has already ended the log.
-                return None
+            # An engine that died during this start has ended the log.
+            return (Refused.DRAINING, str(error)) if self._forget_unstarted(key) else None
+        except BaseException:
+            # Also when the link ended meanwhile: the engine may never tell of it.
             self._forget_unstarted(key)
-            return Refused.DRAINING, str(error)
+            raise
         return None
 
     def attach(
@@ -203,8 +209,7 @@ class AttemptTable:
 
     def outlet(self, request_id: str, attempt: str) -> Outlet | None:
         """Return the receiver of an attempt's output; None if it is parked or not known."""
-        item = self._attempts.get((request_id, attempt))
-        return item.log.outlet if item is not None else None
+        return item.log.outlet if (item := self._attempts.get((request_id, attempt))) is not None else None
 
     async def abort(
         self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED, *, final: bool = False
@@ -223,20 +228,17 @@ class AttemptTable:
 
     def acknowledge(self, request_id: str, attempt: str) -> None:
         """Forget a finished attempt whose output the client has."""
-        item = self._attempts.get((request_id, attempt))
-        if item is not None and not item.live:
+        if (item := self._attempts.get((request_id, attempt))) is not None and not item.live:
             self._drop((request_id, attempt), item)
 
     def park(self, outlet: Outlet) -> int:
         """Keep the output of all attempts of this outlet for the grace time. Return their number."""
         until = self._clock.monotonic() + self._grace_s
-        parked = 0
-        for item in self._attempts.values():
-            if item.log.outlet is outlet:
-                item.log.park()
-                item.keep_until = min(item.keep_until, until)
-                parked += 1
-        return parked
+        parked = [item for item in self._attempts.values() if item.log.outlet is outlet]
+        for item in parked:
+            item.log.park()
+            item.keep_until = min(item.keep_until, until)
+        return len(parked)
 
     # --- housekeeping -------------------------------------------------------------------------------------------------
 
@@ -257,9 +259,8 @@ class AttemptTable:
             await self.abort(stop)
             for key in stop:
                 # A router may have attached while the engine stopped the attempt.
-                if (gone := self._attempts.get(key)) is None or gone.live:
-                    continue
-                if gone.log.outlet is None:
+                gone = self._attempts.get(key)
+                if gone is not None and not gone.live and gone.log.outlet is None:
                     self._give_up(key, gone)
         await self._abort_unknown()
 
@@ -293,10 +294,10 @@ class AttemptTable:
 
     async def move_all(self) -> None:
         """Stop all live attempts. Their routers continue them elsewhere."""
-        live = {key: item for key, item in self._attempts.items() if item.live}
-        for item in live.values():
-            item.log.moved = True
-        await self.abort(list(live))
+        live = [key for key, item in self._attempts.items() if item.live]
+        for key in live:
+            self._attempts[key].log.moved = True
+        await self.abort(live)
 
     def progress(self) -> tuple[tuple[str, str, int], ...]:
         """List (request id, attempt, output tokens) of all live attempts; -1 tokens for one that must not be preempted.
@@ -379,7 +380,7 @@ class AttemptTable:
         for key, item in list(self._attempts.items()):
             if self._retained <= self._retained_bytes:
                 return
-            if not item.live and not _owed(item):
+            if not item.live and not item.owed:
                 self._drop(key, item)
 
     def _drop(self, key: tuple[str, str], item: Attempt) -> None:
@@ -387,14 +388,13 @@ class AttemptTable:
         item.log.park()
         del self._attempts[key]
 
-    def _forget_unstarted(self, key: tuple[str, str]) -> None:
-        item = self._attempts.pop(key)
+    def _forget_unstarted(self, key: tuple[str, str]) -> bool:
+        """Free the slot of an attempt that did not start; returns False where its end did so."""
+        if (item := self._attempts.get(key)) is None or not item.live:
+            return False
+        del self._attempts[key]
         self._leave_alone(key)
         self._free_slot()
         if item.prefilling:
             self.prefill_tokens -= item.prompt_tokens
-
-
-def _owed(item: Attempt) -> bool:
-    """Return whether a connected router still waits for a part of the output. A lost connection parks the attempt."""
-    return item.log.outlet is not None and item.log.dirty
+        return True

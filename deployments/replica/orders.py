@@ -6,7 +6,9 @@ import logging
 import time
 
 from cluster.autoscaler.operating_point import point_in_force
+from cluster.autoscaler.store import ControlStore
 from cluster.control.settings import operating_point
+from cluster.errors import QueueUnavailableError
 from cluster.queue.heartbeats import ReplicaBeatReply
 from cluster.settings import PoolSettings
 from deployments.replica.governor import Governor
@@ -33,10 +35,23 @@ class PoolOrders:
         A store that has lost the operating point gets it back later. Until then the last one stays in force.
         """
         self._governor.relief = Relief.of(reply.relief)
-        if reply.point is not None and reply.point != self._point:
-            self._point = reply.point
-            point = point_in_force(reply.point, operating_point(self._pool))
-            self._account.price_per_gpu_s = point.price_per_gpu_hour / 3600
-            self._governor.set_operating_point(point)
-            _LOG.info("replica.operating_point", extra={"itl_p95_s": point.itl_p95_s})
+        self._promise(reply.point)
         self._standby.hear(reply.standby, time.monotonic())
+
+    async def read(self, store: ControlStore) -> None:
+        """Read the operating point before the first heartbeat. The batch limit begins low where it has an SLO, which
+        may be in no settings. If the store does not answer, the first heartbeat brings it.
+        """
+        try:
+            self._promise(await store.point())
+        except QueueUnavailableError as error:
+            _LOG.warning("replica.no_operating_point", extra={"error": str(error)})
+
+    def _promise(self, stored: bytes | None) -> None:
+        if stored is None or stored == self._point:
+            return
+        self._point = stored
+        point = point_in_force(stored, operating_point(self._pool))
+        self._account.price_per_gpu_s = point.price_per_gpu_hour / 3600
+        self._governor.set_operating_point(point)
+        _LOG.info("replica.operating_point", extra={"itl_p95_s": point.itl_p95_s})

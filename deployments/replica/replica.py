@@ -162,15 +162,16 @@ class Replica:
             if self._adapters is not None:
                 follow_pool(self._adapters.view, plan, governor, self._layout)
             if self._open_control is not None:
-                self._group_fit = GroupFit(self._open_control(), identity, plan.pool_settings)
+                control = self._open_control()
+                self._group_fit = GroupFit(control, identity, plan.pool_settings)
                 await self._group_fit.seed(governor)
+                await self._running.orders.read(control)
             await governor.start()
-            port = await self._serve()
+            self.address = host_port(plan.settings.host, await self._serve())
             push = plan.telemetry.push(resource_of(plan.pool, plan.replica_id))
             self._metrics_server = MetricsServer(
                 plan.settings.host, plan.settings.metrics_port, metrics.registry, push=push
             )
-            self.address = host_port(plan.settings.host, port)
             self._announced = announcement(plan, identity, self.address, self._metrics_server.port)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
@@ -212,9 +213,8 @@ class Replica:
         )
         standby = Standby(self._engine, identity, table, self._report_now, self._give_up, account=self._account)
         metrics.watch(table, governor, standby)
-        return _Running(
-            identity, table, governor, standby, PoolOrders(plan.pool_settings, self._account, governor, standby)
-        )
+        orders = PoolOrders(plan.pool_settings, self._account, governor, standby)
+        return _Running(identity, table, governor, standby, orders)
 
     def _ended(self, log: OutputLog, metrics: ReplicaMetrics) -> None:
         metrics.ended(log)
@@ -254,27 +254,27 @@ class Replica:
         if self._queue is None:
             self._queue = self._open_queue()
         stats = self._engine.stats()
-        prefilled = self.table.take_prefilled()
         progress = self.table.progress()
         times = self._times.read()
-        beat = ReplicaBeat(
-            replica_id=self.plan.replica_id,
-            # Signed each time, because the cluster secret may have changed.
-            record=self._announced.seal(self._secret) if self._announced is not None else b"",
-            state=self.standby.state_for(self._state),
-            windows=self.table.windows,
-            running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
-            produced=tuple(tokens for _, _, tokens in progress),
-            prefilled=prefilled,
-            batch_slots=self.governor.batch_slots,
-            kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
-            stats=self._report(stats),
-            times=times,
-            told=self._times.told,
-        )
+        prefilled = self.table.take_prefilled()
         try:
+            beat = ReplicaBeat(
+                replica_id=self.plan.replica_id,
+                # Signed each time, because the cluster secret may have changed.
+                record=self._announced.seal(self._secret) if self._announced is not None else b"",
+                state=self.standby.state_for(self._state),
+                windows=self.table.windows,
+                running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
+                produced=tuple(tokens for _, _, tokens in progress),
+                prefilled=prefilled,
+                batch_slots=self.governor.batch_slots,
+                kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
+                stats=self._report(stats),
+                times=times,
+                told=self._times.told,
+            )
             reply = await self._queue.heartbeat_replica(beat)
-        except QueueUnavailableError:
+        except BaseException:
             # The next heartbeat reports them.
             self.table.prefilled.extend(prefilled)
             raise

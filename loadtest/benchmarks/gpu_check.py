@@ -21,7 +21,7 @@ from rich.table import Table
 
 from cluster.models import GenerationSpec, PromptLogprobs, SequenceEnd
 from cluster.settings import PoolSettings
-from deployments.engines import Engine
+from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from loadtest.benchmarks.ending import end
 from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput

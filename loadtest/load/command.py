@@ -32,9 +32,10 @@ from loadtest.load.results.comparison import compared, read_run
 from loadtest.load.results.page import run_page
 from loadtest.load.results.sweep import Knee, Search, SearchPlan, Trial
 from loadtest.load.results.sweep_page import sweep_page
+from loadtest.load.results.words import cached_words
 from loadtest.load.runner import RunOptions, run_scenario
 from loadtest.load.schedule.pipes import without_pipes
-from loadtest.load.schedule.plan import plan
+from loadtest.load.schedule.plan import plan, until_last
 from loadtest.load.schedule.scenario import SCENARIOS, Scenario, scenario_fields
 from loadtest.report.json_text import json_text
 from loadtest.report.origin import origin
@@ -80,6 +81,9 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
     tell = partial(console.print, style="dim", markup=False, highlight=False, soft_wrap=True)
     if next(plan(scenario, tell=tell), None) is None:
         raise SettingsError(f"no request is due in {scenario.duration_s:g} s at {scenario.rate:g} requests/s")
+    asked_s, scenario = scenario.duration_s, until_last(scenario)
+    if scenario.duration_s < asked_s:
+        tell(f"the last request of the trace is due before second {scenario.duration_s:g}, so the load ends then")
     run = RunOptions(target_from(options), options.processes, options.drain)
     others = {name: read_run(name) for name in options.compare}
     prefix = options.report or f"loadtest-{scenario.name}"
@@ -294,6 +298,8 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
             f"{sure['requests'] / sure['design_effect']:,.0f} independent ones",
             highlight=False,
         )
+    if cached := cached_words(figures):
+        console.print(as_it_is(cached), highlight=False)
     for why in generator["why"]:
         console.print(f"[red]the generator was the bottleneck:[/] {as_it_is(why)}", highlight=False)
     if figures["clipped"]:

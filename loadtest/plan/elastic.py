@@ -18,6 +18,7 @@ from penstock.models import RequestClass
 MOST_REQUESTS = 10_000
 """Requests that are simulated. More would take minutes."""
 MINUTE_S = 60.0
+_SEED = 1
 SLACK = 0.05
 """Part of a replica that a minute may lack. Batches take that much more."""
 HOLD_S = 300.0
@@ -38,9 +39,10 @@ class Elastic:
     most: int
     attainment: float
     requests: int
+    """Those that attainment is counted over."""
 
 
-def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s: float, seed: int = 1) -> Elastic:
+def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s: float) -> Elastic:
     """Simulate both production policies on a trace, with an engine as slow as its error makes likely.
 
     Args:
@@ -48,12 +50,13 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
         load: a recorded one.
         promise: the SLO that the policies hold, and that attainment is counted against.
         cold_start_s: seconds from the order of a replica until it serves.
-        seed: of the random draws.
     """
-    engine, trace = candidate.engine.at(promise.confidence), load.slice(1.0, MOST_REQUESTS, seed)
+    engine = candidate.engine.at(promise.confidence)
+    # The batches of a replica are alike, so one of each stands for all, with its part of the load.
+    trace = load.slice(1.0 / engine.lanes, MOST_REQUESTS, _SEED)
     most = ROOM * candidate.replicas
     setup = replace(
-        setup_of(engine, candidate.operation, load, promise, candidate.replicas, seed=seed),
+        setup_of(engine, candidate.operation, load, promise, candidate.replicas, seed=_SEED),
         min_replicas=1,
         max_replicas=most,
         cold_start_s=cold_start_s,

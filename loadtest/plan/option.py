@@ -21,6 +21,12 @@ AIM = FastRules()
 """Constants of the batch policy, which lets no batch grow larger."""
 TTFT_PART = 0.7
 """Part of the TTFT SLO that the steps of a long prompt may take. The rest is for the queue."""
+SLOWED = 1.25
+"""Times as long as alone that a long prompt may take beside a batch in any case, if it is in time."""
+FEW = 3
+"""Long prompts that may meet in a step: so many, or so many times as many as a step has in the mean."""
+PROFILE = "profile"
+"""What was measured of an engine that a profile describes."""
 USE = 0.85
 """Part of a replica's capacity that the first guess of the number of replicas uses."""
 
@@ -96,7 +102,7 @@ class Engine:
     error: float
     """Mean relative error of its step times."""
     source: str
-    """Origin of the step times."""
+    """Origin of the step times, in words."""
     kv_tokens: int
     step_limits: tuple[int, int]
     """Largest token budget of a step, and largest batch."""
@@ -116,6 +122,10 @@ class Engine:
     """How it runs where the accelerator has no units for its precision; empty where it has them."""
     shifted: tuple[float, float] = (1.0, 1.0)
     """Factors that observations of earlier plans put on step times and on the time to a first token."""
+    measured: str = ""
+    """What was measured of its step times, in a word or two; empty where they are only expected."""
+    whole_prompts: bool = False
+    """Whether one step must compute a prompt, so that none is smaller than the context."""
 
     @property
     def name(self) -> str:
@@ -186,7 +196,9 @@ def itl_p95(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> 
     context = batch * shape.mix.kv_tokens
     if engine.groups * per_step <= 1 - AIM.aim_part:
         return engine.step(batch, batch, context)
-    prompt = min(max(1.0, step_tokens - batch), max(1.0, per_step) * own / chunks)
+    room = max(1.0, step_tokens - batch)
+    # All parts but the last fill their steps.
+    prompt = min(room, max(1.0, per_step) * min(own, room))
     # Where prompts are rare, the other groups have none in the same step.
     alone = prompt * max(0.0, 1.0 - per_step)
     return engine.step(batch + 1, batch + prompt, context, prompt * (shape.cached_tokens + own / 2), alone=alone)
@@ -217,38 +229,12 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
             f"{first:.2f} s, more GPUs per replica, faster ones, or prefixes in the cache would"
         )
     budgets = [each for each in STEP_TOKENS if each < largest] + [largest]
+    budgets = [each for each in budgets if each >= engine.context or not engine.whole_prompts]
     # Steps in which such a prompt alone is too late stay too slow with any number of replicas.
-    sized = [_with_budget(engine, load, promise, budget, most) for budget in budgets]
-    found = [each for each in sized if alone_s(engine, least, each.step_tokens) <= promise.ttft_p99_s]
-    # With small steps a long prompt takes many of them.
-    quick = [each for each in found if _long_prompt_part(engine, load, promise, each) <= 1] or found
-    # A batch so small that steps with prompts are rarer than the percentile keeps the SLO on paper only.
-    calm = [each for each in quick if _whole_step_part(engine, load, promise, each) <= 1]
-    if calm or len(quick) == len(found):
-        return max(calm or quick, key=lambda each: (each.rate, each.step_tokens))
-    # None is both: the one that comes nearest.
-    return min(
-        found,
-        key=lambda each: max(
-            _long_prompt_part(engine, load, promise, each), _whole_step_part(engine, load, promise, each)
-        ),
-    )
-
-
-def _long_prompt_part(engine: Engine, load: Load, promise: Promise, operation: Operation) -> float:
-    """Return the seconds to the first token of a long prompt, over those that its steps may take."""
-    return _long_prompt_s(engine, load, operation) / (TTFT_PART * promise.ttft_p99_s)
-
-
-def _whole_step_part(engine: Engine, load: Load, promise: Promise, operation: Operation) -> float:
-    """Return the seconds of a full step over those of the longest gap."""
-    return _whole_step_s(engine, operation, load.shape) / promise.itl_p95_s
-
-
-def _long_prompt_s(engine: Engine, load: Load, operation: Operation) -> float:
-    """Return the seconds to the first token of a long prompt beside a full batch."""
-    shape = replace(load.shape, prompt_tokens=load.long_prompt)
-    return prefill_s(engine.steps, operation.batch, shape, operation.step_tokens) + engine.overhead_s
+    quick = [each for each in budgets if alone_s(engine, least, each) <= promise.ttft_p99_s]
+    # Each bound only takes choices away, so a looser promise never has a worse best one.
+    sized = [_with_budget(engine, load, promise, budget, most) for budget in quick]
+    return max(sized, key=lambda each: (each.rate, each.step_tokens))
 
 
 def shape_within(load: Load, part: float) -> Shape:
@@ -268,29 +254,64 @@ def alone_s(engine: Engine, shape: Shape, step_tokens: int) -> float:
     return first_token_s(replace(engine.steps, first=known), 0, shape, step_tokens)
 
 
-def _whole_step_s(engine: Engine, operation: Operation, shape: Shape) -> float:
-    """Return the seconds of a step whose budget is full. However short steps are on average, a few long prompts fill
-    one. In an answer of fewer than twenty tokens a single gap over the SLO is a miss, and more replicas do not help.
+def _by_ttft(engine: Engine, load: Load, promise: Promise, budget: int, most: int) -> float:
+    """Return the largest batch beside which the longest prompt that must be in time is."""
+    least = shape_within(load, promise.attainment)
+
+    def seconds(batch: float) -> float:
+        return prefill_s(engine.steps, batch, least, budget) + engine.overhead_s
+
+    # Where hardly any time is left, more replicas keep the batch below its limit.
+    bound = max(TTFT_PART * promise.ttft_p99_s, min(promise.ttft_p99_s, SLOWED * seconds(1)))
+    return _largest(seconds, bound, most)
+
+
+def _by_itl(engine: Engine, load: Load, promise: Promise, budget: int, most: int) -> float:
+    """Return the largest batch that keeps the bound on gaps, in a step with a few long prompts too. However short steps
+    are on average, in an answer of fewer than twenty tokens a single gap over the SLO is a miss, which more replicas do
+    not help. Only where such steps are too rare to be a request's 95th percentile may they be longer.
     """
-    batch, tokens = operation.batch, operation.step_tokens
-    attended = tokens * shape.prompt_tokens / 2
-    return engine.steps.step(batch, batch + tokens, batch * shape.mix.kv_tokens, attended)
+    shape, steps, aimed = load.shape, engine.steps, AIM.aim * promise.itl_p95_s
+    least = shape_within(load, promise.attainment)
+    few = FEW * max(1.0, least.prompt_tokens - least.cached_tokens)
+
+    def full(batch: float) -> float:
+        prompts = min(max(1.0, budget - batch), few * max(1.0, batch / max(1.0, shape.output_tokens)))
+        return steps.step(batch + 1, batch + prompts, batch * shape.mix.kv_tokens, prompts * shape.prompt_tokens / 2)
+
+    kept = max(_largest(full, promise.itl_p95_s, most), _with_rare_prompts(engine, shape, budget, promise.attainment))
+    return min(
+        kept,
+        _largest(lambda batch: itl_p95(steps, batch, shape, budget), aimed, most),
+        # Where steps with prompts are rarer than the percentile they are in the mean still.
+        _largest(lambda batch: itl_of(steps, batch, shape, budget), aimed, most),
+    )
+
+
+def _with_rare_prompts(engine: Engine, shape: Shape, budget: int, attainment: float) -> float:
+    """Return the largest batch in which a part of the requests meets so few prompts of others that the steps with them
+    are above the 95th percentile of its gaps. Prompts come at random, so more than the mean must be.
+    """
+    own = max(1.0, shape.prompt_tokens - shape.cached_tokens)
+    may_be = (1 - AIM.aim_part) * shape.output_tokens // math.ceil(own / budget)
+    # The mean of a Poisson distribution with this quantile, by its normal approximation.
+    z = NormalDist().inv_cdf(attainment)
+    mean = (max(0.0, math.sqrt(z * z + 4 * may_be) - z) / 2) ** 2
+    return (1 + mean) / engine.steps.groups
 
 
 def _with_budget(engine: Engine, load: Load, promise: Promise, budget: int, most: int) -> Operation:
     shape, steps = load.shape, engine.steps
     by_kv = KV_FILL * engine.kv_tokens / shape.peak_tokens
-    by_itl = _largest(lambda batch: itl_p95(steps, batch, shape, budget), AIM.aim * promise.itl_p95_s, most)
-    # Where steps with prompts are rarer than the percentile they are in the mean still.
-    by_itl = min(by_itl, _largest(lambda batch: itl_of(steps, batch, shape, budget), AIM.aim * promise.itl_p95_s, most))
     by_tpot = _largest(lambda batch: itl_of(steps, batch, shape, budget), AIM.aim * promise.tpot_s, most)
     # More sequences bring more prompt tokens than steps of this size can take.
     by_step = budget / shape.mix.tokens
     bounds = {
         "engine's batch limit": float(most),
         "KV cache": by_kv,
-        "ITL SLO": by_itl,
+        "ITL SLO": _by_itl(engine, load, promise, budget, most),
         "TPOT SLO": by_tpot,
+        "TTFT SLO": _by_ttft(engine, load, promise, budget, most),
         "tokens per step": by_step,
     }
     binding = min(bounds, key=lambda name: bounds[name])

@@ -31,7 +31,10 @@ def write_html(path: Path, plan: Plan, origin: Mapping[str, str]) -> None:
     """
     parts = [
         Part("Candidates, the best first", notes(plan), charts=_charts(plan), grid=_grid(plan)),
-        Part("Flags of the engines", items=[f"{_name(each)}: {engine_flags(each.candidate)}" for each in plan.planned]),
+        Part(
+            "Flags of the engines",
+            items=[f"{_name(each)}: {engine_flags(each.candidate, plan.load)}" for each in plan.planned],
+        ),
         Part("What if", items=[said(what, plan.currency) for what in plan.what_ifs]),
         Part("Cannot be", items=[f"{lost.name}: {lost.why}" for lost in plan.rejected]),
     ]
@@ -86,7 +89,7 @@ def _unit(plan: Plan) -> str:
 
 
 def _texts(plan: Plan) -> bool:
-    return plan.load.shape.output_tokens > 1
+    return not plan.load.vectors
 
 
 def _between_tokens(plan: Plan, ranges: Ranges) -> list[Tile]:

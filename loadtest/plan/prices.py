@@ -20,7 +20,7 @@ def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, fl
         SettingsError: a price has another form, or is of an unknown accelerator.
     """
     own = None if hardware is None else find_gpu(hardware)
-    prices = {}
+    prices: dict[str, float] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         try:
@@ -31,13 +31,15 @@ def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, fl
             raise SettingsError(f"price must be GPU=NUMBER with a number of at least 0, got {text!r}")
         gpu = find_gpu(name)
         if hardware is not None and (name.strip().lower() == hardware.lower() or (gpu is not None and gpu == own)):
-            prices[hardware] = price
+            priced = hardware
         elif gpu is not None:
-            prices[gpu.name] = price
+            priced = gpu.name
         else:
             known = sorted({*GPUS, *([] if hardware is None else [hardware])})
             near = did_you_mean(name.strip(), known)
             raise SettingsError(f"price: {name.strip()!r} is no known accelerator; known: {', '.join(known)}{near}")
+        if prices.setdefault(priced, price) != price:
+            raise SettingsError(f"price: {priced} has two prices, {prices[priced]:g} and {price:g}")
     return prices
 
 

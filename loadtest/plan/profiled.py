@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cluster.errors import SettingsError
 from loadtest.plan.engine.steps import FirstToken, StepPrior
-from loadtest.plan.option import Engine
+from loadtest.plan.option import PROFILE, Engine
 from loadtest.plan.traffic import Load
 from loadtest.profile.stored import Profile
 
@@ -43,6 +43,7 @@ def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
         price=prices.get(profile.hardware),
         overhead_s=profile.overhead_s,
         overhead_steps=profile.overhead_steps,
+        measured=PROFILE,
     )
 
 

@@ -65,7 +65,7 @@ class Plan:
             "feasible": self.feasible,
             "currency": self.currency,
             "candidates": [_planned(each, self.load, self.promise) for each in self.planned],
-            "on_paper": [_paper(each) for each in self.on_paper],
+            "on_paper": [_paper(each, self.load) for each in self.on_paper],
             "rejected": [asdict(each) for each in self.rejected],
             "what_ifs": [asdict(each) for each in self.what_ifs],
             "measured": list(self.measured),
@@ -84,7 +84,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _paper(each: Candidate) -> dict[str, Any]:
+def _paper(each: Candidate, load: Load) -> dict[str, Any]:
     engine, operation = each.engine, each.operation
     return {
         "gpu": engine.gpu,
@@ -102,7 +102,7 @@ def _paper(each: Candidate) -> dict[str, Any]:
         "pipeline_parallel": engine.layout.pipeline,
         "data_parallel": engine.layout.data,
         "gpus_per_replica": engine.gpus,
-        "engine_flags": engine_flags(each),
+        "engine_flags": engine_flags(each, load),
         "fallback": engine.fallback,
         "binding": operation.binding,
         "cost_per_hour": each.hourly,
@@ -112,7 +112,7 @@ def _paper(each: Candidate) -> dict[str, Any]:
 def _planned(each: SimulatedCandidate, load: Load, promise: Promise) -> dict[str, Any]:
     steps, first = each.engine.margin(promise.confidence)
     return {
-        **_paper(each.candidate),
+        **_paper(each.candidate, load),
         "margin": {"steps": steps, "first_token": first},
         "binding": each.binding,
         "holds": each.holds,
@@ -141,10 +141,12 @@ def source_words(engine: Engine) -> str:
     return f"{engine.source} (mean error of step times {step:.0%}, of the first token {first:.0%})"
 
 
-def engine_flags(candidate: Candidate) -> str:
+def engine_flags(candidate: Candidate, load: Load) -> str:
     """Return the flags of vLLM that make an engine as it was planned."""
     engine, operation = candidate.engine, candidate.operation
-    flags = [f"--tensor-parallel-size {engine.tensor_parallel}"]
+    # Models that can do both would generate.
+    flags = ["--runner pooling"] if load.vectors else []
+    flags.append(f"--tensor-parallel-size {engine.tensor_parallel}")
     if engine.layout.pipeline > 1:
         flags.append(f"--pipeline-parallel-size {engine.layout.pipeline}")
     if engine.layout.data > 1:
@@ -246,7 +248,7 @@ def said(what: WhatIf, currency: str = "") -> str:
 
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
-    texts = plan.load.shape.output_tokens > 1
+    texts = not plan.load.vectors
     # A vector comes with its first token; nothing is between it and the next.
     names = ["replicas", "batch", "TTFT p99 ms", *(["ITL p95 ms", "tokens/s"] if texts else ["vectors/s"])]
     add_columns(table, *names, "SLO met,\nwhen sure", "cost", "bound by", words=("replicas", "cost", "bound by"))

@@ -48,10 +48,15 @@ class EngineGroup:
     """Of the weights. Empty in predictions of before it was noted."""
     split: str = ""
     """Split of a replica beside tensor parallelism, in words. Empty without one."""
+    measured: str = ""
+    """What predictions knew of step times beside what is expected of them: a profile, or a number of points. What load
+    tests say of the one knowledge says nothing of the other.
+    """
 
     def __str__(self) -> str:
         gpus = f"{self.tensor_parallel} ({self.split})" if self.split else str(self.tensor_parallel)
-        return f"{self.model} on {gpus} x {self.gpu}{f', {self.precision}' if self.precision else ''}"
+        known = f" (by {self.measured})" if self.measured else ""
+        return f"{self.model} on {gpus} x {self.gpu}{f', {self.precision}' if self.precision else ''}{known}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,7 @@ class Book:
                 "tp": group.tensor_parallel,
                 "precision": group.precision,
                 "split": group.split,
+                "measured": group.measured,
                 "shifted": list(shifted),
                 "load": dict(load),
                 "predicted": dict(predicted),
@@ -225,7 +231,8 @@ def _spread(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def _group(made: Mapping[str, Any]) -> EngineGroup:
-    return EngineGroup(made["model"], made["gpu"], int(made["tp"]), made.get("precision", ""), made.get("split", ""))
+    texts = (made.get(name, "") for name in ("precision", "split", "measured"))
+    return EngineGroup(made["model"], made["gpu"], int(made["tp"]), *texts)
 
 
 def _reviewed(pairs: Sequence[tuple[Mapping[str, float], float]]) -> FigureReview:

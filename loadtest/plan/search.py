@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from cluster.plural import counted
-from loadtest.plan.engine.abilities import ability
+from loadtest.plan.engine.abilities import ability, broken_blocks
 from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.engine.memory import Sizing, size
 from loadtest.plan.engine.points import Known, errors_of
@@ -154,7 +154,7 @@ def _usual(shape: ModelShape, gpu: Gpu, sizes: Sequence[int], split: _Split) -> 
                 break
     if gpu.slow_link:
         # Stages pass on a row per token where ranks reduce whole activations twice a layer.
-        for stages in STAGES:
+        for stages in () if shape.encoder else STAGES:
             inside = [size for size in sizes if size * stages <= gpu.domain]
             fits = [*fits, *split(inside, [Layout(pipeline=stages)])[0]]
     if shape.latent is not None and shape.experts is not None:
@@ -178,7 +178,9 @@ def _split(
     for layout in layouts:
         for ranks in parallel:
             name = f"{layout.words(ranks)} x {gpu.name}, {precision}"
-            if (why := _unsplit(shape, ranks, layout)) is not None:
+            if (
+                why := _unsplit(shape, ranks, layout) or broken_blocks(shape, ranks, precision, layout.data)
+            ) is not None:
                 lost.append(Rejected(name, why))
                 continue
             part = size(
@@ -188,6 +190,7 @@ def _split(
                 precision,
                 kv_element_bytes=kv_element_bytes,
                 length=length,
+                step_tokens=_step_limits(shape, gpu)[0],
                 stages=layout.pipeline,
                 groups=layout.data,
             )
@@ -207,6 +210,8 @@ def _unsplit(shape: ModelShape, ranks: int, layout: Layout) -> str | None:
         return f"{shape.kv_heads} heads of keys and values can't be split evenly over {ranks} GPUs, or copied to them"
     if layout.pipeline > shape.layers:
         return f"{shape.layers} layers can't be split into {layout.pipeline} stages"
+    if layout.pipeline > 1 and shape.encoder:
+        return "engines run models that only read in one stage"
     if layout.data > 1 and shape.experts is None:
         return "the model has no experts that groups could share"
     if layout.data > 1 and shape.experts is not None and ranks * layout.data > shape.experts.total:
@@ -237,7 +242,7 @@ def _engine(
         error=errors.steps,
         source="prior" if errors.inside else "prior, outside its calibration",
         kv_tokens=room.kv_tokens,
-        step_limits=gpu.step_limits,
+        step_limits=_step_limits(shape, gpu),
         context=shape.context,
         starved=room.starved,
         overhead_s=steps.first.overhead_s,
@@ -245,7 +250,16 @@ def _engine(
         ttft_error=errors.ttft,
         layout=layout,
         kv_element_bytes=kv_element_bytes,
+        whole_prompts=shape.encoder,
     )
+
+
+def _step_limits(shape: ModelShape, gpu: Gpu) -> tuple[int, int]:
+    """Return the largest token budget of a step, and the largest batch. Attention in both directions needs all of a
+    text in one step, and vLLM starts with no budget below the context.
+    """
+    tokens, sequences = gpu.step_limits
+    return (max(tokens, shape.context) if shape.encoder else tokens), sequences
 
 
 def priced(candidates: Iterable[Candidate]) -> bool:

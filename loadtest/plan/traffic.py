@@ -41,6 +41,8 @@ class Load:
     """Part of each drawn prompt that the prefix cache has."""
     most: int = 0
     """Prompt and output tokens of the longest request that is drawn; 0 without a bound."""
+    vectors: bool = False
+    """Whether vectors are asked for, and no text. Each comes with the one token of its output."""
 
     @property
     def shares_prefixes(self) -> bool:
@@ -108,11 +110,13 @@ def steady_load(
         raise SettingsError(f"spread must be 0 to 3, got {spread:g}")
     if not 0 <= prefix_hit < 1:
         raise SettingsError(f"prefix-hit must be at least 0 and below 1, got {prefix_hit:g}")
-    name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens"
-    if prefix_hit:
-        name += f", {prefix_hit:.0%} of each prompt in the prefix cache"
+    name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens{_hit_words(prefix_hit)}"
     shape = Shape(prompt_tokens, output_tokens, prefix_hit * prompt_tokens)
     return Load(name, rate, shape, _longest(shape, spread), spread=spread, prefix_hit=prefix_hit)
+
+
+def _hit_words(prefix_hit: float) -> str:
+    return f", {prefix_hit:.0%} of each prompt in the prefix cache" if prefix_hit else ""
 
 
 def _longest(shape: Shape, spread: float) -> int:
@@ -153,7 +157,7 @@ def load_of_lengths(rate: float, path: Path, prefix_hit: float = 0.0) -> Load:
     prompts = fmean(prompt for prompt, _ in pairs)
     shape = Shape(prompts, fmean(output for _, output in pairs), prefix_hit * prompts)
     longest = max(prompt + output for prompt, output in pairs)
-    name = f"{rate:g} requests/s with lengths of {path.name}"
+    name = f"{rate:g} requests/s with lengths of {path.name}{_hit_words(prefix_hit)}"
     return Load(name, rate, shape, longest, pairs=pairs, prefix_hit=prefix_hit)
 
 

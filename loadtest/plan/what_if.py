@@ -1,5 +1,5 @@
 """Effects of other choices than those asked for. What was simulated is taken from there; the rest is rough: sized on
-paper, and then as much larger as the simulation found the best candidate to be.
+paper, and then as much larger or smaller as the simulation found the best candidate to be.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cluster.plural import counted
 from loadtest.plan.elastic import MOST_REQUESTS, elastic, followed
 from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.measured.own import LEAST_ERROR, LEAST_TTFT_ERROR
-from loadtest.plan.option import Engine, Promise
+from loadtest.plan.option import PROFILE, Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, on_paper, priced
 from loadtest.plan.traffic import Load
 
@@ -103,8 +103,11 @@ def _measured(engine: Engine) -> Engine:
 
 
 def measurements(engine: Engine) -> str:
-    """Return what one can measure of an engine, and the flag that takes it. Points are of replicas with one batch."""
-    return "measured points (--points)" if engine.lanes == 1 else "load tests (--observe)"
+    """Return what one can measure of an engine, and the flag that takes it. Points are of replicas with one batch, and
+    correct no profile.
+    """
+    split = engine.lanes > 1 or engine.measured == PROFILE
+    return "load tests (--observe)" if split else "measured points (--points)"
 
 
 class _Paper:
@@ -118,9 +121,10 @@ class _Paper:
 
     def __init__(self, planned: Sequence[SimulatedCandidate], load: Load, promise: Promise) -> None:
         self._planned = [each for each in planned if each.holds]
+        self._rate = load.rate
         base = planned[0].candidate
         guess, _ = on_paper([base.engine], load, promise)
-        self._factor = max(1.0, base.replicas / guess[0].replicas) if guess else 1.0
+        self._factor = base.replicas / guess[0].replicas if guess else 1.0
 
     def told(self, change: str, found: list[Candidate] | str, most: int | None = None) -> WhatIf:
         """Return what another choice takes.
@@ -138,11 +142,18 @@ class _Paper:
             by_cost = priced(here)
             best = min(here, key=lambda each: each.rank(by_cost=by_cost))
             return replace(_told(change, [best]), simulated=True)
-        larger = [replace(each, replicas=math.ceil(self._factor * each.replicas)) for each in found]
+        sized = [self._sized(each) for each in found]
         if most is not None:
-            larger = [replace(each, replicas=min(most, each.replicas)) for each in larger]
-        by_cost = priced(larger)
-        return _told(change, sorted(larger, key=lambda each: each.rank(by_cost=by_cost)))
+            sized = [replace(each, replicas=min(most, each.replicas)) for each in sized]
+        by_cost = priced(sized)
+        return _told(change, sorted(sized, key=lambda each: each.rank(by_cost=by_cost)))
+
+    def _sized(self, each: Candidate) -> Candidate:
+        """Return a candidate on paper with as many times more or fewer replicas as the simulation found for the best
+        one, but not fewer than serve the rate with full batches.
+        """
+        least = max(1, math.ceil(self._rate / (each.operation.rate * each.engine.lanes)))
+        return replace(each, replicas=max(least, math.ceil(self._factor * each.replicas)))
 
 
 def _bound_words(promise: Promise) -> str:

@@ -50,6 +50,7 @@ def _mean(steps: Sequence[StepSample]) -> Block:
 
 def fit_cells(cells: Iterable[Sequence[Sequence[StepSample]]]) -> tuple[StepModel, float]:
     """Fit a, b and g to cells that were driven several times. Of each piece of a run the median of its repeats counts.
+    Return the model and its median relative error.
 
     Raises:
         EngineError: there are too few steps.
@@ -71,15 +72,6 @@ def median_of(repeats: Sequence[Sequence[Block]]) -> list[Block]:
         )
         for same in zip(*known, strict=True)
     ]
-
-
-def fit_blocks(runs: Iterable[Sequence[StepSample]]) -> tuple[StepModel, float]:
-    """Fit a, b and g to the steps of several runs. Return the model and its median relative error.
-
-    Raises:
-        EngineError: there are too few steps.
-    """
-    return _fit([found for steps in runs if (found := blocks_of(steps))])
 
 
 def _fit(by_run: Sequence[Sequence[Block]]) -> tuple[StepModel, float]:

@@ -102,7 +102,7 @@ def slow_policy(options: argparse.Namespace, setup: Setup, target: float | None 
     return None
 
 
-def dial_of(options: argparse.Namespace, setup: Setup) -> Dial:
+def dial_of(options: argparse.Namespace) -> Dial:
     """Return what a search turns for the policy that the flags ask for.
 
     Raises:

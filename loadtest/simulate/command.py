@@ -36,6 +36,7 @@ from loadtest.simulate.given_flags import given
 from loadtest.simulate.parts.chosen import parts_of, with_parts
 from loadtest.simulate.parts.words import lines
 from loadtest.simulate.parts.words import notes as parts_notes
+from loadtest.simulate.pool.fleet import Fleet
 from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import table_of
@@ -57,7 +58,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         SettingsError: a flag is out of range.
     """
     if not options.trace:
-        raise SettingsError("one of trace, models and validate must be given")
+        raise SettingsError("give --trace, --models or --validate")
     for name in ("html", "png"):
         check_folder(name, getattr(options, name))
     if options.compare and not options.html:
@@ -74,18 +75,23 @@ def run_simulate(options: argparse.Namespace) -> int:
     run = _simulated(trace, options, setup, target, "simulating")
     slo = dict.fromkeys(RequestClass, setup.slo)
     figures = figures_of(run, slo)
-    title, made_by = _title(trace, options), origin()
+    title, made_by, notes = _title(trace, options), origin(), notes_of(setup, run.fleet)
     if options.json:
         more = {**({} if tuned is None else tuned.as_json()), **({"parts": run.parts} if run.parts else {})}
-        sys.stdout.write(json_text({**figures.as_json(), **more, "notes": notes_of(setup), "origin": made_by}))
+        sys.stdout.write(json_text({**figures.as_json(), **more, "notes": notes, "origin": made_by}))
     else:
         screen().print(table_of(figures, title, slo_of(setup)))
         if tuned is not None:
             screen().print(escape(tuned.words), highlight=False, soft_wrap=True)
-        for note in [*lines(run.parts), *notes_of(setup)]:
+        for note in [*lines(run.parts), *notes]:
             screen().print(f"[dim]{escape(note)}[/]", highlight=False, soft_wrap=True)
     # The pictures come last, so that one that can't be drawn or written costs no figures.
-    load = [*load_of(options, setup), *lines(run.parts), *notes_of(setup), *([] if tuned is None else [tuned.words])]
+    load = [
+        *load_of(options, setup),
+        *lines(run.parts),
+        *notes,
+        *([] if tuned is None else [tuned.words]),
+    ]
     _draw(options, Simulated(title, load, run, figures, setup, made_by, others))
     return MISSED if tuned is not None and not tuned.holds else 0
 
@@ -150,7 +156,7 @@ def _tune(trace: Sequence[TraceRequest], options: argparse.Namespace, setup: Set
         figures = figures_of(run, slo)
         return Try(value, figures.attainment, figures.replica_hours)
 
-    dial = dial_of(options, setup)
+    dial = dial_of(options)
     if options.policy in STATIC:
         found = tune(dial, lambda value: tried(value, counted_at(setup, int(value)), None, "replicas"), aim)
         chosen = int(_chosen(found).value)
@@ -188,14 +194,16 @@ def load_of(options: argparse.Namespace, setup: Setup) -> list[str]:
     ]
 
 
-def notes_of(setup: Setup) -> list[str]:
-    """Say what parts of a run are not held to measurements."""
+def notes_of(setup: Setup, fleet: Fleet) -> list[str]:
+    """Say what parts of a run are not held to measurements, and how much of them came about."""
     notes = []
     if setup.deaths:
-        dead = counted(sum(death.replicas for death in setup.deaths), "replica")
-        notes.append(f"{dead} die; what a death costs besides the lost work and a cold start is not measured.")
+        asked, died = sum(death.replicas for death in setup.deaths), counted(fleet.died, "replica dies", "replicas die")
+        # Others are not ready at the time, or the run is over by then.
+        all_of = "" if fleet.died == asked else f", not all {asked} that were asked for"
+        notes.append(f"{died}{all_of}; what a death costs besides the lost work and a cold start is not measured.")
     if setup.slow.replicas:
-        slow = counted(setup.slow.replicas, "replica")
+        slow = counted(min(setup.slow.replicas, fleet.started), "replica")
         how = f"{slow} at first with steps {setup.slow.factor:g} times as long"
         notes.append(f"{how}; that all parts of a step are slower alike is not measured.")
     return [*notes, *parts_notes(setup.parts)]

@@ -18,11 +18,12 @@ def profile_of(run: RecordedRun, expected: Expected, model: EngineModel, fitted:
     """Return the profile of a fitted engine. Its error is that of the predicted requests.
 
     Raises:
-        SettingsError: the ranks of the engine are engines of their own, which a profile can't be of.
+        SettingsError: the engine has data parallel ranks, of which a profile says nothing.
     """
-    if expected.lanes > 1:
+    if run.ranks.data_parallel > 1:
+        # Those that share experts would be planned for as ranks of tensor parallelism. Others are several engines.
         raise SettingsError(
-            f"save-profile: a profile is of one engine, and the run's are {expected.lanes} with a batch each"
+            f"save-profile: a profile is of one engine, and the run's has {run.ranks.data_parallel} data parallel ranks"
         )
     done = replayed(run, expected, model)
     batches = done.engines[0].log.sequences
@@ -30,7 +31,7 @@ def profile_of(run: RecordedRun, expected: Expected, model: EngineModel, fitted:
     return Profile(
         model=run.model or "unknown",
         hardware=expected.gpu or run.gpu or "unknown",
-        tensor_parallel=run.ranks.tensor_parallel * run.ranks.data_parallel,
+        tensor_parallel=run.ranks.tensor_parallel,
         precision=expected.precision,
         a=steps.a,
         b=steps.b,

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.entries import Quota
@@ -38,11 +39,11 @@ class BudgetWatch:
 
     def __init__(self, policies: TenantPolicies) -> None:
         self._policies = policies
-        self._kept: dict[str, _Kept] = {}
+        self._kept = WeakKeyDictionary[Pool, _Kept]()
 
     async def of(self, pool: Pool, line: Line) -> list[api.Budget]:
         """Return the budgets of the tenants of a pool that matter most. None while Redis does not answer."""
-        kept = self._kept.setdefault(pool.name, _Kept())
+        kept = self._kept.setdefault(pool, _Kept())
         async with kept.lock:
             if kept.at is None or time.monotonic() - kept.at >= FRESH_S:
                 try:

@@ -14,7 +14,7 @@ from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
 from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.operating_point import PointRecord, point_in_force
 from cluster.autoscaler.store import ControlStore, Stored, StoredRecord
-from cluster.clock import Clock, SystemClock
+from cluster.clock import SystemClock
 from cluster.control.settings import ControlMode, operating_point
 from cluster.errors import InvalidRequestError
 from cluster.forecast.load_record import SLOT_S
@@ -67,12 +67,11 @@ class ControlApi:
         pools: Mapping[str, PoolSettings],
         open_store: Callable[[str], ControlStore],
         open_queue: Callable[[str], Queue],
-        clock: Clock | None = None,
     ) -> None:
         self._pools = pools
         self._open = open_store
         self._open_queue = open_queue
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._stores: dict[str, ControlStore] = {}
         self._queues: dict[str, Queue] = {}
 
@@ -85,7 +84,8 @@ class ControlApi:
         if pool not in self._queues:
             self._queues[pool] = self._open_queue(pool)
         store = self._store(pool)
-        view, stored, found = await asyncio.gather(self._queues[pool].observe(), store.load(), store.decisions(1))
+        look = self._queues[pool].observe(whole=False)
+        view, stored, found = await asyncio.gather(look, store.load(), store.decisions(1))
         return PoolLook(view, stored, _decision(found[0]) if found else None)
 
     async def target(self, pool: str) -> int:
@@ -145,10 +145,14 @@ class ControlApi:
 
     async def close(self) -> None:
         """Close the connections."""
-        for store in self._stores.values():
-            await store.close()
-        for queue in self._queues.values():
-            await queue.close()
+        for pool in {*self._stores, *self._queues}:
+            await self.leave(pool)
+
+    async def leave(self, pool: str) -> None:
+        """Close the connections of a pool that has gone."""
+        for one in (self._stores.pop(pool, None), self._queues.pop(pool, None)):
+            if one is not None:
+                await one.close()
 
     async def memory(self, pool: str) -> PoolMemory:
         """Return what the pool's leader remembers: nothing where there was none, or where it runs another version.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from cluster.responses.contract import ResponseStore
 from cluster.settings import Settings
 from router.admin.control import ControlApi
 from router.admin.outlook import OutlookApi
@@ -46,14 +47,16 @@ def open_admin(
     policies: TenantPolicies,
     records: RecordKeeper,
     metrics: RouterMetrics,
+    responses: ResponseStore | None,
 ) -> AdminParts:
-    """Compose the parts; nothing connects before its first use."""
+    """Compose the parts; nothing connects before its first use. The owner of `responses` closes it."""
     control_api = ControlApi(settings.pools, queues.control, queues.pool)
     rollouts = open_rollouts(settings, queues.rollout, queues.pool)
     metrics.registry.register(RolloutMetrics(rollouts.pools))
     announced = AnnouncedKeeper(pools, queues.announced, aliases)
+    records_api = RecordsApi(pools, records, control_api, aliases, responses)
     servicer = AdminServicer(
-        *(pools, router_id, control_api, RecordsApi(pools, records, control_api, aliases), policies, registry.api),
+        *(pools, router_id, control_api, records_api, policies, registry.api),
         aliases=aliases,
         rollouts=RolloutApi(rollouts, control_api.target, registry.view.watchers, partial(_addresses, pools)),
         announced=AnnouncedApi(pools, announced, policies, aliases),

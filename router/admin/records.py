@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
 from cluster.errors import InvalidRequestError, QueueUnavailableError, RequestNotFoundError
+from cluster.responses.contract import ResponseName, ResponseStore
 from penstock.v1 import admin_pb2 as api
 from penstock.v1 import records_pb2
 from penstock.wire import duration_to_wire
@@ -24,18 +26,29 @@ BEFORE_S = 60.0
 """Seconds before a request's arrival from which the autoscaler's decisions are shown."""
 _DECISIONS = 200
 """Most decisions that are looked through."""
-_MADE_OF = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+_MADE_OF = ("chatcmpl-", "cmpl-", "msg_", "embd-", "classify-", "score-", "rerank-")
 """Prefixes of the ids that HTTP APIs make of the cluster's."""
+_RESPONSE = re.compile("resp_[0-9a-f]{32}")
+"""Ids of responses, which are not made of the cluster's."""
 
 
 class RecordsApi:
     """Access to what the pools remember of their requests."""
 
-    def __init__(self, pools: Mapping[str, Pool], keeper: RecordKeeper, control: ControlApi, aliases: Aliases) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        keeper: RecordKeeper,
+        control: ControlApi,
+        aliases: Aliases,
+        responses: ResponseStore | None = None,
+    ) -> None:
+        """`responses` knows which requests made the responses of the HTTP API; None where there are none."""
         self._pools = pools
         self._aliases = aliases
         self._keeper = keeper
         self._control = control
+        self._responses = responses
 
     async def explain(self, request: api.ExplainRequest, caller: Caller) -> api.ExplainResponse:
         """Answer Explain.
@@ -47,7 +60,7 @@ class RecordsApi:
         """
         if not request.request_id:
             raise InvalidRequestError.of("request_id", "is required")
-        request_id = _own_id(request.request_id)
+        request_id = await self._own_id(request.request_id, caller)
         pools = self._aliases.reached(caller)
         found = await asyncio.gather(
             *(self._keeper.store(name).get(request_id) for name in pools), return_exceptions=True
@@ -109,6 +122,13 @@ class RecordsApi:
             return ()
         return [each for each in reversed(made.decisions) if since <= each.at_ms <= until]
 
+    async def _own_id(self, given: str, caller: Caller) -> str:
+        """Return the cluster's id of a request that an HTTP API may have named."""
+        if self._responses is not None and _RESPONSE.fullmatch(given):
+            response = await self._responses.get(ResponseName(caller.tenant, given))
+            return response.run if response is not None and response.run else given
+        return next((given.removeprefix(prefix) for prefix in _MADE_OF if given.startswith(prefix)), given)
+
     def _names(self, wanted: str, caller: Caller) -> list[str]:
         if not wanted:
             # A caller of an alias has requests in pools that it may not name.
@@ -118,11 +138,6 @@ class RecordsApi:
         if wanted not in self._pools:
             raise wrong_pool(wanted, allowed)
         return [wanted]
-
-
-def _own_id(given: str) -> str:
-    """Return the cluster's id of a request that an HTTP API may have named."""
-    return next((given.removeprefix(prefix) for prefix in _MADE_OF if given.startswith(prefix)), given)
 
 
 def _may_see(caller: Caller, tenant: str) -> bool:

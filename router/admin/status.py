@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from cluster.autoscaler.router_report import unpack_report
 from cluster.control.settings import ControlMode
@@ -44,7 +45,7 @@ class StatusReader:
         self._control_api = control_api
         self._policies = policies
         self._budgets = BudgetWatch(policies)
-        self._kept: dict[str, _Kept] = {}
+        self._kept = WeakKeyDictionary[Pool, _Kept]()
 
     async def of(self, pool: Pool) -> api.PoolStatus:
         """Return the status of a pool. While Redis does not answer it is that of the last heartbeat."""
@@ -54,19 +55,19 @@ class StatusReader:
         # Without a lease Redis does not answer, and a look would only wait for its timeout.
         if not pool.available:
             return pool_status(pool, beat, None)
-        look, line = await asyncio.gather(self._look(pool.name), pool.line.line())
+        look, line = await asyncio.gather(self._look(pool), pool.line.line())
         status = pool_status(pool, beat, look)
         if line is not None:
             add_line(status, line, pool, self._policies)
             status.budgets.extend(await self._budgets.of(pool, line))
         return status
 
-    async def _look(self, name: str) -> PoolLook | None:
-        kept = self._kept.setdefault(name, _Kept())
+    async def _look(self, pool: Pool) -> PoolLook | None:
+        kept = self._kept.setdefault(pool, _Kept())
         async with kept.lock:
             if kept.at is None or time.monotonic() - kept.at >= FRESH_S:
                 try:
-                    kept.look = await self._control_api.look(name)
+                    kept.look = await self._control_api.look(pool.name)
                 except QueueUnavailableError:
                     kept.look = None
                 kept.at = time.monotonic()

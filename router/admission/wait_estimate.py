@@ -58,7 +58,9 @@ class PoolEstimate:
             self._learnt_ms = reply.time_ms
             return
         seconds = (reply.time_ms - last.time_ms) / 1000
-        if seconds <= 0:
+        if not 0 < seconds <= EXPIRY_S:
+            # The clock was set, or the store was away: what was learnt is as old as it was.
+            self._learnt_ms += reply.time_ms - last.time_ms
             return
         if not (any(last.waiting) and any(reply.waiting) and takers and self._takers):
             if reply.time_ms - self._learnt_ms > 1000 * EXPIRY_S:

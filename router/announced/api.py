@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from cluster.announced.contract import MOST_OF_POOL, Put
 from cluster.announced.load import AnnouncedLoad
-from cluster.clock import Clock, SystemClock
+from cluster.clock import SystemClock
 from cluster.errors import AnnouncementLimitError, AnnouncementNotFoundError, InvalidRequestError
 from cluster.plural import counted
 from cluster.settings import PoolSettings
@@ -45,13 +45,12 @@ class AnnouncedApi:
         keeper: AnnouncedKeeper,
         policies: TenantPolicies,
         aliases: Aliases,
-        clock: Clock | None = None,
     ) -> None:
         self._pools = pools
         self._keeper = keeper
         self._policies = policies
         self._aliases = aliases
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
 
     async def announce(self, request: api.AnnounceLoadRequest, caller: Caller) -> api.AnnounceLoadResponse:
         """Answer AnnounceLoad.

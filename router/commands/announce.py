@@ -70,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_target_flags(parser)
     show_examples(
         parser,
-        "penstock announce large --requests-per-second 40 --start 2027-01-15T09:00 --end 2027-01-15T11:00",
+        "penstock announce large --requests-per-second 40 --start 8h --end 10h",
         "penstock announce large --tokens-per-second 20000 --start 30m --end 2h",
         "penstock announce large",
         "penstock announce large --withdraw load-5d41402a",

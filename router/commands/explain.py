@@ -89,7 +89,7 @@ def run_explain(options: argparse.Namespace) -> int:
             if options.json:
                 print_json(found)
             else:
-                print_table(_list(found), screen(), keys=1)
+                print_table(_list(found), screen(), nothing="no requests")
     return outcome.status
 
 

@@ -138,13 +138,17 @@ def run_submit(options: argparse.Namespace) -> int:
 
 
 def run_watch(options: argparse.Namespace) -> int:
-    """Follow a job to its end; the exit status is 0 when every item succeeded."""
+    """Follow a job to its end; the exit status is 0 when every item succeeded.
+
+    A watch waits for routers that are away, for as long as that takes. It begins only where one answers.
+    """
     errors = messages()
     with (
         _output(options.output) as output,
         report_call_errors(options) as outcome,
         open_client(options) as client,
     ):
+        client.get_job(options.job)
         outcome.status = _follow(client, options.job, output, errors)
     return outcome.status
 
@@ -156,6 +160,7 @@ def run_results(options: argparse.Namespace) -> int:
         open_client(options) as client,
         _output(options.output) as output,
     ):
+        client.get_job(options.job)  # As for a watch.
         written = 0
         for update in client.watch_job(options.job):
             written += _write(update, output)
@@ -178,7 +183,7 @@ def run_list(options: argparse.Namespace) -> int:
             for job in jobs:
                 print_json(_fields(job), indent=None)
         else:
-            print_table(_table(jobs), screen())
+            print_table(_table(jobs), screen(), nothing="no jobs")
     return outcome.status
 
 
@@ -315,7 +320,9 @@ def _write(update: JobUpdate, output: _Output | None) -> int:
 
 def _progress(console: Console, *, transient: bool = False) -> Progress:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description}"), *columns, console=console, transient=transient)
+    # Output that can't be drawn over would have an empty line after it, and has the lines that tell the same.
+    shown = console.is_interactive
+    return Progress(TextColumn("{task.description}"), *columns, console=console, transient=transient, disable=not shown)
 
 
 def _report(job: Job, console: Console) -> None:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from router.identity.table import Entry
 
 _OVERLAP = "1h"
+_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("tenant", "replaces", "overlap", "role", "models", "classes", "not_before", "expires")
+}
+"""Field of a new key, in a call or in the file, to its flag."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -109,7 +114,7 @@ def run_new(options: argparse.Namespace) -> int:
         messages().print(f"[yellow]{text}[/]", highlight=False, soft_wrap=True)
     if options.cluster:
         return _make_in_cluster(options, plan)
-    with _keys_file(options) as path:
+    with _keys_file(options) as path, _told_by_flag():
         sys.stdout.write(add_key(path, plan) + "\n")
     messages().print(
         f"[dim]its hash is in {escape(str(path))}; the key itself is shown only here[/]",
@@ -128,7 +133,7 @@ def _replace_in_cluster(options: argparse.Namespace, now: datetime) -> int:
     until = moment(overlap, now, "--overlap")
     overlap_s = (until - now).total_seconds() if until is not None else 0.0
     expires = moment(options.expires, now, "--expires")
-    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", _flag_of) as outcome, open_client(options) as client:
         made = client.replace_key(options.replaces, overlap=overlap_s, expires=expires, timeout=10.0)
         sys.stdout.write(made.key + "\n")
         text = f"[dim]{options.replaces} expires in {overlap}; the new key itself is shown only here[/]"
@@ -139,7 +144,7 @@ def _replace_in_cluster(options: argparse.Namespace, now: datetime) -> int:
 def _make_in_cluster(options: argparse.Namespace, plan: KeyPlan) -> int:
     if options.file:
         raise SettingsError("give one of --cluster and --file")
-    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s", _flag_of) as outcome, open_client(options) as client:
         made = client.create_key(
             plan.tenant,
             role=plan.role,
@@ -238,6 +243,26 @@ def _keys_file(options: argparse.Namespace) -> Iterator[Path]:
         if not options.file:
             raise
         raise SettingsError(str(error).replace(f"{SETTING}: ", "--file: ", 1)) from error
+
+
+def _flag_of(field: str) -> str:
+    """Return the flag of a field, or of one item of it."""
+    return _FLAGS.get(field.partition(".")[0], field)
+
+
+@contextmanager
+def _told_by_flag() -> Iterator[None]:
+    """Say what is wrong with a new key of its flags. The rest of the file was right before it came."""
+    try:
+        yield
+    except SettingsError as error:
+        # Of an entry as a whole there is one rule, which is about its times.
+        told = re.sub(
+            r"(?:new key: )?keys\.\d+(?:\.(\w+)(?:\.\d+)?)?: ",
+            lambda found: f"{_flag_of(found[1] or 'expires')}: ",
+            str(error),
+        )
+        raise SettingsError(told) from error
 
 
 def names(text: str | None) -> tuple[str, ...] | None:

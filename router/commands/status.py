@@ -16,7 +16,6 @@ from cluster.terminal.console import screen
 from cluster.terminal.json_values import print_json
 from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
-from router.commands.top.looked import links_down
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +88,8 @@ def _pool_table(pool: PoolStatus) -> Table:
 
 def _links_down(pool: PoolStatus) -> Iterator[str]:
     """Yield a line per reason why links are down, with the replicas that it keeps away."""
+    from router.commands.top.looked import links_down
+
     for reason, names in islice(links_down(pool).items(), _LINE):
         yield f"[red]link down[/] to {escape(', '.join(names))}: {escape(reason)}"
 

@@ -165,7 +165,10 @@ def add_target_flags(
     """
     group = parser.add_argument_group("cluster, key and TLS")
     group.add_argument(
-        "--target", metavar="HOST:PORT", default=default, help=text or "a router of the cluster (default %(default)s)"
+        "--target",
+        metavar="HOST:PORT",
+        default=default,
+        help=text or "a router of the cluster, or several with commas between them (default %(default)s)",
     )
     if key:
         group.add_argument(
@@ -195,7 +198,7 @@ def open_client(options: argparse.Namespace, *, quiet: bool = False) -> Client:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
     with _named_as_flags():
         return Client(
-            options.target,
+            options.target.split(","),
             tls=_tls(options),
             api_key=key,
             allow_plaintext_key=options.allow_plaintext_key,
@@ -216,7 +219,7 @@ def open_async_client(options: argparse.Namespace, metadata: MetadataHook) -> As
     from penstock.client import AsyncClient
 
     with _named_as_flags():
-        return AsyncClient(options.target, tls=_tls(options), metadata=metadata)
+        return AsyncClient(options.target.split(","), tls=_tls(options), metadata=metadata)
 
 
 def sends_keys(options: argparse.Namespace) -> bool:

@@ -127,7 +127,7 @@ def _show(options: argparse.Namespace, usage: UsageReport, costs: CostReport) ->
         case _ if options.costs:
             print_costs(costs, screen())
         case _:
-            print_table(_table(usage, options.by), screen(), keys=1 + len(_KEYS))
+            print_table(_table(usage, options.by), screen(), keys=1 + len(_KEYS), nothing="nothing was used")
             for budget in usage.budgets:
                 screen().print(budget_text(budget))
 

@@ -92,10 +92,11 @@ class Membership:
         with self._lock:
             started, self._started = self._started, []
         busy = self._keeper.lag_s > self._period_s / 2
-        beat = replace(self._describe(), started=tuple(started), busy=busy)
         try:
+            beat = replace(self._describe(), started=tuple(started), busy=busy)
             return await self._queue.heartbeat_router(beat)
-        except QueueUnavailableError:
+        except BaseException:
+            # The next one tells it.
             with self._lock:
                 self._started = started + self._started
             raise

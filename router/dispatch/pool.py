@@ -91,7 +91,7 @@ class Pool:
         self.cells = PoolCells(name, self.settings.cells, queue_settings, open_cell)
         context = PoolContext(name, router_id, self.cells.queue, TaskOwner(f"pool.{name}"), ChoiceTable())
         self._context = context
-        self.keys = ClientKeys(context)
+        self.keys = ClientKeys(context, queue_settings.max_result_mb)
         self.choices = context.choices
         self.replicas = ReplicaSet(
             name,
@@ -322,10 +322,8 @@ class Pool:
 
     def park(self, choice: Choice) -> None:
         """Leave a choice as it is to the router that adopts it."""
-        request_id = choice.entry.request_id
-        self.quarantine.leave(request_id)
-        self.choices.drop(choice)
-        self._parked.add(request_id)
+        self.leave(choice)
+        self._parked.add(choice.entry.request_id)
         self._membership.parted = True
 
     def leave(self, choice: Choice) -> None:
@@ -333,6 +331,7 @@ class Pool:
 
         Where none comes, the replica stops the attempt and reconciliation frees its slot.
         """
+        self.quarantine.leave(choice.entry.request_id)
         self.choices.drop(choice)
 
     def refuse(self, choice: Choice) -> None:
@@ -387,7 +386,8 @@ class Pool:
         if reply.marks != self.quarantine.marks:
             self._context.owner.spawn(self._follow(), "follow_marks")
         self.mailbox.deliver(newest(reply.mail, self.cells.seen.entries))
-        self.releases.tell_again()
+        for part in (self.releases, self.keys, self.quarantine):
+            part.tell_again()
         self.moves.look()
 
     async def _follow(self) -> None:

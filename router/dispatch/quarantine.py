@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from cluster.errors import QuarantinedError, QueueUnavailableError
 from cluster.queue.entries import Mark
@@ -38,6 +39,9 @@ class Quarantine:
         """Choices that lost their engine in this turn of the loop."""
         self.held: set[str] = set()
         """Choices whose slots are not given back yet."""
+        self._untold: dict[bytes, tuple[Mark, float]] = {}
+        """Marks that the queue has missed, by content, with the monotonic time of their end."""
+        self._telling = False
         self.marks = 0
         """Number of the newest known mark of the pool's routers (`Marks.count`)."""
 
@@ -109,9 +113,30 @@ class Quarantine:
         try:
             await self._queue.quarantine(self._router_id, mark)
         except QueueUnavailableError as error:
+            self._untold[mark.content] = mark, time.monotonic() + mark.left_ms / 1000
             _LOG.warning("quarantine.not_shared", extra={"incident": mark.incident, "error": str(error)})
         if (choice := self._choices.get(name)) is not None:
             self._dismiss(choice)
+
+    def tell_again(self) -> None:
+        """Tell what the queue has missed."""
+        if self._untold and not self._telling and not self._owner.closed:
+            self._telling = True
+            self._owner.spawn(self._tell_again(), "marks")
+
+    async def _tell_again(self) -> None:
+        try:
+            for mark, until in list(self._untold.values()):
+                left_ms = round((until - time.monotonic()) * 1000)
+                if left_ms > 0:
+                    await self._queue.quarantine(self._router_id, replace(mark, left_ms=left_ms))
+                if self._untold.get(mark.content) == (mark, until):
+                    del self._untold[mark.content]
+        except QueueUnavailableError:
+            # The next heartbeat that comes through tries again.
+            return
+        finally:
+            self._telling = False
 
     async def follow(self) -> None:
         """Learn what other routers turned away.

@@ -24,6 +24,8 @@ from router.generation.choice_state import ChoiceState
 
 _LOG = logging.getLogger(__name__)
 
+_PAGE = 500
+"""Requests that are read at a time."""
 _SIGHTS = 3
 """How many looks in a row must find the same: what is only under way is over by then."""
 _SHARE = 0.05
@@ -104,7 +106,6 @@ class Reconciler:
         besides: Callable[[], Collection[str]],
         submit: Callable[[str], Awaitable[bool]],
         started: Callable[[str, str], None],
-        page: int = 500,
     ) -> None:
         """`submit` puts a choice in line again, or says that another router has it; `started` reports that an attempt
         runs; `besides` lists requests that are left as they are.
@@ -116,7 +117,6 @@ class Reconciler:
         self._besides = besides
         self._submit = submit
         self._started = started
-        self._page = page
         self._seen: dict[Finding, int] = {}
         """How many looks in a row have found it."""
         self._asked: set[Finding] = set()
@@ -159,7 +159,7 @@ class Reconciler:
     async def _read(self) -> list[Holding]:
         found, after = list[Holding](), b""
         while True:
-            some = await self._queue.holdings(self._router_id, after, self._page)
+            some = await self._queue.holdings(self._router_id, after, _PAGE)
             found += some.page
             after = some.last
             if not after:

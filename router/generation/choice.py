@@ -477,9 +477,9 @@ class Choice:
             self._suspect = False
             self._pool.cleared(self)
 
-    def _fail(self, error: PenstockError) -> None:
+    def _fail(self, error: PenstockError, event: ChoiceEvent = ChoiceEvent.END) -> None:
         self.error = error
-        self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
+        self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens), event)
 
     def _finish(self, end: pb.AttemptEnd, event: ChoiceEvent = ChoiceEvent.END) -> None:
         self._goes(event)
@@ -524,19 +524,15 @@ class Choice:
             self._goes(ChoiceEvent.LEAVE)
         else:
             self._pool.leave(self)
-            self._end_here(ChoiceEvent.LEAVE, error)
+            self._fail(error, ChoiceEvent.LEAVE)
         self._keep_on_replica()
 
     def park(self, error: PenstockError) -> None:
         """End here without ending the work: another router adopts it within the grace, and goes on with it."""
         if not self.state.over:
             self._pool.park(self)
-            self._end_here(ChoiceEvent.END, error)
+            self._fail(error)
         self._keep_on_replica()
-
-    def _end_here(self, event: ChoiceEvent, error: PenstockError) -> None:
-        self.error = error
-        self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens), event)
 
     def _keep_on_replica(self) -> None:
         if self._attempt is not None:

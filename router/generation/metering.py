@@ -111,8 +111,9 @@ class AttemptMetering:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens found in the prefix cache."""
-        return self._attempts[0].end.cached_tokens if self._attempts else 0
+        """Prompt tokens found in the prefix cache, of those that count for this choice."""
+        # The others of a shared prompt nearly always find all of it, which is not in the request's prompt tokens again.
+        return min(self._attempts[0].end.cached_tokens, self._prompt_tokens) if self._attempts else 0
 
     @property
     def reasoning_tokens(self) -> int:
@@ -125,7 +126,9 @@ class AttemptMetering:
         return sum(ran.end.gpu_seconds for ran in self._attempts)
 
     def cost(self, output_tokens: int) -> float:
-        """Of all attempts; choice 0 carries the prompt."""
+        """Of all attempts; choice 0 carries the prompt. What never ran costs nothing, and is not in the ledger."""
+        if not self._attempts:
+            return 0.0
         return sum(ran.end.gpu_seconds * ran.price_per_s for ran in self._attempts) + self._token_cost(output_tokens)
 
     def partial(self, output_tokens: int) -> Settlement:
@@ -151,8 +154,7 @@ class AttemptMetering:
         )
 
     def _token_cost(self, output_tokens: int) -> float:
-        cached = min(self.cached_tokens, self._prompt_tokens)
-        return self._prices.tokens(self._prompt_tokens, cached, output_tokens)
+        return self._prices.tokens(self._prompt_tokens, self.cached_tokens, output_tokens)
 
     @property
     def fresh_prompt_tokens(self) -> int:

@@ -3,6 +3,5 @@
 from router.grpc_server.aio_context import call_context
 from router.grpc_server.call import Call
 from router.grpc_server.open_server import CallServer, open_server
-from router.grpc_server.reflection import reflection_handlers
 
-__all__ = ["Call", "CallServer", "call_context", "open_server", "reflection_handlers"]
+__all__ = ["Call", "CallServer", "call_context", "open_server"]

@@ -58,7 +58,7 @@ class Call:
         self._deadline: float = event.call_details.deadline
         self._completions = completions
         self._connections = connections
-        self._peer: str = event.call.peer()
+        self._peer: str = event.call.peer().decode()
         self._connection = connections.joined(self._peer)
         self._greeted = False
         """Whether initial metadata has been sent."""

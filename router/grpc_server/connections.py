@@ -16,13 +16,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ipaddress
-import logging
 import socket
 import time
 from collections.abc import Collection, Iterable
 from urllib.parse import unquote
-
-_LOG = logging.getLogger(__name__)
 
 _CALLS = 2
 """Least number of open calls for which a search for the socket pays."""

@@ -14,8 +14,9 @@ from penstock.batch.encoding import is_unicode
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
 from penstock.values.chat import chat_fields
-from penstock.values.objects import UINT32, BodyError, Fields, shown
+from penstock.values.objects import UINT32, BodyError, Fields, parse_json, shown
 from penstock.values.requests import GenerateOptions, request_to_proto
+from router.http.errors import WrittenError, in_body
 from router.validation.schema import depth_of
 
 _TIERS = {
@@ -24,15 +25,20 @@ _TIERS = {
     "standard": RequestClass.STANDARD,
     "scale": RequestClass.STANDARD,
     "priority": RequestClass.INTERACTIVE,
+    "fast": RequestClass.INTERACTIVE,
+    "ultrafast": RequestClass.INTERACTIVE,
     "flex": RequestClass.BATCH,
 }
 """Class of a request by its `service_tier`."""
+_SHOWN_TIERS = {RequestClass.STANDARD: "default", RequestClass.INTERACTIVE: "priority"}
 LAST_EVENT = "Last-Event-ID"
 """Header with the id of the last event that a client got before its connection broke."""
 KEY, SESSION = "Idempotency-Key", "X-Session-ID"
 RECEIPT = "x-penstock-receipt"
 """Header that asks for the receipt of a request."""
 _LONGEST_ID = 256
+_MAX_PAIRS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
+"""Bounds of metadata: pairs, and characters of a name and of a value."""
 MOST_NESTED = 256
 """Most lists and objects inside each other in a body. Newer Pythons read tens of thousands, and fail later."""
 CHAT_NAMES: Mapping[str, str] = {"sampling.logprobs": "top_logprobs", "prompt": "messages"}
@@ -79,13 +85,13 @@ def read_json(data: bytes) -> Mapping[str, Any]:
         BodyError: the body is no JSON object of text.
     """
     try:
-        value = json.loads(data)
+        value = parse_json(data)
     except UnicodeDecodeError as error:
         raise BodyError("", f"must be UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise BodyError("", f"must be JSON: {error.msg} at character {error.pos}") from None
-    except ValueError:
-        raise BodyError("", "has a number with too many digits") from None
+    except ValueError as error:
+        raise BodyError("", str(error)) from None
     except RecursionError:
         raise BodyError("", f"must be nested at most {MOST_NESTED} deep") from None
     if data.count(b"[") + data.count(b"{") > MOST_NESTED and (depth := depth_of(value)) > MOST_NESTED:
@@ -164,6 +170,9 @@ def _names(
     names = {}
     if chat and body.get(_NEWER) is not None:
         names["sampling.max_tokens"] = _NEWER
+    if chat and body.get("reasoning") and not body.get("reasoning_effort"):
+        # Our field has this name too, and would be told as `reasoning_effort`.
+        names["reasoning.effort"] = "reasoning.effort"
     if request.constraint not in ("", "response_format"):
         names["sampling.structured_output*"] = request.constraint
     if session and not request.session_id:
@@ -176,6 +185,13 @@ def _names(
 def as_written(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
     """Return an error of the services with the names that a body has for their fields."""
     return InvalidRequestError([replace(each, field=name_in(names, each.field)) for each in error.violations])
+
+
+def as_chat_has_it(error: InvalidRequestError, names: Mapping[str, str]) -> WrittenError:
+    """Return an error of the services with the names of a chat. Some are also those of other fields of ours."""
+    return WrittenError(
+        [replace(each, field=names.get(each.field) or in_body(name_in(names, each.field))) for each in error.violations]
+    )
 
 
 def name_in(names: Mapping[str, str], field: str) -> str:
@@ -208,6 +224,24 @@ def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
     return found
 
 
+def read_metadata(fields: Fields) -> dict[str, str] | None:
+    """Read what a client notes beside a request, within OpenAI's bounds; None where there is nothing.
+
+    Raises:
+        BodyError: it is outside.
+    """
+    value = fields.take("metadata")
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > _MAX_PAIRS:
+        raise fields.wrong("metadata", f"must be an object of at most {_MAX_PAIRS} pairs, got {shown(value)}")
+    for name, each in value.items():
+        if len(name) > _MAX_NAME or not isinstance(each, str) or len(each) > _MAX_VALUE:
+            bounds = f"names of at most {_MAX_NAME} characters and texts of at most {_MAX_VALUE}"
+            raise fields.wrong("metadata", f"must have {bounds}, got {shown({name: each})}")
+    return value
+
+
 def tier_class(fields: Fields) -> RequestClass:
     """Read the class of a request from its tier.
 
@@ -218,8 +252,8 @@ def tier_class(fields: Fields) -> RequestClass:
 
 
 def tier_name(tier: str) -> str:
-    """Return the tier that an answer names; empty for none."""
-    return "default" if _TIERS.get(tier) is RequestClass.STANDARD else tier
+    """Return the tier that an answer names, as OpenAI's does: one for all names of a class; empty for none."""
+    return _SHOWN_TIERS.get(_TIERS[tier], tier) if tier in _TIERS else tier
 
 
 def _tier(fields: Fields) -> str:

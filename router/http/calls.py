@@ -14,6 +14,7 @@ from aiohttp import web
 
 from cluster.errors import PenstockError
 from cluster.telemetry.tracing.context import TRACE_PARENT, TRACE_STATE
+from penstock.batch.encoding import is_unicode
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
 from penstock.values.results import Receipt
@@ -47,6 +48,9 @@ _CALLER = web.RequestKey("caller", tuple[Caller, float])
 again after it. For `LOOK_S` it counts as known, as does a key that was taken out of the keys file.
 """
 
+_FAILED = web.RequestKey("failed", bool)
+"""Whether the call of a request was counted as one that failed: a stream fails under the status 200."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ErrorBody = Callable[[HttpError, str], Mapping[str, Any]]
 """Function that returns an error of a request id as the clients of one API read it."""
@@ -71,8 +75,8 @@ class Calls:
         self._keys = keys
         self.open = everybody
         """Whether everybody who reaches the port may call."""
-        self.error_bodies: dict[str, ErrorBody] = {}
-        """Forms of errors by the beginning of the path. Others are those of OpenAI."""
+        self.error_bodies: list[tuple[Callable[[web.Request], bool], ErrorBody]] = []
+        """Forms of errors, each with what tells whether it is that of a request. Others are those of OpenAI."""
 
     def caller(
         self, request: web.Request, stream: EventStream | SharedStream | None = None
@@ -142,7 +146,8 @@ class Calls:
         except asyncio.CancelledError as error:
             if (told := seen(error)) is not error:
                 return self._answer(request, _said(request, told))
-            self._metrics.call(_name(request), "CANCELLED", None)
+            if _FAILED not in request:
+                self._metrics.call(_name(request), "CANCELLED", None)
             raise
         except web.HTTPException as error:
             # No route, another method, or a body that is too large. A route for an id may fit a path that isn't there.
@@ -161,21 +166,23 @@ class Calls:
             return answer
         except Exception as error:  # noqa: BLE001 - the table of errors hides what is not meant for clients
             return self._answer(request, _said(request, error))
-        self._metrics.call(_name(request), "OK", None)
+        if _FAILED not in request:
+            self._metrics.call(_name(request), "OK", None)
         return response
 
     def _answer(self, request: web.Request, error: HttpError) -> web.Response:
-        request_id = request.headers.get(REQUEST_ID) or _new_id()
+        request_id = own_id(request) or _new_id()
         self.note(request, error, request_id)
         headers = {**error.headers(), REQUEST_ID: request_id}
-        forms = (form for path, form in self.error_bodies.items() if request.path.startswith(path))
+        forms = (form for fits, form in self.error_bodies if fits(request))
         form = next(forms, None)
         body = error.object() if form is None else form(error, request_id)
         return web.json_response(body, status=error.status, headers=headers)
 
     def note(self, request: web.Request, error: HttpError, request_id: str = "") -> None:
         """Count and log an error. `request_id` is the one that the client gets with it."""
-        self._metrics.call(_name(request), str(error.status), error.code.upper())
+        request[_FAILED] = True
+        self._metrics.call(_name(request), error.counted, error.code.upper())
         said = {"path": request.path, "status": error.status, "reason": error.code, "request_id": request_id}
         _LOG.info("http.failed", extra=said)
 
@@ -253,7 +260,7 @@ async def _body(request: web.Request) -> bytes:
 
 def answer_headers(request: web.Request, request_id: str, ignored: Iterable[str]) -> dict[str, str]:
     """Return the headers of an answer. The client's own name of the request goes before ours."""
-    headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or request_id}
+    headers = {REQUEST_ID: own_id(request) or request_id}
     return {**headers, **ignored_headers(ignored), **request.get(TOLD, {})}
 
 
@@ -293,12 +300,18 @@ def timing_headers(receipts: Sequence[Receipt]) -> dict[str, str]:
 async def name_answer(request: web.Request, response: web.StreamResponse) -> None:
     """Give an answer a request id where it has none."""
     if REQUEST_ID not in response.headers:
-        response.headers[REQUEST_ID] = request.headers.get(REQUEST_ID) or _new_id()
+        response.headers[REQUEST_ID] = own_id(request) or _new_id()
 
 
 def _said(request: web.Request, error: BaseException) -> HttpError:
     """Return what the client of a request sees of an error."""
     return http_error(error, came_back=bool(request.headers.get(LAST_EVENT)))
+
+
+def own_id(request: web.Request) -> str:
+    """Return the client's own name of a request; empty where there is none, or none that an answer can repeat."""
+    name = request.headers.get(REQUEST_ID, "")
+    return name if is_unicode(name) else ""
 
 
 def _new_id() -> str:

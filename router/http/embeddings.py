@@ -59,7 +59,13 @@ class EmbeddingRoutes:
         """Return vectors."""
         body: EmbedBody = await self._body(request, read_embed)
         reply = await self._embeddings.Embed(body.request, *self._calls.caller(request))
-        head = {"object": "list", "model": body.request.model, "usage": prompt_usage(reply.usage.prompt_tokens)}
+        head = {
+            "id": f"embd-{reply.request_id}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.request.model,
+            "usage": prompt_usage(reply.usage.prompt_tokens),
+        }
         text = await _with_vectors(head, reply.vectors, body.encoding)
         headers = _headers(request, reply.request_id, body.ignored, reply.receipt)
         return web.Response(text=text, content_type="application/json", headers=headers)

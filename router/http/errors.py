@@ -46,6 +46,8 @@ _BY_REASON = {
 """The same by our reason, where it says more than the gRPC status."""
 _CODES = {"MODEL_NOT_FOUND": "model_not_found"}
 """Codes of OpenAI by our reason. Other errors have the reason in small letters."""
+_NAMES = {404: "NOT_FOUND", 408: "DEADLINE_EXCEEDED"}
+"""gRPC statuses of errors that no service raised, by their HTTP status."""
 _KEY, _LAST_EVENT = "Idempotency-Key", "Last-Event-ID"
 _OF_KEYS = (JobExistsError.reason, KeyReusedError.reason)
 """Reasons that are about the key."""
@@ -90,6 +92,13 @@ class HttpError:
     """Path of the field in the body that is wrong."""
     retry_after_s: float | None = None
     """Seconds after which a retry makes sense; None where it makes none."""
+    rpc: str = ""
+    """Name of the gRPC status that stands for it; empty where no service raised it."""
+
+    @property
+    def counted(self) -> str:
+        """Name of the gRPC status by which metrics count it, as they count calls over gRPC."""
+        return self.rpc or _NAMES.get(self.status, "INTERNAL" if self.status >= 500 else "INVALID_ARGUMENT")
 
     def object(self) -> dict[str, Any]:
         """Return the body of the answer."""
@@ -150,7 +159,7 @@ def http_error(error: BaseException, *, came_back: bool = False) -> HttpError:
     found = error_of(status.code, reason, status.message, violations, name=str if written else in_body)
     if came_back and isinstance(error, GenerationFailedError) and not error.attempts:
         # No engine failed: as a response that is forgotten, what the client comes back to isn't there.
-        found = replace(found, status=404, kind="not_found_error", field=_LAST_EVENT)
+        found = replace(found, status=404, kind="not_found_error", field=_LAST_EVENT, rpc="NOT_FOUND")
     if isinstance(error, FileUnknownError) and error.field:
         found = replace(found, field=error.field)
     return replace(found, retry_after_s=retry_after_s)
@@ -181,7 +190,7 @@ def error_of(
         message = "; ".join(f"{where}: {text}" if where else text for where, text in named)
         if CONTEXT in violations[0][1]:
             word = "context_length_exceeded"
-    return HttpError(http, kind, message, word, field)
+    return HttpError(http, kind, message, word, field, rpc=code_pb2.Code.Name(code))
 
 
 def _details(status: status_pb2.Status) -> tuple[str, list[tuple[str, str]], float | None]:

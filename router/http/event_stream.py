@@ -202,6 +202,9 @@ class EventStream:
         try:
             if not self.response.prepared:
                 self.response.headers.update(self._headers())
+                if not self.chunked:
+                    # Its end is that of the connection, which the server else keeps for a client that asks for it.
+                    self.response.force_close()
                 await self.response.prepare(self._request)
                 self._transport = self._request.transport
                 # Nobody needs them any more, or what they are made from. They would take a kilobyte of every stream.

@@ -15,10 +15,15 @@ from penstock.v1 import inference_pb2 as api
 from penstock.values.results import Completion
 from penstock.wire import model_task_from_wire
 from router.http.anthropic.models import VERSION, model_info, models_page
-from router.http.bodies import Asked, as_written, read_request
+from router.http.bodies import Asked, as_chat_has_it, read_request
 from router.http.calls import Calls, answer_headers, timing_headers
 from router.http.chunks import ChunkOptions, Chunks, receipt_object
 from router.http.drain import Drain
+
+_CREATED = 0
+"""When a model was made, in seconds: nobody knows. A pool of the settings has no time at which it came, and the
+registry keeps that of an entry's last change.
+"""
 
 
 class Routes:
@@ -54,7 +59,7 @@ class Routes:
         try:
             return await answer
         except InvalidRequestError as error:
-            raise as_written(error, names) from error
+            raise as_chat_has_it(error, names) from error
 
     async def _whole(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)
@@ -110,7 +115,7 @@ def _model(model: api.Model) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
-        "created": 0,
+        "created": _CREATED,
         "owned_by": "penstock",
         "root": model.alias_of[0] if model.alias_of else model.name,
         "parent": None,

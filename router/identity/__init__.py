@@ -3,7 +3,7 @@
 from router.identity.authenticator import Authenticator
 from router.identity.caller import ANONYMOUS, Caller, Role
 from router.identity.rights import may_use, minimum_role, require_class, require_model, require_role, wrong_pool
-from router.identity.tenant_policies import TenantPolicies, TenantPolicy
+from router.identity.tenant_policies import TenantPolicies
 
 __all__ = [
     "ANONYMOUS",
@@ -11,7 +11,6 @@ __all__ = [
     "Caller",
     "Role",
     "TenantPolicies",
-    "TenantPolicy",
     "may_use",
     "minimum_role",
     "require_class",

@@ -162,7 +162,10 @@ class Authenticator:
             if (entry := kind(credential)) is not None:
                 return entry
         if self._file is None and not self._issuers and self._anonymous is not None:
-            raise UnauthenticatedError("this router knows no API keys (auth.keys_file is unset); call without one")
+            told = (
+                "the API key is not known: auth.keys_file is unset, and the registry has no such key; call without one"
+            )
+            raise UnauthenticatedError(told)
         if _TOKEN.fullmatch(credential) and not self._issuers:
             raise UnauthenticatedError("this router takes no tokens (auth.jwt is unset); send an API key")
         raise UnauthenticatedError("the API key is not known")

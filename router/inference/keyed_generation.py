@@ -213,9 +213,13 @@ class OpenGenerations:
         """Go on with a request whose client left while it was opened."""
         try:
             with outliving(admitting.cancel):
-                async with asyncio.timeout(self.grace_s):
-                    opened = self._keyed(await admitting, key)
-        except (TimeoutError, PenstockError):
+                await asyncio.wait((admitting,), timeout=self.grace_s)
+        finally:
+            # What is let in at the last moment stays so: nobody else would end it.
+            admitting.cancel()
+        try:
+            opened = self._keyed(await admitting, key)
+        except (asyncio.CancelledError, PenstockError):
             # Nothing has begun, or the key did not come again while it was looked for.
             return
         if isinstance(opened, KeyedGeneration):

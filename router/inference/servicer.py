@@ -90,11 +90,11 @@ class InferenceServicer:
                     await context.write(event)
                 return
             context.opened(opened.generation.request_id)
-            if told := answer_metadata(opened.generation):
-                await context.send_initial_metadata(((REQUEST_ID_HEADER, opened.generation.request_id), *told))
+            told = answer_metadata(opened.generation)
+            metadata = ((REQUEST_ID_HEADER, opened.generation.request_id), *told) if told else ()
             coalescing = StreamCoalescing(self._coalescing, flush_interval_s)
             writer = EventWriter(opened.generation, opened.result, context, coalescing, self._metrics)
-            await opened.deliver(writer.run())
+            await opened.deliver(writer.run(metadata))
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: CallContext, caller: Caller

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from penstock.v1 import inference_pb2 as api
-from router.call_context import CallContext, ClientGoneError, text_event
+from router.call_context import CallContext, ClientGoneError, Metadata, text_event
 from router.generation.generation import Generation
 from router.inference.coalescing import AT_ONCE, StreamCoalescing
 from router.inference.idempotency import IdempotentResult
@@ -36,18 +36,20 @@ class EventWriter:
         # The method of the connection itself, because it is asked per token.
         self.ready: Callable[[], bool] = direct.can_write if direct is not None else _never
 
-    async def run(self) -> None:
-        """Write everything, to the last event.
+    async def run(self, metadata: Metadata = ()) -> None:
+        """Write everything, to the last event; `metadata` comes first, where there is any.
 
         Raises:
             PenstockError: the generation failed.
             asyncio.CancelledError: the client is gone.
         """
         generation = self._generation
-        if self._direct is not None:
-            # Most tokens go from the link to the client's connection, and this coroutine sleeps on.
-            generation.write_through(self)
         try:
+            if metadata:
+                await self._context.send_initial_metadata(metadata)
+            if self._direct is not None:
+                # Most tokens go from the link to the client's connection, and this coroutine sleeps on.
+                generation.write_through(self)
             # Let the link send a start first: its way is longer than the one to the client.
             await asyncio.sleep(0)
             while not generation.finished:

@@ -8,6 +8,7 @@ from cluster.errors import InvalidRequestError
 from cluster.jobs.ids import file_of
 from penstock.batch.encoding import ESCAPED
 from penstock.batch.input import BatchFileError, Endpoints, read_line
+from penstock.models import ModelTask
 from penstock.v1 import embeddings_pb2, inference_pb2
 from penstock.v1 import jobs_pb2 as api
 
@@ -38,6 +39,14 @@ def read_item(job_id: str, body: bytes, endpoints: Endpoints) -> tuple[api.JobIt
 def request_of(item: api.JobItem) -> inference_pb2.GenerateRequest | embeddings_pb2.EmbedRequest:
     """Return what an item asks for."""
     return item.embed if item.HasField("embed") else item.request
+
+
+def task_problem(item: api.JobItem, model: str, task: ModelTask | None) -> str:
+    """Return what a model's task, where it is known, has against an item; empty for nothing."""
+    needed = ModelTask.EMBED if item.HasField("embed") else ModelTask.GENERATE
+    if task in (None, needed):
+        return ""
+    return f"needs a model with the task {needed.value!r}, and {model!r} has {task.value!r}"
 
 
 def names_ids(item: api.JobItem) -> bool:

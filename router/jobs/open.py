@@ -10,6 +10,8 @@ from cluster.errors import ModelNotFoundError
 from cluster.jobs.contract import JobRecord
 from cluster.settings import Settings
 from penstock.batch.input import Endpoints
+from penstock.models import ModelTask
+from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.embeddings.admit import PoolingAdmission
 from router.identity.revocations import Revocations
@@ -39,6 +41,7 @@ def open_jobs(
     stores: JobStores,
     *,
     pools: Mapping[str, Pool],
+    catalog: Catalog,
     inference: InferenceParts,
     pooling: PoolingAdmission,
     metrics: RouterMetrics,
@@ -57,6 +60,10 @@ def open_jobs(
         if (pool := pools.get(name)) is None:
             raise ModelNotFoundError(name, sorted(pools))
         return pool
+
+    def task(name: str) -> ModelTask | None:
+        info = catalog.known(pools[name]) if name in pools else None
+        return None if info is None else info.task
 
     execute = Executor(inference.routed, pooling, inference.limits, metrics, records.closed)
     feeder = JobFeeder(
@@ -80,5 +87,6 @@ def open_jobs(
         feeder.nudge,
         lambda name, constraint: inference.constraints.problem(served(name), constraint),
         inference.forwarding.aliases,
+        task,
     )
     return JobParts(stores, feeder, tools, JobServicer(tools))

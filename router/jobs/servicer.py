@@ -72,9 +72,11 @@ class JobServicer:
         run_within_s = check_header(header, self._settings)
         pool = self._pool_for(header, caller)
         store = self._stores.served[pool]
-        upload = Upload(header, self._settings, self._limits)
         key = header.idempotency_key
-        known = await store.find(caller.tenant, key) if key else None
+        known = await self._stores.named(caller.tenant, key, pool) if key else None
+        # A job that is stored already stays what it is, whatever its pool serves by now.
+        task = self._tools.task(pool) if known is None else None
+        upload = Upload(header, self._settings, self._limits, task)
         if known is not None:
             await _only_read(upload, requests)
             return _existing(known, upload, key)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from cluster.errors import PenstockError, QueueUnavailableError
-from cluster.jobs.contract import JobStore
+from cluster.jobs.contract import JobRecord, JobStore
 from cluster.jobs.pools import JobPools
 from cluster.lifecycle import TaskOwner
 
@@ -64,6 +64,20 @@ class JobStores:
         """
         await self._meet()
         return (*self.served.values(), *self._retired.values())
+
+    async def named(self, tenant: str, key: str, pool: str) -> JobRecord | None:
+        """Return a tenant's job with a client key, of a pool or else of any other; None if there is none. An alias may
+        have had another pool when the job came.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer, so there may be one.
+        """
+        own = await self.find(pool)
+        if own is not None and (record := await own.find(tenant, key)) is not None:
+            return record
+        others = [store for store in await self.every() if store is not own]
+        found = await asyncio.gather(*(store.find(tenant, key) for store in others))
+        return next(filter(None, found), None)
 
     async def join(self, name: str) -> JobStore:
         """Serve a pool from now on. Return its store."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.settings import JobsSettings
-from penstock.models import FieldViolation, StructuredOutput
+from penstock.models import FieldViolation, ModelTask, StructuredOutput
 from router.jobs.stores import JobStores
 from router.routing import Aliases
 from router.validation import RequestLimits
@@ -25,6 +25,8 @@ class JobTools:
     """Function that returns what a pool's engines refuse of a constraint; None where they follow it."""
     aliases: Aliases | None = None
     """Aliases; None for none."""
+    task: Callable[[str], ModelTask | None] = lambda _pool: None
+    """Function that returns the task of a pool's model; None while that is not known."""
 
     def pool(self, model: str) -> str:
         """Return the pool that keeps the jobs of a model or an alias; empty for a name that is neither."""

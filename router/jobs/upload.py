@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import JobsSettings
-from penstock.models import FieldViolation, RequestClass, StructuredOutput
+from penstock.models import FieldViolation, ModelTask, RequestClass, StructuredOutput
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_from_wire, request_class_from_wire
 from router.call_origin import call_origin
 from router.identity import Caller
-from router.jobs.lines import request_of
+from router.jobs.lines import request_of, task_problem
 from router.validation import RequestLimits, check_request
 from router.validation.fields import MAX_MODEL_BYTES
 from router.validation.pooling import check_embed
@@ -76,8 +76,12 @@ def class_of(header: api.JobHeader) -> RequestClass:
 class Upload:
     """Upload of one job: items go in, in order, and blocks of their bodies come out."""
 
-    def __init__(self, header: api.JobHeader, settings: JobsSettings, limits: RequestLimits) -> None:
+    def __init__(
+        self, header: api.JobHeader, settings: JobsSettings, limits: RequestLimits, task: ModelTask | None = None
+    ) -> None:
+        """`task`: that of the job's model, where it is known."""
         self._model = header.model
+        self._task = task
         self._settings = settings
         self._limits = limits
         self._names: set[str] = set()
@@ -136,6 +140,8 @@ class Upload:
             found.add(f"{where}.custom_id", f"must be unique in the job, got {shown(item.custom_id)} again")
         self._names.add(item.custom_id)
         found.count(f"{where}", item.ByteSize(), 0, self._settings.max_item_bytes, "bytes")
+        if problem := task_problem(item, self._model, self._task):
+            found.add(f"{where}.{'embed' if item.HasField('embed') else 'request'}", problem)
         if item.request.model not in ("", self._model):
             found.add(
                 f"{where}.request.model", f"must be empty or {shown(self._model)}, got {shown(item.request.model)}"

@@ -12,20 +12,28 @@ class OrphanedOutput:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._since: dict[tuple[str, int], float] = {}
+        self._since: dict[str, dict[int, float]] = {}
+        """When output without a receiver came first, by replica and sink."""
         self.aborted = 0
         """Attempts that were stopped because of this."""
 
     def seen(self, replica_id: str, sink: int, now: float) -> bool:
         """Note output for a sink without a receiver. Return True, once, when its attempt is to be aborted."""
-        if now - self._since.setdefault((replica_id, sink), now) < self._patience_s:
+        since = self._since.setdefault(replica_id, {})
+        if now - since.setdefault(sink, now) < self._patience_s:
             return False
         # Counted once; the abort ends it.
-        self._since[replica_id, sink] = float("inf")
+        since[sink] = float("inf")
         self.aborted += 1
         return True
 
+    def over(self, replica_id: str, sink: int) -> None:
+        """Forget an attempt that ended without a receiver."""
+        self._since.get(replica_id, {}).pop(sink, None)
+
     def forget(self, replica_id: str) -> None:
-        """Forget what a replica sent: its link starts anew, and the replica parks attempts without a receiver."""
-        for key in [key for key in self._since if key[0] == replica_id]:
-            del self._since[key]
+        """Forget what a replica sent: it is gone, or its link starts anew and it parks attempts without a receiver."""
+        self._since.pop(replica_id, None)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._since.values()))

@@ -111,6 +111,7 @@ class ReplicaSet:
                 del self._links[replica_id]
                 self._breakers.pop(replica_id, None)
                 self.announcements.pop(replica_id, None)
+                self.orphaned_output.forget(replica_id)
                 self._owner.spawn(link.close(), "close")
         self._supersede(time.monotonic())
         if self.records:
@@ -272,7 +273,7 @@ class ReplicaSet:
         try:
             return link if link.up or await link.wait_up(seconds) else None
         finally:
-            self._awaited[replica_id] -= 1
+            self._awaited -= Counter((replica_id,))
 
     def stop(self, replica_id: str, request_id: str, attempt: str) -> None:
         """Stop an attempt that has no receiver here, now or when its replica is reached again."""

@@ -120,7 +120,9 @@ class Sinks:
     def deliver_ends(self, frame: pb.LinkResponse) -> None:
         """Tell receivers about ends, refusals and takeovers by other routers, in this order."""
         for ended in frame.ends:
-            if (item := self.open.get(ended.sink)) is not None:
+            if (item := self.open.get(ended.sink)) is None:
+                self._orphaned_output.over(self._replica_id, ended.sink)
+            else:
                 item.ended = True
                 self._tell(ended.sink, item, partial(item.receiver.on_end, ended))
         for refusal in frame.refusals:

@@ -220,7 +220,7 @@ def _attempts(record: api.RequestRecord, choice: api.ChoiceRecord) -> Iterator[E
         if before is not None:
             yield _again(before, ran, choice)
         elif not record.resumed:
-            yield from _prefill(record, choice, ran)
+            yield from _prefill(choice, ran)
         if ran.outcome == api.ATTEMPT_OUTCOME_LOST and (lost_s := duration_from_wire(ran.lost_time)):
             yield Excess(Cause.REPLICA_LOST, lost_s, _lost(ran))
         yield from _decode(ran)
@@ -249,7 +249,7 @@ def _lost(ran: api.AttemptRecord) -> str:
     return f"replica {ran.replica_id} was lost after {_tokens(ran)} ({failure})"
 
 
-def _prefill(record: api.RequestRecord, choice: api.ChoiceRecord, ran: api.AttemptRecord) -> Iterator[Excess]:
+def _prefill(choice: api.ChoiceRecord, ran: api.AttemptRecord) -> Iterator[Excess]:
     took_s = first_token_s(ran)
     if took_s is None:
         if ran.outcome != api.ATTEMPT_OUTCOME_LOST and ran.HasField("granted_at"):

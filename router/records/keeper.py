@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from cluster.clock import Clock, SystemClock
+from cluster.clock import SystemClock
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
 from cluster.records.contract import EndedRequest, RecordStore
@@ -41,9 +41,7 @@ class _Over:
 class RecordKeeper:
     """Keeper of records. `closed` is all that happens within a call."""
 
-    def __init__(
-        self, pools: Mapping[str, Pool], open_store: Callable[[str], RecordStore], clock: Clock | None = None
-    ) -> None:
+    def __init__(self, pools: Mapping[str, Pool], open_store: Callable[[str], RecordStore]) -> None:
         """`open_store` opens the store of a pool."""
         self.listeners: list[Callable[[api.RequestRecord, Generation], None]] = []
         """Functions that are told every record and its generation, whether it is stored or not."""
@@ -52,7 +50,7 @@ class RecordKeeper:
         self._pools = pools
         self._open_store = open_store
         self._stores: dict[str, RecordStore] = {}
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._over: deque[_Over] = deque()
         self._paces = Paces()
         self._owner = TaskOwner("records")
@@ -104,6 +102,8 @@ class RecordKeeper:
                 elif (record := self._record(one)) is not None:
                     records.append(record)
             await self._store(records)
+        for name in [name for name in self._stores if name not in self._pools]:
+            await self._stores.pop(name).close()
 
     def _record(self, over: _Over) -> api.RequestRecord | None:
         try:

@@ -180,9 +180,6 @@ class RegistryApi:
         kind = _kind(one.kind, f"{place}.kind")
         # Whoever may not change it at all hears that, and not what is wrong with it.
         scope.check_kind(kind.name)
-        if self._settings.registry.holds(kind.name, one.name):
-            problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
-            raise InvalidRequestError.of(f"{place}.name", problem)
         if one.end_streams and kind is not KEY:
             raise InvalidRequestError.of(f"{place}.end_streams", f"must be false for kind {kind.name!r}")
         if one.end_streams and kind.names.fullmatch(one.name) is None:
@@ -194,8 +191,11 @@ class RegistryApi:
             # Rights were checked, and a hash was kept, against this version. A key that is revoked meanwhile stays so.
             expected = present.version if present is not None else 0
         edit = Edit(kind.name, one.name, None, expected)
-        # First without the content: what is wrong with that would tell whether another tenant's key is there.
+        # First: what is wrong with the content, and whether it is fixed, would tell of another tenant's key.
         scope.check(edit, before)
+        if self._settings.registry.holds(kind.name, one.name):
+            problem = f"{kind.name} {one.name!r} is fixed by the setting registry.fixed"
+            raise InvalidRequestError.of(f"{place}.name", problem)
         if one.HasField("value"):
             kept = {name: before[name] for name in kind.hidden if before is not None and name in before}
             value = {**kept, **_whole_numbers(_plain(one.value, place))}
@@ -250,9 +250,10 @@ class RegistryApi:
         try:
             section = KEY.read(name, fields, self._settings, "key")
         except WrongEntryError as error:
-            raise InvalidRequestError(
-                [FieldViolation(one.field.removeprefix("key.value."), one.description) for one in error.wrong]
-            ) from None
+            # Of a key as a whole there is one rule, which is about its times.
+            fields_of = {"key.value": "expires"}
+            wrong = [(fields_of.get(one.field, one.field.removeprefix("key.value.")), one) for one in error.wrong]
+            raise InvalidRequestError([FieldViolation(field, one.description) for field, one in wrong]) from None
         scope.check_key(KEY.fields(section))
         if not scope.sees_all:
             own = sum(scope.may_have(KEY.name, one.value or b"") for one in self._view.entries(KEY.name).values())

@@ -94,18 +94,22 @@ def replaced_key(
     """Return the key that a new one replaces; None for none.
 
     Raises:
-        InvalidRequestError: there is no such key, or the overlap is out of range.
+        InvalidRequestError: there is no such key, it is fixed, or the overlap is out of range.
         PermissionDeniedError: it is not the caller's to change.
     """
     overlap_s = duration_from_wire(request.overlap) if request.HasField("overlap") else DEFAULT_OVERLAP_S
     if not 0 <= overlap_s <= MOST_OVERLAP_S:
-        raise InvalidRequestError.of("overlap", f"must be 0 s to {MOST_OVERLAP_S:.0f} s, got {overlap_s:g} s")
+        raise InvalidRequestError.of("overlap", f"must be 0 s to {MOST_OVERLAP_S:.0f} s, got {overlap_s:.12g} s")
     if not request.replaces:
         return None
     present = view.get(KEY.name, request.replaces)
-    if present is None or settings.registry.holds(KEY.name, request.replaces):
+    fixed = settings.registry.holds(KEY.name, request.replaces)
+    if present is None or fixed:
         scope.check(Edit(KEY.name, request.replaces, None), None)
-        raise InvalidRequestError.of("replaces", f"must be a key of the registry, got {request.replaces!r}")
+        problem = f"must be a key of the registry, got {request.replaces!r}"
+        if fixed:
+            problem = f"key {request.replaces!r} is fixed by the setting registry.fixed"
+        raise InvalidRequestError.of("replaces", problem)
     fields = json.loads(present.value or b"{}")
     # First of all: other errors would tell that another tenant's key is there.
     scope.check(Edit(KEY.name, present.name, None), fields)

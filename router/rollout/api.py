@@ -16,10 +16,11 @@ from cluster.registry.contract import Sighting
 from cluster.registry.pools import launcher_of
 from cluster.rollout.changes import SUCCESSOR, applies, base_of, changed, merged, rules_of
 from cluster.rollout.decide import go_back, go_on, hold
-from cluster.rollout.record import Revision, Rollout, RolloutRules, RolloutState
+from cluster.rollout.record import Revision, Rollout, RolloutRules
 from cluster.settings import EngineKind, PoolSettings
 from cluster.trust.masking import masked_tree
 from penstock.v1 import rollout_pb2 as api
+from penstock.values.admin.rollout import RolloutState
 from penstock.values.fields import content_of
 from penstock.wire import duration_from_wire, duration_to_wire
 from router.identity import Caller, Role, may_use, require_model, wrong_pool
@@ -218,7 +219,9 @@ def _ordered(found: Rollout, action: int, size: int, settings: PoolSettings, cal
             return go_on(_grown(found, size), now_ms, caller.tenant)
         case _ if found.state is RolloutState.DONE:
             new = replace(found.old, number=found.new.number + 1)
-            return _begun(settings, (found.new, new), found.rules, size, caller, now_ms)
+            # Nobody else would start replicas beyond the pool's number, and each step would wait for them.
+            surge = found.rules.surge if settings.autoscale.mode == "active" else 0
+            return _begun(settings, (found.new, new), replace(found.rules, surge=surge), size, caller, now_ms)
         case _:
             return go_back(_grown(found, size), now_ms, f"asked for by {caller.tenant}")
 

@@ -19,7 +19,7 @@ from cluster.queue.heartbeats import PoolView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
 from cluster.rollout.contract import RolloutStore
-from cluster.rollout.decide import Seen, decide
+from cluster.rollout.decide import Seen, decide, resized
 from cluster.rollout.judge import Member
 from cluster.rollout.record import Rollout
 from cluster.settings import PoolSettings, QueueSettings, Settings
@@ -50,6 +50,8 @@ class PoolRollout:
         self._seen_ms = 0
         self._settled_ms = 0
         """Pool time from which the registry is whole again."""
+        self._replicas: int | None = None
+        """Number of the settings at the last look, 0 where an autoscaler decides on it; None before the first look."""
         self.newest: Rollout | None = None
         """The roll-out as last read, whether it goes on or has ended; None without one."""
 
@@ -96,6 +98,7 @@ class PoolRollout:
         Raises:
             QueueUnavailableError: the store does not answer; nothing was done.
         """
+        await self._follow_size()
         found, _ = await self.book.read()
         self.newest = found if applies(found, self.settings) else None
         if found is None or self.newest is None or not found.state.active:
@@ -108,6 +111,16 @@ class PoolRollout:
         after = await self.book.change(lambda record, _: decide(found, seen) if record == found else record)
         if after is not None and after.steps != found.steps:
             self._tell(after)
+
+    async def _follow_size(self) -> None:
+        """Give a roll-out that goes on the number of replicas that the settings have now, if that has changed."""
+        own = self.settings
+        replicas = own.replicas if own.autoscale.mode != "active" else 0
+        if replicas and self._replicas not in (None, replicas):
+            await self.book.change(
+                lambda record, at_ms: resized(record, replicas, at_ms) if record and applies(record, own) else record
+            )
+        self._replicas = replicas
 
     def _settled(self, view: PoolView) -> bool:
         """Return whether a replica that is missing has really gone. After a time without the store, a loss of its data

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.rollout.record import RolloutState, Trouble
+from cluster.rollout.record import Trouble
+from penstock.values.admin.rollout import RolloutState
 from router.rollout.keeper import PoolRollout
 
 

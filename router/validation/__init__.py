@@ -13,9 +13,7 @@ from router.validation.validation import (
 from router.validation.values import (
     CancelTarget,
     ChatPrompt,
-    CheckedCount,
     CheckedRequest,
-    CheckedStream,
     Message,
     Prompt,
     RequestLimits,
@@ -27,9 +25,7 @@ from router.validation.values import (
 __all__ = [
     "CancelTarget",
     "ChatPrompt",
-    "CheckedCount",
     "CheckedRequest",
-    "CheckedStream",
     "Message",
     "Prompt",
     "RequestLimits",

@@ -6,7 +6,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
 from penstock.models import ModelTask, RequestClass
 from penstock.v1 import embeddings_pb2 as api
@@ -152,11 +151,6 @@ def check_token_ids(inputs: Sequence[PooledInput], model: ModelInfo, field: str)
                     f"{field}[{index}].tokens.ids[{place}]", f"must be below the vocabulary size {size}, got {token}"
                 )
     found.raise_any()
-
-
-def too_long(index: int, field: str, limit: int, got: int) -> InvalidRequestError:
-    """Return the error of an input."""
-    return InvalidRequestError.of(f"{field}[{index}]", f"must have at most {limit} tokens, got {got}")
 
 
 def _check_dimensions(found: Violations, asked: int, model: ModelInfo) -> None:

@@ -144,7 +144,7 @@ def check_cancel(request: inference_pb2.CancelRequest) -> CancelTarget:
         case "request_id":
             found.size("request_id", request.request_id, 1, MAX_REQUEST_ID_BYTES)
         case "idempotency_key" if request.idempotency_key:
-            _check_key(found, "idempotency_key", request.idempotency_key)
+            _check_key(found, request.idempotency_key)
         case _:
             found.add("target", "must be one of request_id, idempotency_key")
     found.raise_any()
@@ -159,7 +159,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
     if request.HasField("queue_timeout"):
         queue_timeout_s = check_queue_timeout(found, "queue_timeout", request.queue_timeout)
     if request.idempotency_key:
-        _check_key(found, "idempotency_key", request.idempotency_key)
+        _check_key(found, request.idempotency_key)
     found.size("lora_adapter", request.lora_adapter, 0, MAX_ADAPTER_BYTES)
     found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
     if choice.mode is ToolMode.REQUIRED and request.sampling.HasField("structured_output"):
@@ -263,6 +263,6 @@ def _check_plain(found: Violations, field: str, wire: types_pb2.Prompt, limits: 
             return TextPrompt("")
 
 
-def _check_key(found: Violations, field: str, key: str) -> None:
-    if found.size(field, key, 1, MAX_KEY_BYTES) and not (key.isascii() and key.isprintable()):
-        found.add(field, "must be printable ASCII")
+def _check_key(found: Violations, key: str) -> None:
+    if found.size("idempotency_key", key, 1, MAX_KEY_BYTES) and not (key.isascii() and key.isprintable()):
+        found.add("idempotency_key", "must be printable ASCII")

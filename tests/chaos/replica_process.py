@@ -123,9 +123,6 @@ class JournalledEngine:
     def take_steps(self) -> list[StepSample]:
         return self._engine.take_steps()
 
-    def share_clock(self) -> float:
-        return self._engine.share_clock()
-
     async def check_health(self) -> None:
         await self._engine.check_health()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.target import ASK, CHAT, MARKS, TEXT, Target
@@ -41,6 +43,14 @@ async def test_a_field_of_a_message_may_be_null(target: Target, field: str) -> N
         await target.ok(CHAT, target.chat(messages=[*ASK, {**said, "tool_calls": [call]}, result]))
     else:
         await target.ok(CHAT, target.chat(messages=[*ASK, said, *ASK]))
+
+
+@pytest.mark.parametrize("nothing", [{"content": ""}, {"content": None}, {}], ids=["empty", "null", "absent"])
+async def test_a_tool_may_return_nothing(target: Target, nothing: dict[str, Any]) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "call_1", **nothing}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    await target.ok(CHAT, target.chat(messages=[*ASK, said, result]))
 
 
 @pytest.mark.parametrize(

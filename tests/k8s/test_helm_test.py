@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from cluster.cli.main import main
+from cluster.errors import UnauthenticatedError
 from tests.k8s.charts import Object, of_kind, render_values
 from tests.penstock.client.fake_router import FakeRouter, serving
 from tests.support.certificates import Authority, Pair, dns
@@ -90,3 +91,22 @@ def argument(text: str, places: dict[str, Path], port: int) -> str:
 )
 def test_the_pod_is_there_only_with_all_that_it_needs(values: dict[str, Any], there: bool) -> None:
     assert there == bool(hook_pods({"secrets.generateOffline": True, **values}))
+
+
+@pytest.mark.parametrize("values", [{"secrets.generate": True}, {"test.existingSecret": "typo"}])
+async def test_a_key_that_was_deleted_fails_the_test_at_once(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kubelet starts a pod without an optional secret; without another one it waits for it."""
+    (pod,) = await asyncio.to_thread(hook_pods, {"secrets.generateOffline": True, **values})
+    (container,) = pod["spec"]["containers"]
+    references = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"]}
+    assert {"PENSTOCK_API_KEY": True} == {name: ref.get("optional", False) for name, ref in references.items()}
+
+    monkeypatch.delenv("PENSTOCK_API_KEY", raising=False)
+    router = FakeRouter()
+    router.failures.extend([UnauthenticatedError("credentials are missing")] * 2)
+    async with serving(router) as port:
+        arguments = [argument(text, {}, port) for text in container["args"]]
+        assert 1 == await asyncio.to_thread(main, ["generate", *arguments])
+    assert "credentials are missing" in capsys.readouterr().err

@@ -110,3 +110,25 @@ def test_a_service_with_one_stack_has_the_first_of_the_families_of_all() -> None
     objects = render_values("ways-in", {"router.service.ipFamilyPolicy": "SingleStack"})
     assert ["IPv6"] == one(objects, "Service", "-router")["spec"]["ipFamilies"]
     assert [] == RULES["families_agree"](objects)
+
+
+@pytest.mark.parametrize(("tls", "protocol"), [(False, "HTTP"), (True, "HTTPS")])
+def test_nginx_passes_the_consoles_long_answers_on(tls: bool, protocol: str) -> None:
+    """A plan is silent for minutes, and a chat comes token by token."""
+    given = {
+        "console.enabled": True,
+        "console.hostnames": ["console.example.org"],
+        "console.ingress": {"enabled": True, "annotations": {"team": "serving"}},
+        "networkPolicy.consoleClients": [{"podSelector": {}}],
+        "console.tls": {"enabled": tls, "existingSecret": "page"},
+    }
+    metadata = one(render_values("defaults", given), "Ingress", "-console")["metadata"]
+    prefix = "nginx.ingress.kubernetes.io/"
+    assert {
+        "team": "serving",
+        f"{prefix}backend-protocol": protocol,
+        f"{prefix}proxy-read-timeout": "3600",
+        f"{prefix}proxy-send-timeout": "3600",
+        f"{prefix}proxy-buffering": "off",
+        f"{prefix}proxy-body-size": "0",
+    } == metadata["annotations"]

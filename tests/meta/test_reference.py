@@ -44,6 +44,13 @@ def test_every_metric_of_dashboards_and_alerts_has_an_entry() -> None:
     assert set() == plain - described
 
 
+def test_every_metric_has_a_meaning() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| *(.*?) *\|$", text("cluster/reference/metrics.md"), re.MULTILINE)
+    assert [] == [name for name, meaning in rows if not meaning]
+    forecast = {f"penstock_autoscaler_{name}" for name in ("forecast_error", "forecast_weight", "announced_part")}
+    assert forecast <= {name for name, _ in rows}, "those that a leader has only with a record or announcements"
+
+
 def test_every_public_name_of_the_client_has_an_entry() -> None:
     assert set() == set(penstock.client.__all__) - headings("proto/reference/client.md")
 

@@ -25,7 +25,7 @@ from router.generation.choice import Choice
 from router.handlers import service_handler
 from router.metrics import RouterMetrics
 from tests.router.inference.test_preemption import QUICK, of_class
-from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
+from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
 CLASS = {"class": "standard"}
@@ -276,7 +276,7 @@ def test_tenants_beyond_the_first_share_a_series() -> None:
 def test_a_routers_first_bad_file_is_an_increase() -> None:
     """Prometheus sees none in a series that begins with 1."""
     metrics = RouterMetrics()
-    for file in ("auth.keys_file", "router.tls", "cluster.secret_file"):
+    for file in ("auth.keys_file", "router.tls", "replica.tls", "cluster.secret_file"):
         facts = {"file": file, "outcome": "bad"}
         assert 0 == metrics.registry.get_sample_value("penstock_router_file_reloads_total", facts)
         metrics.reloaded(file, good=False)
@@ -288,3 +288,36 @@ async def test_the_time_in_which_the_loop_stood_still_is_exported(stack: Stack) 
     keeper.stalled_s += 7.0
 
     assert keeper.stalled_s == value(stack, "loop_stalled_seconds_total") >= 7.0
+
+
+async def test_the_time_in_which_the_loop_stood_still_goes_on_where_pools_come_and_go(tmp_path: Path) -> None:
+    """Prometheus takes a value below the last one for the increase of a new process, and the alert would fire."""
+    async with running_stack(tmp_path, replicas=0, pools={"demo": sim_pool(), "other": sim_pool()}) as stack:
+        pools = stack.routers[0].pools
+        demo, other = pools["demo"], pools["other"]
+
+        def stalled() -> float:
+            return value(stack, "loop_stalled_seconds_total")
+
+        # No beat may add to the time meanwhile.
+        for pool in (demo, other):
+            await pool._membership.stop()
+        ours, theirs = demo._membership._keeper, other._membership._keeper
+        ours.stalled_s, theirs.stalled_s = 600.0, 300.0
+        assert 600.0 == stalled()
+        pools.drop("demo")
+        assert 600.0 == stalled()
+        theirs.stalled_s += 1.0
+        assert 601.0 == stalled()
+        # A new one has measured less, and measures the same loop from now on.
+        ours.stalled_s = 2.0
+        pools.put("demo", demo)
+        assert 601.0 == stalled()
+        ours.stalled_s, theirs.stalled_s = 5.0, 304.0
+        assert 604.0 == stalled()
+        pools.drop("demo")
+        pools.drop("other")
+        assert 604.0 == stalled()
+        pools.put("other", other)
+        pools.put("demo", demo)
+        assert 604.0 == stalled()

@@ -120,6 +120,19 @@ async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: 
     await gone(stack, "brief")
 
 
+async def test_no_connection_is_left_of_a_pool_that_is_gone(stack: Stack, admin: AsyncClient) -> None:
+    await admin.edit_registry([added("watched")], wait=10)
+    await serves(stack, "watched")
+    await admin.generate("watched", "x", {"max_tokens": 1})
+    await admin.cluster_status()
+    router = stack.routers[0]
+    records, control = router._parts.records, router._parts.control_api
+    await until(lambda: "watched" in records._stores and "watched" in control._queues)
+    await admin.edit_registry([removed("watched")], wait=10)
+    await gone(stack, "watched")
+    await until(lambda: "watched" not in {*records._stores, *control._stores, *control._queues})
+
+
 async def test_what_comes_back_to_a_pool_without_replicas_is_told_so_and_not_put_in_line(tmp_path: Path) -> None:
     """Its place in line was lost, and the pool may be left while it is put in line again."""
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 20.0}) as alone:

@@ -10,7 +10,7 @@ from tests.support.stores import KINDS, all_stores, runs, store_of
 
 _NEVER_QUICK = frozenset({"slow", "cluster", "engine", "node", "alone"})
 """Markers."""
-_STARTERS = frozenset({"redis_servers", "job_servers", "redis_backend", "kubelet"})
+_STARTERS = frozenset({"redis_servers", "redis_backend", "kubelet"})
 """Fixtures that start processes. Where a parameter chooses the store, it decides."""
 _STACKS = frozenset({"running_stack", "running_cluster", "running_sentinels", "running_redis_cluster"})
 """Functions that start routers, replicas or servers, and wait for real time to pass. All tests of a module that imports

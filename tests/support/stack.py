@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +55,7 @@ from tests.support.speed import patience
 from tests.support.waiting import until
 
 SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
-MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "demo")
+MODEL = "demo"
 """Simulated engines take its tokenizer."""
 FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": round(patience(), 1), "attach_grace_s": 10.0}
 """So that tests do not wait for production's seconds. A loop that stands still for a lease counts as dead. On a busy

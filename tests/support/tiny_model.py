@@ -70,7 +70,7 @@ def make_tiny_model(folder: Path, *, vocabulary: int = 1024, context_tokens: int
     return folder
 
 
-def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1, seed: int = 1) -> Path:
+def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1, seed: int = 1, hidden: int = _HIDDEN) -> Path:
     """Write a LoRA adapter of the tiny model into `folder`; imports torch.
 
     Args:
@@ -78,6 +78,7 @@ def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1, seed: in
         rank: of its two matrices.
         strength: spread of the second matrix' entries; 0 gives an adapter that changes nothing.
         seed: of its random weights.
+        hidden: size of the model's hidden states.
     """
     import torch
     from safetensors.torch import save_file
@@ -86,8 +87,8 @@ def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1, seed: in
     weights = {}
     for layer in range(_LAYERS):
         name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
-        weights[f"{name}.lora_A.weight"] = torch.randn(rank, _HIDDEN, generator=generator)
-        weights[f"{name}.lora_B.weight"] = torch.randn(_HIDDEN, rank, generator=generator) * strength
+        weights[f"{name}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
+        weights[f"{name}.lora_B.weight"] = torch.randn(hidden, rank, generator=generator) * strength
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["o_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(config))

@@ -102,7 +102,7 @@ def _all(steps: Steps, out: Path, *, light: bool) -> None:
 
 def _server(steps: Steps, out: Path, folder: Path, *, light: bool) -> Path:
     """Install the server. Return its program."""
-    python = _environment(steps, folder, FULL, "server")
+    python = _environment(folder, FULL, "server")
     if python is None:
         raise _MissingPythonError(f"no Python {FULL} on this machine")
     wheels = [str(build.wheel_of(out, name)) for name in build.FOLDERS]
@@ -117,7 +117,7 @@ def _server(steps: Steps, out: Path, folder: Path, *, light: bool) -> Path:
 
 def _try(steps: Steps, out: Path, folder: Path, version: str, server: Path) -> None:
     client, llm = (str(build.wheel_of(out, name)) for name in ("penstock_client", "penstock_llm"))
-    python = _environment(steps, folder, version, "client")
+    python = _environment(folder, version, "client")
     if python is None:
         steps.say(f"Python {version}: not on this machine, skipped")
         if os.environ.get("CI") == "true":
@@ -130,19 +130,19 @@ def _try(steps: Steps, out: Path, folder: Path, version: str, server: Path) -> N
         cwd=folder,
         PENSTOCK_COMMAND=str(server),
     )
-    python = _environment(steps, folder, version, "command")
+    python = _environment(folder, version, "command")
     assert python is not None
     _install(steps, f"Python {version}: the server's wheel without extras", python, client, llm)
     steps.run(f"Python {version}: penstock --version", python.with_name("penstock"), "--version", cwd=folder)
     steps.run(f"Python {version}: it brings no engine", python, "-c", _BROUGHT, cwd=folder)
     for name in ("penstock_client", "penstock_llm"):
-        python = _environment(steps, folder, version, f"sdist-{name}")
+        python = _environment(folder, version, f"sdist-{name}")
         assert python is not None
         built = [] if name == "penstock_client" else [client]
         _install(steps, f"Python {version}: {name} from its sdist", python, *built, str(build.sdist_of(out, name)))
 
 
-def _environment(steps: Steps, folder: Path, version: str, name: str) -> Path | None:
+def _environment(folder: Path, version: str, name: str) -> Path | None:
     """Make an empty environment; None without that Python."""
     found = find(version)
     if found is None:

@@ -47,21 +47,30 @@ class Announcements:
             self.loads = ()
 
     def look(
-        self, point: OperatingPoint, seen: GroupSnapshot, belief: Belief, reports: Mapping[str, Report]
+        self, point: OperatingPoint, seen: GroupSnapshot, belief: Belief, reports: Mapping[str, Report], growth_s: float
     ) -> tuple[GroupSnapshot, Belief]:
-        """Judge what came, and return the group with the work that is announced, and the belief after it."""
+        """Judge what came, and return the group with the work that is announced, and the belief after it.
+
+        Args:
+            point: the operating point.
+            seen: the group now.
+            belief: that of the last look.
+            reports: of routers.
+            growth_s: longest time that a bounded growth takes. So much sooner the first ones may have to be ordered.
+        """
         self.work, self.belief, self._seen = None, belief, None
         if seen.model is None or not (self.loads or belief.arrivals.rates):
             return seen, belief
         announced = self._seen = Announced(seen.at, self.loads, _usual(seen), _work_of(point, seen, seen.model))
         self.belief = belief = announced.judge(belief, counters_of(reports), self._rules)
-        self.work = announced.foresee(belief, seen.cold_start_s)
+        start_s = seen.cold_start_s + seen.tick_s
+        self.work = announced.foresee(belief, start_s, start_s + seen.cold_start_s + growth_s)
         return (replace(seen, announced=self.work) if self.mode is ControlMode.ACTIVE else seen), belief
 
     def course(self, times: Sequence[float]) -> Sequence[AnnouncedWork]:
         """Return the announced work at given times, as the last look has it."""
         if self._seen is None:
-            return [AnnouncedWork(0.0, 0.0, 0.0, recent=False)] * len(times)
+            return [AnnouncedWork(0.0, 0.0, recent=False)] * len(times)
         return self._seen.course(self.belief, times)
 
 

@@ -51,7 +51,9 @@ class Foresight:
             seen: the group now.
             needs: findings of earlier ticks.
         """
-        seen = replace(seen, scheduled=scheduled(self.schedule, seen.at, seen.cold_start_s))
+        seen = replace(seen, scheduled=scheduled(self.schedule, seen.at, seen.cold_start_s, seen.tick_s))
+        if self.mode is ControlMode.OFF:
+            self.forecast.rest()
         if self.mode is ControlMode.OFF or seen.model is None or not needs:
             return seen
         batch = best_batch(point, seen, REFERENCE)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from cluster.autoscaler.ahead.announcements import Announcements
@@ -43,6 +44,9 @@ class HourPoint:
     """Replicas that the plan needs then, as far as is known now."""
 
 
+_POINT = attrgetter(*(each.name for each in fields(HourPoint)))
+
+
 @dataclass(frozen=True, slots=True)
 class HoursAhead:
     """Next hours of one pool."""
@@ -59,7 +63,7 @@ class HoursAhead:
     def values(self) -> dict[str, Any]:
         """Return what `read_hours` reads."""
         rest = {"at": self.at, "cold_start_s": self.cold_start_s}
-        points = [[_short(value) for value in astuple(point)] for point in self.points]
+        points = [[_short(value) for value in _POINT(point)] for point in self.points]
         return {**rest, "points": points, "outlook": None if self.outlook is None else asdict(self.outlook)}
 
 

@@ -6,39 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.autoscaler.redis.keys import control_keys, fits_key
-from cluster.autoscaler.redis.scripts import load_control_scripts
 from cluster.autoscaler.store import Commit, Leadership, Stored, StoredRecord
 from cluster.clock import Clock
 from cluster.errors import LeadershipLostError
 from cluster.redis.connections import RedisTarget
-from cluster.redis.pipeline import open_pipeline
-from cluster.redis.script import Script
-
-DEFAULT_TIMEOUT_S = 2.0
-_PLAIN = Script("command", b"", "")
-"""Placeholder for a plain command, which needs no script in Redis."""
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S
+from cluster.redis.store_calls import StoreCalls
 
 
 class RedisControlStore:
-    """One pool's store in Redis (6.2 or later). It belongs to the event loop that makes the first call."""
+    """One pool's store in Redis."""
 
     def __init__(
         self, target: RedisTarget, pool: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, clock: Clock | None = None
     ) -> None:
-        """Create a store that connects at the first call.
-
-        Args:
-            target: a URL as in the setting redis.url; or a client, whose connection pool is used to connect; or an
-                `InProcessRedis`.
-            pool: the pool's name; must not contain braces.
-            timeout_s: how long a call may wait for Redis, in seconds.
-            clock: replaces Redis' own time; for tests.
-        """
+        """Create the store of the pool with this name. The other arguments are those of `StoreCalls`."""
         self.pool = pool
-        self._clock = clock
-        self._scripts = load_control_scripts()
         self._keys = control_keys(pool)
-        self._pipeline = open_pipeline(target, timeout_s, self._keys[0])
+        self._calls = StoreCalls(target, "cluster.autoscaler.redis", self._keys[0], timeout_s, clock)
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
         fence, found, left_ms = await self._run("lead", holder, round(lease_s * 1000))
@@ -49,7 +34,7 @@ class RedisControlStore:
 
     async def load(self) -> Stored:
         fields = ("state", "target", "failed_starts", "failure")
-        state, target, failed, failure = await self._command("HMGET", self._keys[0], *fields)
+        state, target, failed, failure = await self._calls.command("HMGET", self._keys[0], *fields)
         return Stored(state, None if target is None else int(target), int(failed or 0), (failure or b"").decode())
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
@@ -67,7 +52,7 @@ class RedisControlStore:
 
     async def decisions(self, limit: int, skip: int = 0) -> list[StoredRecord]:
         # A limit of 0 could end the range at -1, which is the last record for Redis.
-        found = await self._command("LRANGE", self._keys[1], skip, skip + limit - 1) if limit else []
+        found = await self._calls.command("LRANGE", self._keys[1], skip, skip + limit - 1) if limit else []
         pairs = (line.split(b" ", 1) for line in found)
         return [StoredRecord(int(number), record) for number, record in pairs]
 
@@ -76,44 +61,34 @@ class RedisControlStore:
         return version
 
     async def point(self) -> bytes | None:
-        found: bytes | None = await self._command("HGET", self._keys[0], "point")
+        found: bytes | None = await self._calls.command("HGET", self._keys[0], "point")
         return found
 
     async def forecast(self) -> bytes | None:
-        found: bytes | None = await self._command("GET", self._keys[2])
+        found: bytes | None = await self._calls.command("GET", self._keys[2])
         return found
 
     async def store_forecast(self, holder: str, fence: int, record: bytes) -> None:
         await self._run("store_forecast", holder, fence, record)
 
     async def fit(self, group: str) -> str | None:
-        found = await self._command("HGET", fits_key(self.pool), group)
+        found = await self._calls.command("HGET", fits_key(self.pool), group)
         return None if found is None else found.decode()
 
     async def store_fit(self, group: str, fit: str) -> None:
-        await self._command("HSET", fits_key(self.pool), group, fit)
+        await self._calls.command("HSET", fits_key(self.pool), group, fit)
 
     async def note_failed_start(self, why: str) -> None:
         await self._run("note_failure", why)
 
+    async def forget(self) -> None:
+        await self._run("forget")
+
     async def close(self) -> None:
-        await self._pipeline.close()
+        await self._calls.close()
 
     async def _run(self, name: str, *arguments: str | bytes | float) -> Any:
-        script = self._scripts[name]
-        now = "" if self._clock is None else self._clock.wall_ms()
-        return await self._pipeline.call(
-            script, _pack("EVALSHA", script.sha, len(self._keys), *self._keys, now, *arguments)
-        )
-
-    async def _command(self, *words: str | bytes | float) -> Any:
-        return await self._pipeline.call(_PLAIN, _pack(*words))
-
-
-def _pack(*words: str | bytes | float) -> bytes:
-    """Return a command in Redis' protocol."""
-    parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+        return await self._calls.run(name, self._keys, self._calls.now, *arguments)
 
 
 def _lines(names: Sequence[str]) -> str:

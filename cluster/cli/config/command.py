@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import secrets
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,14 +189,38 @@ def run_init(options: argparse.Namespace) -> int:
         return 0
     path = Path(options.file).expanduser()
     try:
-        with path.open("w" if options.force else "x", encoding="utf-8") as file:
-            file.write(TEXT)
+        _write(path, TEXT, replace=options.force)
     except FileExistsError:
         raise SettingsError(f"{path} exists; choose another name, or replace it with --force") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     sys.stdout.write(f"wrote {path}; change it, then: penstock config check {path}\n")
     return 0
+
+
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Write a file. Where that fails, on a full disk for example, nothing is left of it, and an old one stays.
+
+    Raises:
+        OSError: it can't be written, or exists and must not be replaced.
+    """
+    old = path.resolve() if replace else path
+    if replace and old.exists() and not old.is_file():
+        # A device or a pipe, which a new file must not take the place of.
+        old.write_text(text, encoding="utf-8")
+        return
+    new = old.with_name(f".{old.name}.{secrets.token_hex(4)}") if replace and old.exists() else old
+    file = new.open("x", encoding="utf-8")
+    try:
+        with file:
+            file.write(text)
+        if new != old:
+            shutil.copymode(old, new)
+            new.replace(old)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
 
 
 def _sources(options: argparse.Namespace) -> Sources:

@@ -159,9 +159,9 @@ def scatter(needs: Sequence[Need], works: Sequence[Work], span_s: float) -> Scat
 def _means(works: Sequence[Work], span_s: float) -> list[tuple[float, float]]:
     """Return time and mean work per second of each span of this length."""
     found, first, amount = [], 0, 0.0
-    for each in works:
+    for place, each in enumerate(works):
         amount += each.amount
-        while works[first].at <= each.at - span_s + 1e-6:
+        while first < place and works[first].at <= each.at - span_s + 1e-6:
             amount -= works[first].amount
             first += 1
         began = works[first].at - works[first].seconds

@@ -16,7 +16,7 @@ JOB_KEYS = (
     "results",  # HASH: offset -> result. Until deletion.
     "done",  # STRING: bitmap of items with a result. Until the job ends.
     "failures",  # HASH: item -> executions that failed. Until the job ends.
-    "holds",  # ZSET: open jobs on this file by when they expire (ms). Until they end.
+    "holds",  # ZSET: jobs on this file by when they expire (ms), or those that left items are deleted. Until then.
 )
 SHARED_KEYS = (
     "open",  # ZSET: open jobs by when they may be claimed (ms): creation, or end of the lease. Until the job ends.

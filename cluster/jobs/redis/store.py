@@ -24,15 +24,13 @@ from cluster.jobs.contract import (
     JobUsage,
 )
 from cluster.jobs.redis.keys import job_keys, shared_key
-from cluster.jobs.redis.scripts import load_job_scripts
 from cluster.jobs.steps import ClockSteps
 from cluster.redis.connections import RedisTarget
-from cluster.redis.pipeline import open_pipeline
-from cluster.redis.script import PLAIN, pack
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S
+from cluster.redis.store_calls import StoreCalls
 
 _LOG = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
 """Most jobs that one call of redis/lua/look.lua names, for a `claim` or `sweep`."""
 _LOOKS = 16
@@ -47,9 +45,7 @@ _LARGE = 32 << 10
 
 
 class RedisJobStore:
-    """One pool's job store in Redis (6.2 or later). It belongs to the event loop that makes the first call. It has a
-    connection of its own, so that large blocks never delay the queue's calls.
-    """
+    """One pool's job store in Redis. It has a connection of its own, so that large blocks never delay queue calls."""
 
     def __init__(
         self,
@@ -60,24 +56,16 @@ class RedisJobStore:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """Create a store that connects at the first call.
-
-        Args:
-            target: a URL as in the setting redis.url; or a client, whose connection pool is used to connect; or an
-                `InProcessRedis`.
-            pool: the pool's name; must not contain braces.
-            limits: the same at every router of the pool.
-            timeout_s: how long a call may wait for Redis, in seconds.
-            clock: replaces Redis' own time; for tests.
+        """Create the store of the pool with this name. `limits` are the same at every router of the pool; the other
+        arguments are those of `StoreCalls`.
         """
         self.pool = pool
         self.limits = limits or JobLimits()
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._steps = ClockSteps(self.limits.lease_ms)
         self._checked = 0
         """Rank of the next job to check."""
-        self._pipeline = open_pipeline(target, timeout_s, shared_key(pool, "open"))
-        self._scripts = load_job_scripts()
+        self._calls = StoreCalls(target, "cluster.jobs.redis", shared_key(pool, "open"), timeout_s, clock)
 
     # --- uploading ----------------------------------------------------------------------------------------------------
 
@@ -140,7 +128,7 @@ class RedisJobStore:
 
     async def list_files(self, tenant: str) -> list[JobRecord]:
         files = shared_key(self.pool, "files")
-        members = await self._command("ZREVRANGEBYLEX", files, f"({tenant}\x01", f"[{tenant}\0")
+        members = await self._calls.command("ZREVRANGEBYLEX", files, f"({tenant}\x01", f"[{tenant}\0")
         records = await asyncio.gather(*(self.get(_id_of(member)) for member in members))
         return [record for record in records if record is not None]
 
@@ -150,10 +138,10 @@ class RedisJobStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> JobRecord | None:
-        return _record(job_id, await self._command("HGETALL", self._key(job_id, 0)))
+        return _record(job_id, await self._calls.command("HGETALL", self._key(job_id, 0)))
 
     async def find(self, tenant: str, key: str) -> JobRecord | None:
-        found = await self._command("HGET", shared_key(self.pool, "names"), f"{tenant}\0{key}")
+        found = await self._calls.command("HGET", shared_key(self.pool, "names"), f"{tenant}\0{key}")
         return None if found is None else await self.get(found.decode())
 
     async def list_jobs(self, tenant: str, before: JobCursor | None, limit: int) -> list[JobRecord]:
@@ -161,7 +149,7 @@ class RedisJobStore:
         index = shared_key(self.pool, "index")
         found: list[JobRecord] = []
         while (left := limit - len(found)) > 0:
-            members = await self._command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, left)
+            members = await self._calls.command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, left)
             ids = [_id_of(member) for member in members]
             records = await asyncio.gather(*(self.get(job_id) for job_id in ids))
             found += [record for record in records if record is not None]
@@ -172,7 +160,7 @@ class RedisJobStore:
         return found
 
     async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
-        found = await self._command("HMGET", self._key(job_id, 3), *range(offset, offset + limit))
+        found = await self._calls.command("HMGET", self._key(job_id, 3), *range(offset, offset + limit))
         # Stored offsets have no gaps, so the first missing one is the end.
         end = next((index for index, blob in enumerate(found) if blob is None), len(found))
         return [unpack_blob(blob) for blob in found[:end]]
@@ -184,7 +172,7 @@ class RedisJobStore:
         before: list[bytes] = []
         for _ in range(_LOOKS):
             candidates, _due, now, *_ = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms, 0)
-            takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
+            takeover &= self._steps.believes(now, self._clock.monotonic())
             for candidate in candidates:
                 job_id = candidate.decode()
                 options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding, self.limits.ttl_ms)
@@ -214,12 +202,12 @@ class RedisJobStore:
 
     async def backlog(self, job_id: str) -> Backlog:
         sizes, done = await asyncio.gather(
-            self._command("LRANGE", self._key(job_id, 2), 0, -1), self._command("GET", self._key(job_id, 4))
+            self._calls.command("LRANGE", self._key(job_id, 2), 0, -1), self._calls.command("GET", self._key(job_id, 4))
         )
         return Backlog(tuple(map(int, sizes)), done or b"")
 
     async def block(self, job_id: str, number: int) -> list[bytes]:
-        blob = await self._command("HGET", self._key(job_id, 1), number)
+        blob = await self._calls.command("HGET", self._key(job_id, 1), number)
         return [] if blob is None else unpack_block(blob)
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
@@ -280,13 +268,13 @@ class RedisJobStore:
         return sum(map(bool, done))
 
     async def _recount(self) -> None:
-        ids = [job_id.decode() for job_id in await self._command("ZRANGE", shared_key(self.pool, "due"), 0, -1)]
+        ids = [job_id.decode() for job_id in await self._calls.command("ZRANGE", shared_key(self.pool, "due"), 0, -1)]
         keys = (*job_keys(self.pool, ""), *(self._key(job_id, 0) for job_id in ids))
         # If a job came or went meanwhile nothing changes, and the next turn counts.
-        await self._send("recount", keys, "", *ids)
+        await self._calls.run("recount", keys, self._calls.now, "", *ids)
 
     async def close(self) -> None:
-        await self._pipeline.close()
+        await self._calls.close()
 
     # --- transport ----------------------------------------------------------------------------------------------------
 
@@ -298,15 +286,7 @@ class RedisJobStore:
             _LOG.error("job.part_lost", extra={"pool": self.pool, "job": job_id})
 
     async def _run(self, name: str, job_id: str, *arguments: str | bytes | float) -> Any:
-        return await self._send(name, job_keys(self.pool, job_id), job_id, *arguments)
-
-    async def _send(self, name: str, keys: Sequence[str], *arguments: str | bytes | float) -> Any:
-        script = self._scripts[name]
-        now = "" if self._clock is None else self._clock.wall_ms()
-        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, *arguments))
-
-    async def _command(self, *words: str | bytes | float) -> Any:
-        return await self._pipeline.call(PLAIN, pack(*words))
+        return await self._calls.run(name, job_keys(self.pool, job_id), self._calls.now, job_id, *arguments)
 
 
 def _bounded(reply: Sequence[bytes]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from cluster.errors import QueueUnavailableError
-from cluster.queue.cells.cell import Cell, ask, first
+from cluster.queue.cells.cell import Cell, ask, first, search
 from cluster.queue.cells.key_homes import KeyHomes
-from cluster.queue.cells.layout import Layout
+from cluster.queue.cells.seen import CellsSeen
 
 
 class CellCancels:
@@ -15,8 +14,8 @@ class CellCancels:
     found, the request's owner is told, and ends the others too.
     """
 
-    def __init__(self, layout: Layout, cell: Callable[[int], Cell], homes: KeyHomes) -> None:
-        self._layout = layout
+    def __init__(self, seen: CellsSeen, cell: Callable[[int], Cell], homes: KeyHomes) -> None:
+        self._seen = seen
         self._cell = cell
         self._homes = homes
 
@@ -26,19 +25,23 @@ class CellCancels:
         Raises:
             QueueUnavailableError: it is not found, and a cell does not answer.
         """
+
+        def call(cell: int) -> Awaitable[str | None]:
+            return self._cell(cell).cancel(router_id, tenant, target, by_key=by_key)
+
+        away, named = self._seen.away, None
         if by_key:
-            homes = map(self._cell, self._homes.cells(tenant))
-            named = first(*await ask(cell.cancel(router_id, tenant, target, by_key=True) for cell in homes))
+            named = await search(self._homes.cells(tenant), away, call)
             if named is None:
                 return None
-            target = named
+            target, by_key = named, False
+        cells = range(self._seen.layout.span)
+        near = [cell for cell in cells if cell not in away]
         # The choices of a request may be in different cells. Twice: one that moves is in none for the time of one call.
-        found, _ = await self._everywhere(router_id, tenant, target)
-        more, away = await self._everywhere(router_id, tenant, target)
-        return target if by_key else first([*found, *more], away)
-
-    async def _everywhere(
-        self, router_id: str, tenant: str, target: str
-    ) -> tuple[list[str | None], QueueUnavailableError | None]:
-        """Return the answers, and the error of a cell that is away."""
-        return await ask(self._cell(cell).cancel(router_id, tenant, target) for cell in range(self._layout.span))
+        found, _ = await ask(map(call, near))
+        more, failure = await ask(map(call, near))
+        answer = first([named, *found, *more], None)
+        if answer is None:
+            rest, error = await ask(call(cell) for cell in cells if cell in away)
+            answer = first(rest, error or failure)
+        return answer

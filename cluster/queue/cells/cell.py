@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.layout import CellRecord, Layout
+from cluster.queue.cells.merge import merge_known
 from cluster.queue.contract import Queue
 from cluster.queue.entries import Mail
+from cluster.queue.heartbeats import PoolView
 
 Answer = TypeVar("Answer")
 
@@ -100,6 +102,23 @@ def first(found: Iterable[Answer | None], away: QueueUnavailableError | None) ->
     return answer
 
 
+async def search(
+    cells: Iterable[int], away: Container[int], call: Callable[[int], Awaitable[Answer | None]]
+) -> Answer | None:
+    """Return the first answer that is one, for what only one cell has. The cells that are `away` may take the time of a
+    call to say nothing, so they are asked only where the others do not have it.
+
+    Raises:
+        QueueUnavailableError: no cell that answers has it, and one does not answer.
+    """
+    cells = list(cells)
+    found, failure = await ask(call(cell) for cell in cells if cell not in away)
+    if (answer := first(found, None)) is not None:
+        return answer
+    more, error = await ask(call(cell) for cell in cells if cell in away)
+    return first(more, error or failure)
+
+
 async def read_layout(first: Cell, layout: Layout) -> None:
     """Read the record of the number of cells, and note there what is news."""
     question = layout.question()
@@ -107,3 +126,21 @@ async def read_layout(first: Cell, layout: Layout) -> None:
     # Unless this process was told another number meanwhile.
     if question == layout.question():
         layout.heard(record)
+
+
+class CellViews:
+    """Views of a pool of which cells may be away: they count as they were seen last."""
+
+    def __init__(self, cell: Callable[[int], Cell]) -> None:
+        self._cell = cell
+        self._known: dict[int, PoolView] = {}
+
+    async def look(self, cells: Collection[int]) -> PoolView:
+        """Look at all cells.
+
+        Raises:
+            QueueUnavailableError: none of them answers.
+        """
+        found = await ask_each(cells, lambda number: self._cell(number).observe())
+        self._known |= found
+        return merge_known(found, self._known, cells)

@@ -74,6 +74,11 @@ class Layout:
         self._read_at = None
 
     @property
+    def suffices(self) -> bool:
+        """Whether a process that can't read the record may use the other cells: it knows them by settings in force."""
+        return self.sure and self.told > 1
+
+    @property
     def is_due(self) -> bool:
         """Whether the record should be read."""
         return self._read_at is None or self._clock() - self._read_at >= REREAD_S
@@ -88,7 +93,7 @@ class Layout:
 
     def heard(self, record: CellRecord) -> None:
         """Take the store's record: another router may have noted a newer number."""
-        self.known = bool(self.told)
+        self.known, is_news = bool(self.told), not self._noted
         self._noted = self.known and self.sure
         self._read_at = self._clock()
         self.span = max(self.span, record.most)
@@ -100,6 +105,9 @@ class Layout:
                 self.homes = record.before
         elif not self.told:
             self.homes = self.count
+        elif is_news:
+            # The pool is new: homes have nothing to wait for, here as at the routers that only read this.
+            self._changed_at = None
         self.settle()
 
     def follow(self, record: CellRecord) -> None:

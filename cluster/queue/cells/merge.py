@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -72,6 +72,36 @@ def merge_views(parts: Sequence[PoolView]) -> PoolView:
         longest_wait_ms=max3(part.longest_wait_ms for part in parts),
         running=sum(part.running for part in parts),
         routers=tuple(sorted({name for part in parts for name in part.routers})),
+    )
+
+
+def merge_known(found: Mapping[int, PoolView], known: Mapping[int, PoolView], cells: Collection[int]) -> PoolView:
+    """Put the views of those cells that answer together with what is known of the others.
+
+    Args:
+        found: views of the cells that answer, at least one.
+        known: newest view of each cell that ever answered, these included.
+        cells: all cells.
+    """
+    now_ms = max(view.time_ms for view in found.values())
+    elsewhere = {record.replica_id for view in found.values() for record in view.replicas}
+    parts = [found[cell] if cell in found else _held(known[cell], now_ms, elsewhere) for cell in cells if cell in known]
+    away = tuple(cell for cell in cells if cell not in found)
+    return replace(merge_views(parts), away=away, unseen=len(parts) < len(cells))
+
+
+def _held(last: PoolView, now_ms: int, elsewhere: Container[str]) -> PoolView:
+    """Return what a cell that is away has, by its last view. Its replicas that are idle go `elsewhere`, and routers
+    report to all cells.
+    """
+    passed_ms = max(0, now_ms - last.time_ms)
+    kept = [record for record in last.replicas if record.replica_id not in elsewhere]
+    return replace(
+        last,
+        replicas=tuple(replace(record, heartbeat_age_ms=record.heartbeat_age_ms + passed_ms) for record in kept),
+        reports=(),
+        routers=(),
+        running=min(last.running, sum(record.sequences for record in kept)),
     )
 
 

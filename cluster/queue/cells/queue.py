@@ -17,7 +17,7 @@ from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededE
 from cluster.queue.cells.beats import CellBeats
 from cluster.queue.cells.budgets import CellBudgets
 from cluster.queue.cells.cancels import CellCancels
-from cluster.queue.cells.cell import Cell, ask, ask_each, read_layout
+from cluster.queue.cells.cell import Cell, CellViews, ask, ask_each, first, read_layout, search
 from cluster.queue.cells.choice import pinned
 from cluster.queue.cells.key_homes import KeyHomes
 from cluster.queue.cells.layout import Layout
@@ -86,8 +86,8 @@ class CellQueue:
         self._budgets = CellBudgets(pool, self.seen, self.cell)
         self._homes = KeyHomes(self.seen, keys_last_s)
         self._beats = CellBeats(self.seen, self.cell)
-        self._cancels = CellCancels(self._layout, self.cell, self._homes)
-        self._weights = EntryWeights(self._layout)
+        self._cancels = CellCancels(self.seen, self.cell, self._homes)
+        self._weights, self._views = EntryWeights(self._layout), CellViews(self.cell)
         self._listed: list[tuple[str, int]] = []
         """Entries on record in the pages that were read so far."""
         # No secret depends on it.
@@ -104,10 +104,11 @@ class CellQueue:
         """The only cell; None where there may be several."""
         return self._cells[0] if self._layout.span == 1 else None
 
-    async def _look(self) -> None:
-        """Read how many cells there are, where this process does not know it for good."""
+    async def _look(self) -> Cell | None:
+        """Read how many cells there are, where this process does not know it for good; return the only one."""
         if not self._layout.known:
             await read_layout(self._cells[0], self._layout)
+        return self._one
 
     async def _all(self, call: Callable[[Cell], Awaitable[Answer]], cells: Iterable[int] | None = None) -> list[Answer]:
         """Return the answers of all cells, or of some.
@@ -120,6 +121,14 @@ class CellQueue:
         if away is not None:
             raise away
         return found
+
+    def _near(self) -> list[int]:
+        """List the cells that answered the last heartbeat; all where none did, so that a call fails for a reason."""
+        span, away = range(self._layout.span), self.seen.away
+        return [cell for cell in span if cell not in away] or list(span)
+
+    async def _search(self, call: Callable[[Cell], Awaitable[Answer | None]], cells: Iterable[int]) -> Answer | None:
+        return await search(cells, self.seen.away, lambda number: call(self.cell(number)))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -134,12 +143,11 @@ class CellQueue:
         cell = seen.entries.get(entry.request_id)
         if cell is None:
             full = not entry.resume and 0 < self._max_waiting <= seen.waiting
-            # A request that is here already is found in a full pool, too.
-            others = self._homes.cells(entry.tenant) if full else self._homes.former(entry.tenant)
-            if entry.client_key and others:
+            # A request that is here already is found in a full pool, too, and while a former home is away.
+            if entry.client_key and (full or self._homes.former(entry.tenant)):
                 key = entry.tenant, entry.client_key, entry.request_id, entry.digest
-                found = await self._all(lambda cell: cell.find_key(*key), others)
-                if (known := next((each for each in found if each is not None), None)) is not None:
+                known = await self._search(lambda cell: cell.find_key(*key), self._homes.cells(entry.tenant))
+                if known is not None:
                     return Submitted(None, 0, known)
             if full:
                 raise QueueFullError(self.pool, self._max_waiting, RETRY_FULL_S)
@@ -199,25 +207,24 @@ class CellQueue:
 
         if (one := self._one) is not None:
             return await find(one)
-        found = await self._all(find, self._homes.cells(tenant))
-        return next((known for known in found if known is not None), None)
+        return await self._search(find, self._homes.cells(tenant))
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
-        async def finish(cell: Cell) -> bool:
-            return await cell.finish_key(router_id, tenant, client_key, request_id, result)
+        async def finish(cell: Cell) -> bool | None:
+            return await cell.finish_key(router_id, tenant, client_key, request_id, result) or None
 
         if (one := self._one) is not None:
-            return await finish(one)
+            return bool(await finish(one))
         # A cell that does not have the key keeps nothing.
-        return any(await self._all(finish, self._homes.cells(tenant, request_id)))
+        return bool(await self._search(finish, self._homes.cells(tenant, request_id)))
 
     async def await_key(self, tenant: str, client_key: str, request_id: str, *, note: bool) -> bool:
-        async def wait(cell: Cell) -> bool:
-            return await cell.await_key(tenant, client_key, request_id, note=note)
+        async def wait(cell: Cell) -> bool | None:
+            return await cell.await_key(tenant, client_key, request_id, note=note) or None
 
         if (one := self._one) is not None:
-            return await wait(one)
-        return any(await self._all(wait, self._homes.cells(tenant, request_id)))
+            return bool(await wait(one))
+        return bool(await self._search(wait, self._homes.cells(tenant, request_id)))
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
@@ -277,23 +284,29 @@ class CellQueue:
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
         if (one := self._one) is not None:
             return await one.adopt(router_id, tenant, request_id)
-        known = self.seen.entries.get(request_id)
+        known, away = self.seen.entries.get(request_id), self.seen.away
         # One after the other, the likely one first: an entry that moves could be found twice otherwise.
-        cells = sorted(range(self._layout.span), key=lambda cell: cell != known)
-        away: QueueUnavailableError | None = None
+        cells = sorted((cell for cell in range(self._layout.span) if cell not in away), key=lambda cell: cell != known)
+        failure: QueueUnavailableError | None = None
         # Twice: an entry that moves is in no cell for the time of one call.
         for cell in cells * 2:
             try:
-                adopted = await self.cell(cell).adopt(router_id, tenant, request_id)
+                adopted = await self._adopt(cell, router_id, tenant, request_id)
             except QueueUnavailableError as error:
-                away = error
+                failure = error
                 continue
             if adopted is not None:
-                self.seen.entries.put(request_id, cell)
-                return replace(adopted, position=self.seen.position(cell, adopted.position))
-        if away is not None:
-            raise away
-        return None
+                return adopted
+        # Last and together: each may take the time of a call to say nothing. Nothing moves between them.
+        found, later = await ask(self._adopt(cell, router_id, tenant, request_id) for cell in sorted(away))
+        return first(found, later or failure)
+
+    async def _adopt(self, cell: int, router_id: str, tenant: str, request_id: str) -> Adopted | None:
+        adopted = await self.cell(cell).adopt(router_id, tenant, request_id)
+        if adopted is None:
+            return None
+        self.seen.entries.put(request_id, cell)
+        return replace(adopted, position=self.seen.position(cell, adopted.position))
 
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         if (one := self._one) is not None:
@@ -303,9 +316,8 @@ class CellQueue:
     async def collect(self, router_id: str) -> Mail:
         if (one := self._one) is not None:
             return await one.collect(router_id)
-        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
         # What a cell has that does not answer comes with its next heartbeat.
-        return self.seen.all_mail(await ask_each(cells, lambda cell: self.cell(cell).collect(router_id)))
+        return self.seen.all_mail(await ask_each(self._near(), lambda cell: self.cell(cell).collect(router_id)))
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         if (one := self._one) is not None:
@@ -327,7 +339,6 @@ class CellQueue:
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
-        await self._look()
         return await self._beats.send(beat)
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
@@ -347,40 +358,38 @@ class CellQueue:
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
         if (one := self._one) is not None:
             return await one.quarantine(router_id, mark)
-        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
-        parts = await self._all(lambda cell: cell.quarantine(router_id, mark), cells)
-        for cell, part in zip(cells, parts, strict=True):
+        # A router hears of a mark from any cell that has it, so those that answer suffice.
+        parts = await ask_each(self._near(), lambda number: self.cell(number).quarantine(router_id, mark))
+        for cell, part in parts.items():
             self.seen.marks(cell, part.count)
-        return replace(merge_marks(parts), count=self.seen.marks())
+        return replace(merge_marks(list(parts.values())), count=self.seen.marks())
 
     async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
-        await self._look()
-        if (one := self._one) is not None:
+        if (one := await self._look()) is not None:
             return await one.usage(tenant, first_day, last_day, limit)
         return merge_usage(await self._all(lambda cell: cell.usage(tenant, first_day, last_day, limit)), limit)
 
     async def costs(self, first_hour: int, last_hour: int) -> Sequence[CostLine]:
-        await self._look()
-        if (one := self._one) is not None:
+        if (one := await self._look()) is not None:
             return await one.costs(first_hour, last_hour)
         return merge_costs(await self._all(lambda cell: cell.costs(first_hour, last_hour)))
 
-    async def observe(self) -> PoolView:
-        await self._look()
-        if (one := self._one) is not None:
+    async def observe(self, *, whole: bool = True) -> PoolView:
+        if (one := await self._look()) is not None:
             return await one.observe()
+        if not whole:
+            return await self._views.look(range(self._layout.span))
         return merge_views(await self._all(lambda cell: cell.observe()))
 
     async def line(self, ask: Sequence[str] = ()) -> Line:
         if (one := self._one) is not None:
             return await one.line(ask)
-        entries = self.seen.entries
-        cells = [cell for cell in range(self._layout.span) if cell not in self.seen.away]
-        asked = list(ask[:ASKED])
-        found = await asyncio.gather(
-            *(self.cell(cell).line([name for name in asked if entries.get(name) in (cell, None)]) for cell in cells)
-        )
-        return merge_lines(found)
+        entries, asked = self.seen.entries, list(ask[:ASKED])
+
+        async def show(cell: int) -> Line:
+            return await self.cell(cell).line([name for name in asked if entries.get(name) in (cell, None)])
+
+        return merge_lines(list((await ask_each(self._near(), show)).values()))
 
     async def reap(self) -> int:
         return sum(await self._all(lambda cell: cell.reap()))

@@ -40,10 +40,9 @@ from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.line import read_line
 from cluster.queue.redis.scripts import STEPS, load_scripts
 from cluster.redis.connections import RedisTarget
-from cluster.redis.pipeline import open_pipeline
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S, open_pipeline
 from cluster.redis.script import Script, ScriptStep
 
-DEFAULT_TIMEOUT_S = 2.0
 _STEP_PREFIXES = {name: b"\x92" + msgpack.packb(name, use_bin_type=False) for name in STEPS}
 """Beginning of a step: a list of two, of which the second is the script's own arguments."""
 
@@ -162,7 +161,7 @@ class RedisQueue:
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
         return codec.read_holdings(await self._call("holdings", codec.pack(router_id, after, limit)))
 
-    async def observe(self) -> PoolView:
+    async def observe(self, *, whole: bool = True) -> PoolView:
         return codec.read_view(await self._call("observe", codec.pack("")))
 
     async def line(self, ask: Sequence[str] = ()) -> Line:

@@ -11,13 +11,11 @@ from typing import Any
 from cluster.clock import Clock
 from cluster.errors import RegistryConflictError
 from cluster.redis.connections import RedisTarget
-from cluster.redis.pipeline import open_pipeline
-from cluster.redis.script import PLAIN, pack
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S
+from cluster.redis.store_calls import StoreCalls
 from cluster.registry.contract import Author, Change, Edit, Entry, Look, Past, Position, Sighting, Watcher
 from cluster.registry.redis.keys import REGISTRY_KEYS
-from cluster.registry.redis.scripts import load_registry_scripts
 
-DEFAULT_TIMEOUT_S = 2.0
 PAGE = 1_000
 """Most entries that one look returns. It bounds how long the script keeps Redis busy."""
 MOST_HISTORY = 100_000
@@ -29,29 +27,20 @@ _DIGEST = 40
 
 
 class RedisRegistryStore:
-    """The store in Redis (6.2 or later). It belongs to the event loop that makes the first call."""
+    """The store in Redis."""
 
     def __init__(
         self, target: RedisTarget, timeout_s: float = DEFAULT_TIMEOUT_S, page: int = PAGE, *, clock: Clock | None = None
     ) -> None:
-        """Create a store that connects at the first call.
-
-        Args:
-            target: a URL as in the setting redis.url, a client whose connection pool is used to connect, or a server in
-                this process.
-            timeout_s: how long a call may wait for Redis, in seconds.
-            page: most entries that one look returns.
-            clock: replaces Redis' own time; for tests.
-        """
-        self._clock = clock
+        """Create the store. `page`: most entries that one look returns. The others are those of `StoreCalls`."""
         self._page = page
-        self._pipeline = open_pipeline(target, timeout_s, REGISTRY_KEYS[0])
-        self._scripts = load_registry_scripts()
+        self._calls = StoreCalls(target, "cluster.registry.redis", REGISTRY_KEYS[0], timeout_s, clock)
 
     async def look(self, watcher: Watcher, since: Position, after: int | None = None) -> Look:
         report = json.dumps([watcher.kind, watcher.pool]).encode() + b"\n" + watcher.report
         start = "" if after is None else after
-        reply = await self._run("look", self._now(), watcher.id, report, since.life, since.version, start, self._page)
+        words = (watcher.id, report, since.life, since.version, start, self._page)
+        reply = await self._calls.run("look", REGISTRY_KEYS, self._calls.now, *words)
         life, version, whole, more, *rest = reply
         entries = [_entry(bytes(rest[i]), bytes(rest[i + 1])) for i in range(0, len(rest), 2)]
         return Look(Position(_text(life), int(version)), entries, bool(whole), bool(more))
@@ -60,9 +49,10 @@ class RedisRegistryStore:
         words: list[str | bytes | float] = []
         for edit in edits:
             words += [_id(edit.kind, edit.name), "" if edit.expected is None else edit.expected, _signed(edit.value)]
-        reply = await self._run(
+        reply = await self._calls.run(
             "apply",
-            self._now(),
+            REGISTRY_KEYS,
+            self._calls.now,
             known.life,
             known.version,
             secrets.token_hex(8),
@@ -86,32 +76,26 @@ class RedisRegistryStore:
             # Only with the last entries may the store take the version that the process knows.
             version = known.version if start + self._page >= len(entries) else 0
             words = [word for one in some for word in (_id(one.kind, one.name), _packed(one))]
-            back += int(await self._run("restore", self._now(), known.life, version, *words))
+            now = self._calls.now
+            back += int(await self._calls.run("restore", REGISTRY_KEYS, now, known.life, version, *words))
         return back
 
     async def watchers(self) -> Sequence[Sighting]:
-        flat = await self._pipeline.call(PLAIN, pack("HGETALL", REGISTRY_KEYS[-1])) or []
+        flat = await self._calls.command("HGETALL", REGISTRY_KEYS[-1]) or []
         seen = [_sighting(_text(flat[i]), bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
         # Ages count from the newest look, by the clock of Redis: ours may be another.
         newest = max((at for at, _ in seen), default=0)
         return [Sighting(each.watcher, each.version, newest - at) for at, each in seen if newest - at <= WATCHED_MS]
 
     async def history(self, kind: str, name: str, limit: int, before: int | None = None) -> Past:
-        reply = await self._run("history", kind, name, limit, "" if before is None else before)
+        start = "" if before is None else before
+        reply = await self._calls.run("history", REGISTRY_KEYS, kind, name, limit, start)
         oldest, *lines = reply
         changes = [_change(bytes(lines[i]), _text(lines[i + 1])) for i in range(0, len(lines), 2)]
         return Past(changes, int(oldest))
 
     async def close(self) -> None:
-        await self._pipeline.close()
-
-    def _now(self) -> str | int:
-        return "" if self._clock is None else self._clock.wall_ms()
-
-    async def _run(self, name: str, *arguments: str | bytes | float) -> Any:
-        script = self._scripts[name]
-        command = pack("EVALSHA", script.sha, len(REGISTRY_KEYS), *REGISTRY_KEYS, *arguments)
-        return await self._pipeline.call(script, command)
+        await self._calls.close()
 
 
 def _text(word: Any) -> str:

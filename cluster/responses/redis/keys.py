@@ -18,11 +18,6 @@ USAGE_KEY = f"{_TAG}:usage"
 """HASH: "running\\0tenant", "bytes\\0tenant" -> count. A field lives while it is not 0."""
 
 
-def member(name: ResponseName) -> str:
-    """Return the name of a response in `open` and `due`."""
-    return f"{name.tenant}\0{name.response_id}"
-
-
 def response_keys(name: ResponseName) -> tuple[str, ...]:
     """Return every key that a script takes, in order."""
     return (

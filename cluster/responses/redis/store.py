@@ -11,13 +11,11 @@ from typing import Any
 from cluster.clock import Clock
 from cluster.errors import ResponseLimitError
 from cluster.redis.connections import RedisTarget
-from cluster.redis.pipeline import open_pipeline
-from cluster.redis.script import pack
+from cluster.redis.pipeline import DEFAULT_TIMEOUT_S
+from cluster.redis.store_calls import StoreCalls
 from cluster.responses.contract import Followed, Held, ResponseClaim, ResponseLimits, ResponseName, ResponseRecord
 from cluster.responses.redis.keys import OPEN_KEY, response_keys
-from cluster.responses.redis.scripts import load_response_scripts
 
-DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
 """Most responses of each kind that one sweep names."""
 _CHUNKS = 256
@@ -27,13 +25,15 @@ _LARGE = 32 << 10
 _LEVEL = 1
 _ROUNDS = 64
 """Most rounds in which a new response makes room."""
+_UNLEASED_MS = 86_400_000
+"""How long a response without a lease may run: nobody is told that its router has died."""
+_AT_ONCE = 4
+"""Responses that make room for bytes in the first round."""
 _NOBODY = ResponseName("", "")
 
 
 class RedisResponseStore:
-    """The store in Redis (6.2 or later). It belongs to the event loop that makes the first call. It has a connection of
-    its own, so that large results never delay the queue's calls.
-    """
+    """The store in Redis. It has a connection of its own, so that large results never delay the queue's calls."""
 
     def __init__(
         self,
@@ -43,26 +43,19 @@ class RedisResponseStore:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """Create a store that connects at the first call.
-
-        Args:
-            target: a URL as in the setting redis.url, a client whose connection pool is used to connect, or a server in
-                this process.
-            limits: the same at every router.
-            timeout_s: how long a call may wait for Redis, in seconds.
-            clock: replaces Redis' own time; for tests.
-        """
+        """Create the store. `limits` are the same at every router; the other arguments are those of `StoreCalls`."""
         self.limits = limits or ResponseLimits()
-        self._clock = clock
-        self._pipeline = open_pipeline(target, timeout_s, OPEN_KEY)
-        self._scripts = load_response_scripts()
+        self._calls = StoreCalls(target, "cluster.responses.redis", OPEN_KEY, timeout_s, clock)
 
     async def create(self, claim: ResponseClaim, request: bytes, *, leased: bool) -> bool:
         limits, blob = self.limits, await _packed(request)
         lease = limits.lease_ms if leased else ""
-        bounds = (limits.ttl_ms, limits.tenant_responses, limits.tenant_bytes)
-        for _ in range(_ROUNDS):
-            reply = await self._run("create", claim.name, claim.token, blob, lease, *bounds)
+        ttl_ms = limits.ttl_ms if leased else min(limits.ttl_ms, _UNLEASED_MS)
+        bounds = (ttl_ms, limits.tenant_responses, limits.tenant_bytes)
+        for number in range(_ROUNDS):
+            # Ever more, as a large response may take the room of very many small ones.
+            some = _AT_ONCE << min(number, 7)
+            reply = await self._run("create", claim.name, claim.token, blob, lease, *bounds, some)
             if reply in (0, 1):
                 return bool(reply)
             if reply == -1:
@@ -76,7 +69,7 @@ class RedisResponseStore:
 
     async def claim(self, name: ResponseName, *, force: bool = False) -> ResponseClaim | None:
         token = secrets.token_hex(12)
-        taken = await self._run("claim", name, token, self.limits.lease_ms, int(force))
+        taken = await self._run("claim", name, token, self.limits.lease_ms, int(force), self.limits.ttl_ms)
         return ResponseClaim(name, token) if taken else None
 
     async def renew(self, claim: ResponseClaim) -> Held | None:
@@ -119,10 +112,10 @@ class RedisResponseStore:
         )
         return Followed(record, [_unpacked(chunk) for chunk in chunks], bool(owned))
 
-    async def finish(self, claim: ResponseClaim, result: bytes) -> bool:
+    async def finish(self, claim: ResponseClaim, result: bytes, *, run: str = "") -> bool:
         limits = self.limits
-        bounds = (limits.ttl_ms, limits.tenant_responses, limits.tenant_bytes)
-        reply = await self._run("finish", claim.name, claim.token, await _packed(result), *bounds)
+        bounds = (limits.ttl_ms, limits.tenant_responses, limits.tenant_bytes, _AT_ONCE)
+        reply = await self._run("finish", claim.name, claim.token, await _packed(result), *bounds, run)
         if reply == 0:
             return False
         await self._delete_all(claim.name.tenant, reply)
@@ -131,8 +124,8 @@ class RedisResponseStore:
     async def cancel(self, name: ResponseName) -> None:
         await self._run("cancel", name)
 
-    async def delete(self, name: ResponseName) -> bool:
-        return bool(await self._run("delete", name))
+    async def delete(self, name: ResponseName, *, claim: ResponseClaim | None = None) -> bool:
+        return bool(await self._run("delete", name, "" if claim is None else claim.token))
 
     async def sweep(self) -> Sequence[ResponseName]:
         silent, due = await self._run("look", _NOBODY, self.limits.lease_ms, _LOOKED_AT)
@@ -140,16 +133,14 @@ class RedisResponseStore:
         return [_name(member) for member in silent if member not in due]
 
     async def close(self) -> None:
-        await self._pipeline.close()
+        await self._calls.close()
 
     async def _delete_all(self, tenant: str, ids: Sequence[bytes]) -> None:
         await asyncio.gather(*(self.delete(ResponseName(tenant, each.decode())) for each in ids))
 
     async def _run(self, name: str, response: ResponseName, *arguments: str | bytes | float) -> Any:
-        script, keys = self._scripts[name], response_keys(response)
-        now = "" if self._clock is None else self._clock.wall_ms()
-        words = (now, response.tenant, response.response_id, *arguments)
-        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, *words))
+        words = (self._calls.now, response.tenant, response.response_id, *arguments)
+        return await self._calls.run(name, response_keys(response), *words)
 
 
 def _name(member: bytes) -> ResponseName:

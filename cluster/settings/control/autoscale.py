@@ -67,7 +67,7 @@ class AutoscaleSettings(Section):
     """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)
     """Window in seconds of the limit on additions: within it the replicas at most double, or grow by four where that is
-    more."""
+    more. Replicas of `schedule` and `min_replicas` are ordered at once."""
     down_window_s: float = Field(default=300.0, ge=1, le=86_400)
     """Window in seconds of the limit on removals: within it at most a quarter of the replicas go, but one may always
     go."""

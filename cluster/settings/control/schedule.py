@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, time
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from cluster.forecast.schedule import ScheduledTime, zone_of
 from cluster.settings.section import Section
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+_TIME, _DATE = "([01][0-9]|2[0-3]):[0-5][0-9]", "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
-def _known_date(text: str) -> str:
-    date.fromisoformat(text)
-    return text
+def _time_of_day(given: object, *, latest: str = "23:59") -> str:
+    if isinstance(given, str) and re.fullmatch(_TIME, given):
+        return given
+    raise ValueError(f"must be a time of day as HH:MM, from 00:00 to {latest}")
 
 
-Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$"), AfterValidator(_known_date)]
+def _end_of_time(given: object) -> str:
+    return "00:00" if given == "24:00" else _time_of_day(given, latest="24:00")
+
+
+def _known_date(given: object) -> str:
+    try:
+        if isinstance(given, str) and re.fullmatch(_DATE, given) and date.fromisoformat(given):
+            return given
+    except ValueError:
+        pass
+    raise ValueError("must be a date of the calendar as YYYY-MM-DD")
+
+
+# The patterns are for those who read the schema: what they refuse has a better message above.
+TimeOfDay = Annotated[str, Field(pattern=f"^{_TIME}$"), BeforeValidator(_time_of_day)]
+EndOfTime = Annotated[str, Field(pattern=f"^({_TIME}|24:00)$"), BeforeValidator(_end_of_time)]
+Date = Annotated[str, Field(pattern=f"^{_DATE}$"), BeforeValidator(_known_date)]
 
 
 def _known_zone(name: str) -> str:
@@ -38,8 +56,9 @@ class ScheduleSettings(Section):
 
     start: TimeOfDay
     """Beginning, as HH:MM."""
-    end: TimeOfDay
-    """End, as HH:MM. One that is earlier than the beginning is on the next day; an equal one is a day later."""
+    end: EndOfTime
+    """End, as HH:MM up to 24:00. One that is earlier than the beginning is on the next day; an equal one is a day
+    later."""
     min_replicas: int = Field(ge=1, le=1024)
     """Fewest replicas in that time."""
     days: tuple[Day, ...] = Field(default=DAYS, min_length=1)

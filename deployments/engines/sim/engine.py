@@ -60,7 +60,6 @@ class SimEngine:
         pool: the pool's settings.
         tokenizer_path: a model's folder; None renders tokens as bytes.
         clock: the time of receipts; steps sleep on the event loop.
-        stall_s: `check_health` raises after this many seconds without a step although there is work.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class SimEngine:
         tokenizer_path: Path | None,
         *,
         clock: Clock | None = None,
-        stall_s: float = _STALL_S,
     ) -> None:
         self._pool = pool
         self._settings = pool.sim
@@ -77,7 +75,6 @@ class SimEngine:
         self._task = task_of(pool)
         self._features = sim_features(self._task, pool.sim.vector_size)
         self._clock = clock or SystemClock()
-        self._stall_s = stall_s
         # A partial block does not count.
         kv_tokens = pool.sim.kv_tokens // pool.sim.block_size * pool.sim.block_size
         self._context = min(pool.sim.max_model_len, kv_tokens)
@@ -144,7 +141,7 @@ class SimEngine:
         """
         self._raise_if_dead()
         stalled = self._meter.idle_for(self._clock.monotonic())
-        if stalled > self._stall_s:
+        if stalled > _STALL_S:
             raise EngineDeadError(f"the engine made no step for {stalled:.0f} s although it has work")
 
     def die(self) -> None:
@@ -245,9 +242,6 @@ class SimEngine:
 
     def take_steps(self) -> list[StepSample]:
         return self._meter.take_steps()
-
-    def share_clock(self) -> float:
-        return self._meter.clock.total()
 
     @property
     def most_running(self) -> int:

@@ -38,7 +38,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
+from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
@@ -48,7 +48,7 @@ from deployments.engines.vllm.internals.check import check_internals
 from deployments.engines.vllm.parsing.sequence import ParsedSequence
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
-from deployments.engines.vllm.text import ByteTexts, PlainText, StoppableText, Text
+from deployments.engines.vllm.text import ByteTexts, Decode, PlainText, StoppableText, Text, detokenizer_of
 from penstock.models import StructuredOutput
 
 _LOG = logging.getLogger(__name__)
@@ -175,13 +175,21 @@ class Frontend:
             raise
 
     def _text_of(self, request: Any, *, stops: bool) -> Text:
-        params = request.sampling_params
+        if not stops and (decode := self._by_bytes(request)) is not None:
+            return PlainText(decode)
+        return text_of(self._detokenizer_of(request), stops=stops)
+
+    def _by_bytes(self, request: Any) -> Decode | None:
+        """Return the decoder of the text after the prompt by bytes; None where these are not all of it."""
+        params, texts = request.sampling_params, self._byte_texts
         # Without special tokens' spaces vLLM looks at pairs of them.
-        if not stops and (params.skip_special_tokens or params.spaces_between_special_tokens):
-            texts = self._byte_texts
-            if texts is not None:
-                return texts.after(request.prompt_token_ids, skip_special=params.skip_special_tokens)
-        return text_of(IncrementalDetokenizer.from_new_request(self._tokenizer, request), stops=stops)
+        if texts is None or not (params.skip_special_tokens or params.spaces_between_special_tokens):
+            return None
+        return texts.after(request.prompt_token_ids, skip_special=params.skip_special_tokens)
+
+    def _detokenizer_of(self, request: Any) -> Any:
+        """Build vLLM's detokenizer. Its pieces are the same with and without stop strings, and after a resume too."""
+        return detokenizer_of(self._tokenizer, request, self._by_bytes(request))
 
     @cached_property
     def _byte_texts(self) -> ByteTexts | None:
@@ -316,7 +324,7 @@ class Frontend:
         If the output had already ended there, return the cause too.
         """
         original = msgspec.structs.replace(request, prompt_token_ids=prompt)
-        detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, original)
+        detokenizer = self._detokenizer_of(original)
         # It counts prior tokens as output, so its minimum is that of the whole output, not of the rest.
         detokenizer.min_tokens = sequence.sampling.min_tokens
         match = None

@@ -86,7 +86,7 @@ class VllmEngine:
         self._launched, frontend = launched, launched.frontend
         self._release = SlotRelease(frontend, self._slot_free)
         try:
-            await launched.adapters.load_first(frontend)
+            await launched.adapters.load_first(frontend, launched.config)
             self._launched = launched = await launch.learn_task(self._pool, launched)
             await (generate_once(self) if launched.generates else pool_once(self, launched.task, launched.features))
             if launched.constrains:
@@ -266,10 +266,6 @@ class VllmEngine:
     def take_steps(self) -> list[StepSample]:
         """Return the single steps since the last call."""
         return self._meter.take_steps()
-
-    def share_clock(self) -> float:
-        """Return the running total of step durations divided by the sequences in each step, in seconds."""
-        return self._meter.clock.total()
 
     @property
     def most_running(self) -> int:

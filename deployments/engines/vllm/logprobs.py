@@ -11,7 +11,7 @@ from cluster.models import PromptLogprobs
 from penstock.models import PositionLogprobs, TokenLogprob
 
 FLOOR = -9999.0
-"""Stands for minus infinity, which JSON and most clients cannot carry."""
+"""Stands for minus infinity and NaN, which JSON and most clients cannot carry."""
 
 
 def to_positions(token_ids: Any, logprobs: Any, ranks: Any, alternatives: int) -> list[PositionLogprobs]:
@@ -30,7 +30,10 @@ def to_positions(token_ids: Any, logprobs: Any, ranks: Any, alternatives: int) -
 
 
 def _position(ids: list[int], values: list[float], rank: int) -> PositionLogprobs:
-    drawn, *top = (TokenLogprob(token, max(value, FLOOR)) for token, value in zip(ids, values, strict=True))
+    # Not `max`: NaN, of a model whose numbers overflow, becomes the floor too.
+    drawn, *top = (
+        TokenLogprob(token, value if value > FLOOR else FLOOR) for token, value in zip(ids, values, strict=True)
+    )
     return PositionLogprobs(drawn, tuple(top), rank)
 
 

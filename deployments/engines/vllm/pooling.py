@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cluster.errors import EngineRequestError, EngineStartError
 from cluster.models import GenerationSpec
 from cluster.settings import TaskKind
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 SECOND_KEY = "compressed_token_type_ids"
 """Key in `extra_kwargs` by which vLLM's model runners find where the second text of a pair begins."""
+_NOT_FINITE = "the model's result has numbers that are NaN or infinite: they overflow in its computation"
 RUNNERS = {
     TaskKind.AUTO: "auto",
     TaskKind.GENERATE: "generate",
@@ -94,8 +97,10 @@ class PooledSequence(VllmSequence):
         if vector is not None:
             self.first_token_at = at
             self._owner.on_first_token(self)
-            self.vectors = (_packed(vector),)
-            self.finish_reason = FinishReason.STOP
+            if (packed := _packed(vector)) is None:
+                self.broken, self.finish_reason = _NOT_FINITE, FinishReason.ERROR
+            else:
+                self.vectors, self.finish_reason = (packed,), FinishReason.STOP
         elif output.finish_reason is not None:
             reason = str(output.finish_reason)
             self.finish_reason = FinishReason.CANCELLED if reason == "abort" else FinishReason.ERROR
@@ -106,7 +111,14 @@ class PooledSequence(VllmSequence):
         self.left_engine = True
         self._owner.on_output_end(self)
 
+    def failure(self) -> tuple[str, bool]:
+        """Return why it failed, and whether its input did it. One that overflows does so at any replica."""
+        return (_NOT_FINITE, True) if self.broken == _NOT_FINITE else super().failure()
 
-def _packed(vector: Any) -> bytes:
+
+def _packed(vector: Any) -> bytes | None:
+    """Return a vector's numbers. None if one is not finite: JSON can't carry it, and nothing can be compared by it."""
     numbers = vector.detach().float().contiguous().cpu().reshape(-1).numpy()
+    if not np.isfinite(numbers).all():
+        return None
     return bytes((numbers if sys.byteorder == "little" else numbers.byteswap()).tobytes())

@@ -8,7 +8,7 @@ passes `output` by reference, so that it is always current. The V2 model runner 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
@@ -22,7 +22,7 @@ class ResumePenalties(LogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self._device = device
-        self._rows: dict[int, tuple[list[int], list[int], float, float]] = {}
+        self._rows: dict[int, _Row] = {}
 
     def is_argmax_invariant(self) -> bool:
         """Return False, because greedy choices may change."""
@@ -34,18 +34,39 @@ class ResumePenalties(LogitsProcessor):
 
     def apply(self, logits: Any) -> Any:
         """Subtract the penalties from the rows of resumed sequences."""
-        for row, (prior, output, presence, frequency) in self._rows.items():
+        for number, row in self._rows.items():
             # Async scheduling puts -1 where a token is still being computed.
-            seen = torch.tensor(prior + [token for token in output if token >= 0], device=self._device)
+            seen = torch.tensor(row.prior + [token for token in row.output if token >= 0], device=self._device)
             tokens, counts = seen.unique(return_counts=True)
-            logits[row, tokens] -= presence + frequency * counts.to(logits.dtype)
+            penalties = row.presence + row.frequency * counts.to(logits.dtype)
+            if row.repetition == 1.0:
+                logits[number, tokens] -= penalties
+                continue
+            # vLLM applies the repetition penalty after this, although it comes before the others. All these tokens get
+            # it, so what it will make of them is known.
+            wanted = _repeated(logits[number, tokens], row.repetition) - penalties
+            logits[number, tokens] = _repeated(wanted, 1.0 / row.repetition)
         return logits
 
     @staticmethod
-    def _row_of(
-        params: Any, _prompt: list[int] | None, output: list[int]
-    ) -> tuple[list[int], list[int], float, float] | None:
+    def _row_of(params: Any, _prompt: list[int] | None, output: list[int]) -> _Row | None:
         extra = params.extra_args or {}
         if PRESENCE_KEY not in extra:
             return None
-        return list(extra[PRIOR_KEY]), output, extra[PRESENCE_KEY], extra[FREQUENCY_KEY]
+        penalties = extra[PRESENCE_KEY], extra[FREQUENCY_KEY], params.repetition_penalty
+        return _Row(list(extra[PRIOR_KEY]), output, *penalties)
+
+
+class _Row(NamedTuple):
+    """Resumed sequence of the batch."""
+
+    prior: list[int]
+    output: list[int]
+    presence: float
+    frequency: float
+    repetition: float
+
+
+def _repeated(logits: Any, penalty: float) -> Any:
+    """Return logits after a repetition penalty. The inverse penalty takes it back."""
+    return torch.where(logits > 0, logits / penalty, logits * penalty)

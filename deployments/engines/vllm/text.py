@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from cluster.token_bytes import TokenBytes, unfinished
 
+Decode = Callable[[int], str]
+"""Decoder that returns the text which one more token releases."""
+
 
 class Text(Protocol):
     """Text of one sequence, piece by piece."""
@@ -34,7 +37,7 @@ class PlainText:
 
     __slots__ = ("_decode", "match")
 
-    def __init__(self, decode: Callable[[int], str]) -> None:
+    def __init__(self, decode: Decode) -> None:
         """`decode` returns the text that one more token releases: "" inside a character."""
         self._decode = decode
         self.match = ""
@@ -78,6 +81,8 @@ class ByteDecoder:
 _UNFINISHED = "\ufffd"
 """What stands for bytes that are no character, or not yet."""
 _CHARACTER_BYTES = 4
+_BYTE_NAME = "<0x"
+"""Beginning of the names of tokens that stand for one byte."""
 
 
 class ByteTexts:
@@ -89,13 +94,77 @@ class ByteTexts:
         self.exact = self._shown.exact
         """Whether texts of this tokenizer can be made so."""
 
-    def after(self, prompt: Sequence[int], *, skip_special: bool) -> PlainText:
-        """Return the text that follows a prompt, which may end inside of a character. `skip_special`: special tokens
-        have no text.
+    def after(self, prompt: Sequence[int], *, skip_special: bool) -> Decode:
+        """Return the decoder of what follows a prompt, which may end inside of a character. `skip_special`: special
+        tokens have no text.
         """
         token_bytes = self._skipped if skip_special else self._shown
         begun = unfinished(b"".join([token_bytes[each] for each in prompt[-_CHARACTER_BYTES:]]))
-        return PlainText(ByteDecoder(token_bytes, begun).decode)
+        return ByteDecoder(token_bytes, begun).decode
+
+
+class WithoutPrompt:
+    """Decoder of what follows a prompt whose text ends as if inside of a character.
+
+    The Rust library's stream waits for the end of that character, and then gives the text of the whole prompt too.
+    """
+
+    __slots__ = ("_decode", "_prompt")
+
+    def __init__(self, decode: Decode, prompt: str) -> None:
+        """`prompt` is the text of the prompt alone."""
+        self._decode = decode
+        self._prompt = prompt
+
+    def decode(self, token_id: int) -> str:
+        """Return the text that one more token releases: "" inside a character."""
+        text = self._decode(token_id)
+        if text and self._prompt:
+            same = zip(text, self._prompt, strict=False)
+            text = text[next((at for at, (new, old) in enumerate(same) if new != old), len(self._prompt)) :]
+            self._prompt = ""
+        return text
+
+
+def without_prompt(decode: Decode, encoder: Any, prompt: Sequence[int], *, skip_special: bool) -> Decode:
+    """Return a decoder that gives nothing of the prompt's text, from that of a stream which begins with the prompt.
+
+    Args:
+        decode: the stream's own.
+        encoder: a `tokenizers.Tokenizer`.
+        prompt: token ids.
+        skip_special: special tokens have no text.
+    """
+    for token in reversed(prompt):
+        # The end alone says it for nearly every prompt. A byte counts with those before it.
+        text = encoder.decode([token], skip_special_tokens=skip_special)
+        if text.endswith(_UNFINISHED) or (encoder.id_to_token(token) or "").startswith(_BYTE_NAME):
+            whole = encoder.decode([*prompt], skip_special_tokens=skip_special)
+            return WithoutPrompt(decode, whole).decode if whole.endswith(_UNFINISHED) else decode
+        if text:
+            break
+    return decode
+
+
+def detokenizer_of(tokenizer: Any, request: Any, by_bytes: Decode | None = None) -> Any:
+    """Build vLLM's detokenizer of a request, without the text of its prompt.
+
+    Args:
+        tokenizer: the model's.
+        request: vLLM's EngineCoreRequest, or what has the same fields.
+        by_bytes: decoder of what follows the prompt, in place of vLLM's.
+    """
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
+
+    detokenizer: Any = IncrementalDetokenizer.from_new_request(tokenizer, request)
+    if isinstance(detokenizer, FastIncrementalDetokenizer):
+        detokenizer.decode_next = by_bytes or without_prompt(
+            detokenizer.decode_next,
+            detokenizer.tokenizer,
+            request.prompt_token_ids,
+            skip_special=request.sampling_params.skip_special_tokens,
+        )
+    return detokenizer
 
 
 class StoppableText:

@@ -132,6 +132,8 @@ class AdapterKeeper:
             await self._engine.unload_adapter(step.key)
         except EngineDeadError:
             _LOG.warning("adapters.engine_dead", extra={"adapter": step.key})
+        except Exception:  # noqa: BLE001 - others must come and go all the same
+            _LOG.exception("adapters.not_unloaded", extra={"adapter": step.key})
         self._plan.unloaded(step.key)
         if (folder := self._folders.pop(step.key, None)) is not None:
             await asyncio.to_thread(source.remove, folder)

@@ -94,18 +94,16 @@ class AffinitySimulation:
         routers: int,
         settings: SimSettings,
         policy: Callable[[], Affinity],
-        limits: QueueLimits | None = None,
-        seed: int = 1,
     ) -> None:
         self._clock = ManualClock()
         self._store = InProcessRedis(self._clock)
-        self._queue = RedisQueue(self._store, "pool", limits or QueueLimits())
+        self._queue = RedisQueue(self._store, "pool", QueueLimits())
         self._replicas = {f"r{number}": SimReplica(f"r{number}", settings, BLOCK_TOKENS) for number in range(replicas)}
         self._routers = {f"router-{number}": _Router(f"router-{number}", policy()) for number in range(routers)}
         for router in self._routers.values():
             self._store.subscribe(bell_channel(router.name), router.ring)
         self._load = load
-        self._random = random.Random(seed)
+        self._random = random.Random(1)
         self._later: deque[TraceRequest] = deque(trace)
         self._total = len(trace)
         self._held: dict[str, deque[TraceRequest]] = {}

@@ -9,12 +9,12 @@ from loadtest.benchmarks.autoscaler.contest import ContestResult
 ENOUGH = 0.99
 
 
-def cheapest(results: Sequence[ContestResult], enough: float = ENOUGH) -> ContestResult:
+def cheapest(results: Sequence[ContestResult]) -> ContestResult:
     """Return the result with the fewest hours of those that attain enough, else the one nearest to it."""
-    return min(results, key=lambda each: (-min(enough, each.attainment), each.gpu_hours))
+    return min(results, key=lambda each: (-min(ENOUGH, each.attainment), each.gpu_hours))
 
 
-def cheapest_of_all(families: Sequence[Sequence[ContestResult]], enough: float = ENOUGH) -> list[ContestResult]:
+def cheapest_of_all(families: Sequence[Sequence[ContestResult]]) -> list[ContestResult]:
     """Return the runs of the cheapest family over all loads.
 
     Of the families that attain enough on average, it is the cheapest; else the one nearest to it. Each family has run
@@ -23,7 +23,7 @@ def cheapest_of_all(families: Sequence[Sequence[ContestResult]], enough: float =
 
     def key(runs: Sequence[ContestResult]) -> tuple[float, float]:
         attained = sum(each.attainment for each in runs) / len(runs)
-        return -min(enough, attained), sum(each.gpu_hours for each in runs)
+        return -min(ENOUGH, attained), sum(each.gpu_hours for each in runs)
 
     best = min(families, key=key)
     return list(best)

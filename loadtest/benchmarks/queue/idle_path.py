@@ -30,7 +30,7 @@ async def count_round_trips(url: str, meter: Meter) -> RoundTrips:
     await queue.heartbeat_replica(ReplicaBeat("replica", b"record", ReplicaState.READY, _WINDOWS, ()))
     await queue.heartbeat_router(RouterBeat("router", ("replica",)))
     # The first call of each script loads it.
-    await _request(queue, 0)
+    await _request(queue)
     start = await meter.traffic()
     submitted = await queue.submit("router", entry(1, 1))
     granted = await meter.traffic()
@@ -45,7 +45,7 @@ async def count_round_trips(url: str, meter: Meter) -> RoundTrips:
     return RoundTrips(granted.reads - start.reads, ended.reads - granted.reads)
 
 
-async def _request(queue: RedisQueue, number: int) -> None:
-    submitted = await queue.submit("router", entry(number, 1))
+async def _request(queue: RedisQueue) -> None:
+    submitted = await queue.submit("router", entry(0, 1))
     if submitted.grant is not None:
         await queue.release("router", submitted.grant.request_id, submitted.grant.attempt, Settlement(1))

@@ -48,6 +48,9 @@ class Driver:
         self._writer = writer
         self._owner = owner
         self._streams: set[asyncio.Task[None]] = set()
+        """With those that wait until they are due."""
+        self._running = 0
+        """Number of requests that were sent and have not ended."""
         self._run: _Run | None = None
         self._ended: list[list[Any]] = []
         self._window = Window(0)
@@ -107,6 +110,7 @@ class Driver:
             (lambda ttft, tokens: self._first(run, planned.kind, ttft, tokens)) if counted else _nothing,
             (lambda gap, tokens: self._gap(run, planned.kind, gap, tokens)) if counted else _nothing,
         )
+        self._running += 1
         try:
             await run.transport.send(planned, prompt, output, seen, observers)
             reason, detail = _verdict(seen)
@@ -114,6 +118,8 @@ class Driver:
             reason, detail = error.reason, error.detail
         except asyncio.CancelledError:
             reason, detail = UNFINISHED, "it still ran when the run was over"
+        finally:
+            self._running -= 1
         if counted:
             self._end(run, planned, seen, reason, detail)
 
@@ -177,7 +183,7 @@ class Driver:
         window.generator.cpu_s = spent
         elapsed = now - run.starts_at - window.second
         window.generator.busiest = spent / elapsed if elapsed > _REPORT_S else 0.0
-        window.running = len(self._streams)
+        window.running = self._running
         self._cpu = cpu
         self._window = Window(max(window.second + 1, int(now - run.starts_at)))
         self._send("window", window.to_wire())
@@ -257,6 +263,9 @@ async def _open(body: Any) -> _Run:
     except TimeoutError:
         await transport.close()
         raise SettingsError(f"no connection to all of {', '.join(target.routers)} in {CONNECT_S:g} s") from None
+    except PenstockError:
+        await transport.close()
+        raise
     return _Run(body, transport)
 
 

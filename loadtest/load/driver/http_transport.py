@@ -62,7 +62,7 @@ class HttpTransport:
             name = pick_model(target.model, list(models))
         except (aiohttp.ClientError, TimeoutError) as error:
             await session.close()
-            raise SettingsError(f"{target.routers[0]}: no answer: {error or 'in time'}") from error
+            raise SettingsError(f"no answer: {_reason(error)}") from error
         except BaseException:
             await session.close()
             raise
@@ -71,8 +71,11 @@ class HttpTransport:
     async def connect(self) -> None:
         async with asyncio.timeout(CONNECT_S):
             for server in self._target.routers:
-                async with self._session.get(f"{server}/models", ssl=self._tls) as reply:
-                    await reply.read()
+                try:
+                    async with self._session.get(f"{server}/models", ssl=self._tls) as reply:
+                        await reply.read()
+                except aiohttp.ClientError as error:
+                    raise SettingsError(f"no answer of {server}: {_reason(error)}") from error
 
     async def send(
         self, planned: PlannedRequest, prompt: Sequence[int], output: int, seen: StreamObservation, observers: Observers
@@ -103,9 +106,21 @@ class HttpTransport:
             raise StreamFailedError("DEADLINE_EXCEEDED", f"no end within {self._target.timeout_s:g} s") from error
         except (aiohttp.ClientError, ValueError) as error:
             raise StreamFailedError("CONNECTION", str(error) or type(error).__name__) from error
+        except (AttributeError, LookupError, TypeError) as error:
+            # Else the request would be in no count.
+            raise StreamFailedError("PROTOCOL", "a part of the stream is not as OpenAI's API has it") from error
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error) or "in time"
+    # The text of the error itself has the address once more, and an object.
+    found = error.os_error
+    known = isinstance(found, ConnectionError) and found.errno
+    return os.strerror(known) if known else str(found.strerror or found)
 
 
 async def _models(session: aiohttp.ClientSession, server: str, tls: ssl.SSLContext) -> dict[str, Any]:
@@ -187,7 +202,11 @@ def _failed(status: int, text: str) -> StreamFailedError:
 
 
 def _tls(target: Target) -> ssl.SSLContext:
-    context = trusting(os.path.expanduser(target.ca) or None)
-    if target.cert:
-        context.load_cert_chain(os.path.expanduser(target.cert), os.path.expanduser(target.key))
+    try:
+        context = trusting(os.path.expanduser(target.ca) or None)
+        if target.cert:
+            context.load_cert_chain(os.path.expanduser(target.cert), os.path.expanduser(target.key))
+    except OSError as error:
+        # Those of TLS are such errors too.
+        raise SettingsError(f"certificates can't be used: {error}") from error
     return context

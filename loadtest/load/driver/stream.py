@@ -12,8 +12,6 @@ from penstock.v1 import inference_pb2
 from penstock.values.slo import ClassSlo
 from penstock.wire import duration_from_wire
 
-Clock = Callable[[], float]
-
 
 @dataclass(slots=True)
 class StreamObservation:

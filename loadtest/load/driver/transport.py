@@ -50,6 +50,7 @@ class Transport(Protocol):
 
         Raises:
             TimeoutError: a server does not answer.
+            SettingsError: a server can't be reached.
         """
         ...
 

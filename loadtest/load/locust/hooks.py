@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import events
+from locust import events, runners
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from cluster.errors import PenstockError
@@ -20,11 +19,13 @@ from loadtest.load.locust.session import LoadTest
 from loadtest.load.locust.webpage import extend_page
 from loadtest.load.results.tally import Window
 
-_LOG = logging.getLogger(__name__)
-
 _TICK_S = 1.0
 _CSV_TICKS = 5
 _DRAIN_MARGIN_S = 15.0
+_LOCAL_BEATS = 15
+"""Seconds without a heartbeat after which a worker on this machine counts as lost. Where its cores are busy, all
+workers may miss Locust's three at once, mostly while they start; Locust then stops the test.
+"""
 
 
 def add_flags(parser: Any) -> None:
@@ -73,6 +74,8 @@ def begin(environment: Any, **_rest: Any) -> None:
     # The page need not wait. Its user waits after pressing start.
     load.launch(wait=environment.web_ui is None or environment.parsed_options.autostart)
     if isinstance(runner, MasterRunner):
+        if environment.parsed_options.processes:
+            runners.HEARTBEAT_LIVENESS = _LOCAL_BEATS
         _lead(runner, load)
     on.test_stop.add_listener(lambda **_: _write(load))
     on.reset_stats.add_listener(lambda **_: load.reset())

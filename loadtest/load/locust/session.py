@@ -16,7 +16,7 @@ from loadtest.load.driver.process import START_DELAY_S, DriverProcess, Ended
 from loadtest.load.locust.options import DEFAULT_DRAIN_S, DEFAULT_USER_RATE, drain_of, scenario_of, target_of
 from loadtest.load.results.record import RunRecord
 from loadtest.load.results.tally import Window
-from loadtest.load.schedule.plan import PlannedRequest, plan, plan_of_user
+from loadtest.load.schedule.plan import PlannedRequest, plan, plan_of_user, until_last
 from loadtest.load.schedule.scenario import Scenario
 
 _LOG = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class LoadTest:
 
     def _scenario(self) -> Scenario:
         options = self.environment.parsed_options
-        scenario = scenario_of(options, _seconds(options.duration) or _seconds(options.run_time))
+        scenario = until_last(scenario_of(options, _seconds(options.duration) or _seconds(options.run_time)))
         if options.scenario or scenario.trace:
             return scenario
         weights = {user.kind: float(user.weight) for user in self.environment.user_classes if user.weight > 0}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtest.load.results.words import load_words, mix_words
+from loadtest.load.results.words import cached_part, load_words, mix_words
 from loadtest.report.charts import Chart, Series, distribution
 from loadtest.report.compare import Measure, comparison, read_report
 from loadtest.report.document import Part
@@ -78,6 +78,7 @@ def _measures(here: Figures, there: Figures) -> list[Measure]:
         Measure("Throughput", here["tokens_per_s"], there["tokens_per_s"], ",.0f", "tokens/s", more_is_better=True),
         Measure("Requests", here["rps"], there["rps"], ",.2f", "per s", more_is_better=True),
         Measure("Failed", here["error_rate"], there["error_rate"], ".2%"),
+        Measure("Prompt tokens from caches", cached_part(here), cached_part(there), ".1%", more_is_better=None),
     ]
 
 

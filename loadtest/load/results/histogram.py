@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 GROWTH = 1.02
@@ -94,11 +94,3 @@ class Histogram:
         made.count, made.total, made.largest, pairs = wire
         made.buckets = dict(zip(pairs[::2], pairs[1::2], strict=True))
         return made
-
-
-def merged(histograms: Mapping[str, Histogram]) -> Histogram:
-    """Return the sum of several histograms."""
-    made = Histogram()
-    for each in histograms.values():
-        made.merge(each)
-    return made

@@ -125,10 +125,10 @@ def _warnings(figures: Figures) -> list[str]:
 def latency_charts(figures: Figures) -> list[Chart]:
     """Return TTFT, ITL, attainment and queue over time."""
     return [
-        _course(figures, "TTFT", "ms", _percentiles("ttft", 1e3), rules=_slo_rules(figures, "ttft_s")),
-        _course(figures, "ITL", "ms", _percentiles("itl", 1e3), rules=_slo_rules(figures, "itl_s")),
+        _course(figures, "TTFT", "ms", _percentiles("ttft"), rules=_slo_rules(figures, "ttft_s")),
+        _course(figures, "ITL", "ms", _percentiles("itl"), rules=_slo_rules(figures, "itl_s")),
         _attained(figures),
-        _course(figures, "Wait in the queue", "ms", _percentiles("queue", 1e3, (50, 95))),
+        _course(figures, "Wait in the queue", "ms", _percentiles("queue", (50, 95))),
     ]
 
 
@@ -189,8 +189,8 @@ def _course(
     return Chart(title, unit, series, rules, x_axis="clock")
 
 
-def _percentiles(of: str, scale: float, percents: Sequence[int] = (50, 95, 99)) -> list[tuple[str, str, float]]:
-    return [(f"p{percent}", f"{of}_p{percent}_s", scale) for percent in percents]
+def _percentiles(of: str, percents: Sequence[int] = (50, 95, 99)) -> list[tuple[str, str, float]]:
+    return [(f"p{percent}", f"{of}_p{percent}_s", 1e3) for percent in percents]
 
 
 def _slo_rules(figures: Figures, key: str, *, across: bool = False) -> list[Rule]:

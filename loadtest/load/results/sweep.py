@@ -180,20 +180,13 @@ class _Votes:
         return sure if self.holds else 1 - sure
 
 
-def search(plan: SearchPlan, trial: Callable[[float, int], Trial]) -> Knee:
-    """Find the knee. Double from the lowest rate until one fails, halve the gap in ratio, and try both ends again.
-
-    Args:
-        plan: bounds and precision.
-        trial: runs a rate; the second argument counts repeats, and must change the seed.
-    """
-    return Search(plan, trial).run()
-
-
 class Search:
-    """Search whose trials remain known even if a trial's exception leaves `run`."""
+    """Search for the knee: it doubles from the lowest rate until one fails, halves the gap in ratio, and tries both
+    ends again. Its trials remain known even if a trial's exception leaves `run`.
+    """
 
     def __init__(self, plan: SearchPlan, trial: Callable[[float, int], Trial]) -> None:
+        """`trial` runs a rate; its second argument counts repeats, and must change the seed."""
         self._plan = plan
         self._trial = trial
         self._votes: dict[float, _Votes] = {}

@@ -30,7 +30,25 @@ def load_words(figures: Mapping[str, Any]) -> list[str]:
     processes = figures.get("processes", 1)
     by = f" from {counted(processes, 'generator process', 'generator processes')}" if processes > 1 else ""
     to = [f"Sent to {figures['target']}{by}."] if figures.get("target") else []
-    return [f"{sent}.", *_slo_sentences(figures), *to]
+    cached = [f"{each}."] if (each := cached_words(figures)) else []
+    return [f"{sent}.", *_slo_sentences(figures), *to, *cached]
+
+
+def cached_words(figures: Mapping[str, Any]) -> str:
+    """Return the part of the prompts that was not computed, without a full stop; nothing where none is known of."""
+    part = cached_part(figures)
+    if not part:
+        return ""
+    return (
+        f"{shown_part(part)} of the prompt tokens came from prefix caches; tests with the same seed send the same "
+        "prompts again"
+    )
+
+
+def cached_part(figures: Mapping[str, Any]) -> float | None:
+    """Return the part of the prompt tokens that came from prefix caches; None where it is not known."""
+    cached, prompts = figures.get("cached_tokens"), figures.get("prompt_tokens")
+    return None if cached is None or not prompts else cached / prompts
 
 
 def scenario_words(scenario: Mapping[str, Any]) -> str:

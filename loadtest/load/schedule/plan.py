@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,20 @@ def plan(
         for number, at_s in enumerate(due)
         if number % shards == shard
     )
+
+
+def until_last(scenario: Scenario) -> Scenario:
+    """Return a scenario without the seconds behind the last request of its trace. They would count as time of the load,
+    so that rates were too low.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        SettingsError: the warm-up is as long as the trace.
+    """
+    if not scenario.trace:
+        return scenario
+    _, last_s = read_trace(Path(scenario.trace)).ends
+    return replace(scenario, duration_s=min(scenario.duration_s, math.floor(last_s / scenario.scale_rate) + 1.0))
 
 
 def plan_of_user(scenario: Scenario, kind: str, rate: float, user: str) -> Iterator[PlannedRequest]:

@@ -14,6 +14,7 @@ from cluster.nearest import did_you_mean
 from loadtest.load.schedule.arrivals import Pattern
 from loadtest.load.schedule.kinds import KINDS, RequestKind
 from loadtest.load.schedule.lengths import Fixed, recorded
+from loadtest.traces import trace_file
 from penstock.values.slo import ClassSlo
 
 MOST_RATE = 1_000_000.0
@@ -63,7 +64,7 @@ class Scenario:
             SettingsError: a value is out of range or contradicts another one.
         """
         for name, most in (("rate", MOST_RATE), ("duration_s", MOST_S), ("scale_rate", math.inf)):
-            _above(name, getattr(self, name), 0.0, most)
+            _check_above_zero(name, getattr(self, name), most)
         if not 0 <= self.warmup_s < self.duration_s:
             raise SettingsError(f"warmup_s must be from 0 to below duration_s {self.duration_s:g}: {self.warmup_s:g}")
         unknown = set(self.mix) - set(MIXABLE)
@@ -72,7 +73,7 @@ class Scenario:
                 f"mix must name some of {', '.join(MIXABLE)}, got {', '.join(sorted(unknown)) or 'none'}"
             )
         for kind, weight in self.mix.items():
-            _above(f"mix.{kind}", weight, 0.0)
+            _check_above_zero(f"mix.{kind}", weight)
         if (self.arrivals.name == "trace") != bool(self.trace):
             raise SettingsError(
                 f"arrivals 'trace' and a trace file go together, got {self.arrivals} and {self.trace!r}"
@@ -81,7 +82,7 @@ class Scenario:
             raise SettingsError("prompt_tokens and output_tokens must be given together")
         for name in ("prompt_tokens", "output_tokens", "slo_ttft_s", "slo_itl_s"):
             if getattr(self, name) is not None:
-                _above(name, getattr(self, name), 0.0)
+                _check_above_zero(name, getattr(self, name))
 
     def kind(self, name: str) -> RequestKind:
         """Return a kind with the values of this scenario."""
@@ -95,11 +96,11 @@ class Scenario:
         return replace(kind, slo=ClassSlo(ttft, itl))
 
 
-def _above(name: str, value: float, least: float, most: float = math.inf) -> None:
+def _check_above_zero(name: str, value: float, most: float = math.inf) -> None:
     if value > most and math.isfinite(value):
         raise SettingsError(f"{name} must be a number of at most {most:.0f}, got {value!r}")
-    if not math.isfinite(value) or value <= least:
-        raise SettingsError(f"{name} must be a number above {least:g}, got {value!r}")
+    if not math.isfinite(value) or value <= 0:
+        raise SettingsError(f"{name} must be a number above 0, got {value!r}")
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -137,7 +138,17 @@ def find_scenario(name: str) -> Scenario:
         fields = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"scenario {name} cannot be read: {plain_reason(error)}") from error
-    return scenario_from({"name": path.stem, **fields})
+    named = {field: _file(fields[field], path.parent) for field in _FILES if isinstance(fields.get(field), str)}
+    return scenario_from({"name": path.stem, **fields, **named})
+
+
+_FILES = ("trace", "lengths")
+
+
+def _file(name: str, folder: Path) -> str:
+    """Return the file that a scenario means: one in its folder, else one in the working folder, or the sample."""
+    beside = folder / name
+    return str(beside) if name and beside.exists() else trace_file(name)
 
 
 _TYPES: Mapping[str, type] = {

@@ -6,6 +6,7 @@ The limits are those of vLLM 0.32: `get_min_capability` of its quantization conf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,40 @@ def ability(shape: ModelShape, gpu: Gpu, precision: str, *, kv_element_bytes: fl
         fallback=f"{gpu.name} has compute capability {has}, and units for {name} come with {_written(need.units)}: "
         f"{need.fallback}{_SOURCE if gpu.capability < WHEELS else ''}"
     )
+
+
+def broken_blocks(shape: ModelShape, ranks: int, precision: str, groups: int = 1) -> str | None:
+    """Return why published blocks of weights that share a scale can't be split over ranks; None if they can.
+
+    Args:
+        shape: the model.
+        ranks: tensor parallel size.
+        precision: of the weights; blocks are those of the published ones.
+        groups: that share the experts, which then are not split.
+    """
+    if not shape.block or ranks == 1 or canonical(precision) != shape.native:
+        return None
+    of_head = shape.head_dim if shape.latent is None else shape.latent.value_dim
+    heads = 0 if shape.wide else shape.heads * of_head
+    for width in () if shape.experts_only else (heads, *shape.inner):
+        if width // ranks % shape.block:
+            return _broken(width, ranks, shape.block)
+    width = shape.experts.width if shape.experts is not None and groups == 1 else 0
+    # Scales of experts may be taken for smaller blocks.
+    if width // ranks % shape.block and math.gcd(shape.block, width // ranks, shape.hidden) < _LEAST_BLOCK:
+        return _broken(width, ranks, shape.block)
+    return None
+
+
+def _broken(width: int, ranks: int, block: int) -> str:
+    return (
+        f"weight_block_size is {block}, and a width of {width:,} split over {ranks} GPUs, {width / ranks:g} each, has "
+        "no whole blocks"
+    )
+
+
+_LEAST_BLOCK = 32
+"""Smallest side of a block that kernels for experts take in place of the published one."""
 
 
 def _of_amd(gpu: Gpu, name: str) -> Ability:

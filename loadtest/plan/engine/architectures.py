@@ -32,7 +32,7 @@ _SAME = {
     "llama-3.1-nemotron-70b": "llama-3.1-70b",
     "llama-4-scout-17b-16e": "llama-4-scout",
     "llama-4-maverick-17b-128e": "llama-4-maverick",
-    "qwen3-coder-30b-a3b": "qwen3-30b-a3b-2507",
+    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
     "qwq-32b": "qwen2.5-32b",
     "qwen2.5-coder-7b": "qwen2.5-7b",
     "qwen2.5-coder-14b": "qwen2.5-14b",
@@ -46,6 +46,9 @@ _SAME = {
     "minimax-m2.1": "minimax-m2",
     "minimax-m2.5": "minimax-m2",
     "kimi-k2-0905": "kimi-k2",
+    "qwen3-4b-2507": "qwen3-4b",
+    "qwen3-30b-a3b-2507": "qwen3-30b-a3b",
+    "qwen3-235b-a22b-2507": "qwen3-235b-a22b",
     "kimi-k2.6": "kimi-k2.5",
     "glm-4.7": "glm-4.6",
     "glm-5.1": "glm-5",
@@ -83,6 +86,22 @@ _SAME = {
     "all-minilm-l6-v2": "minilm-l6",
     "gte-modernbert-base": "modernbert-base",
 }
+_CONTEXTS = {
+    "deepseek-r1-distill-qwen-32b": 131_072,
+    "deepseek-r1-distill-qwen-14b": 131_072,
+    "deepseek-r1-distill-qwen-7b": 131_072,
+    "deepseek-r1-distill-qwen-1.5b": 131_072,
+    "kimi-k2-0905": 262_144,
+    "multilingual-e5-large": 514,
+    "qwen3-4b-2507": 262_144,
+    "qwen3-30b-a3b-2507": 262_144,
+    "qwen3-235b-a22b-2507": 262_144,
+    "qwen3-coder-30b-a3b": 262_144,
+    "qwen3-embedding-0.6b": 32_768,
+}
+"""Contexts of models that share the architecture of one of `_SAME` and not its context."""
+_INNER = ("-instruct-", "-thinking-", "-it-")
+"""Words within a name that say how a model was trained, and nothing of its shape."""
 _ENDINGS = re.compile(
     r"-(instruct|chat|hf|base|it|pt|thinking|preview|2506|2503|2501|2507|0905|v0\.\d"
     r"|(?P<precision>fp8-dynamic|fp8-block|fp8-kv|fp8|nvfp4|fp4|mxfp4|bf16|awq-int4|awq|gptq-int8|gptq-int4|gptq|int4|int8"
@@ -107,13 +126,19 @@ def find_shape(name: str) -> ModelShape | None:
             found = _SAME.get(known, known)
             if found in KNOWN:
                 shape = shape_of(found, KNOWN[found])
-                return replace(shape, native=precision, experts_only=False) if precision else shape
+                shape = replace(shape, context=_CONTEXTS.get(known, shape.context))
+                return replace(shape, native=precision, experts_only=False, wide=0, block=0) if precision else shape
         ending = _ENDINGS.search(plain)
         if ending is not None and ending["precision"]:
             precision = precision or _named(ending["precision"])
-        shorter = plain[: ending.start()] if ending else plain
-        for word in ("-instruct-", "-thinking-", "-it-"):
+            plain = plain[: ending.start()]
+            continue
+        # Other endings may tell models apart, such as -2507, so they go after the words before them.
+        shorter = plain
+        for word in _INNER:
             shorter = shorter.replace(word, "-")
+        if shorter == plain and ending is not None:
+            shorter = plain[: ending.start()]
         if shorter == plain:
             return None
         plain = shorter

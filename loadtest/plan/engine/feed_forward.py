@@ -10,7 +10,7 @@ from loadtest.plan.engine.fields import Fields
 _PLAIN = {
     "gpt2", "opt", "falcon", "phi", "starcoder2", "gpt_neox", "gptj", "bloom", "mpt", "nemotron", "nemotron_h", "bert",
     "roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "gpt_bigcode", "codegen", "camembert", "deberta-v2",
-    "xlm-roberta-xl", "ernie", "albert", "layoutlm",
+    "xlm-roberta-xl", "ernie", "albert", "layoutlm", "apertus", "arcee", "jais2", "nanochat", "xlnet", "xmod",
 }  # fmt: skip
 """Families whose feed-forward part has two matrices. The others have a gate as a third."""
 
@@ -40,6 +40,8 @@ class FeedForward:
     parameters: int
     widest: int
     """Widest activation of a token."""
+    inner: tuple[int, ...] = ()
+    """Widths of dense parts and shared experts, which ranks split."""
 
 
 def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
@@ -51,7 +53,7 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     hidden = fields.whole("hidden_size")
     if blocks := blocks_of(fields):
         widths = [_width(feed, hidden) for _, feed in blocks]
-        return FeedForward(None, 3 * hidden * sum(widths), max(widths))
+        return FeedForward(None, 3 * hidden * sum(widths), max(widths), tuple(sorted({*widths} - {0})))
     inner = fields.section("ffn_config")
     if inner:
         fields = Fields(
@@ -61,21 +63,42 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     scout = fields.text("model_type").startswith("llama4")
     dense = fields.any_of("intermediate_size_mlp") if scout else 0
     dense = dense or fields.whole("intermediate_size", 4 * hidden)
+    if fields.text("model_type") == "qwen":
+        # The first Qwen's files give the width of gate and values together.
+        dense //= 2
+    if fields.get("block_auto_adjust_ff_dim"):
+        dense = _adjusted(fields, dense)
     total = _total(fields)
     pattern = pattern_of(fields)
     if not total or (pattern and "E" not in pattern):
         plain = pattern.count("-") if pattern else layers
-        return FeedForward(None, plain * matrices * hidden * dense, dense)
+        return FeedForward(None, plain * matrices * hidden * dense, dense, (dense,))
     active = fields.whole("num_experts_per_tok")
+    if active > total:
+        raise fields.wrong("num_experts_per_tok", f"must be at most the number of experts, {total}", active)
     width = fields.whole("moe_intermediate_size", fields.whole("intermediate_size", dense) if scout else dense)
     sparse = _sparse(fields, layers)
     shared = fields.whole_or_zero("shared_expert_intermediate_size")
     shared = shared or fields.whole_or_zero("n_shared_experts") * width or (width if scout else 0)
+    if fields.get("residual_moe"):
+        # Grok-2 has a dense part beside the experts of each layer.
+        shared += dense
     routed = sparse * total * matrices * hidden * width
     plain = pattern.count("-") if pattern else layers - sparse
     rest = sparse * (matrices * hidden * shared + hidden * total) + plain * matrices * hidden * dense
     widest = max(dense if plain else 0, active * width + shared)
-    return FeedForward(ExpertShape(total, active, routed, sparse, width), routed + rest, widest)
+    split = tuple(each for each, there in ((dense, plain), (shared, shared)) if there)
+    return FeedForward(ExpertShape(total, active, routed, sparse, width), routed + rest, widest, split)
+
+
+def _adjusted(fields: Fields, dense: int) -> int:
+    """Return the width that LFM2 makes of the one in its file: two thirds, as there is a gate, and whole multiples."""
+    factor, multiple = fields.get("block_ffn_dim_multiplier"), fields.whole("block_multiple_of", _MULTIPLE)
+    if factor is None:
+        factor = 1.0
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < _MOST_FACTOR:
+        raise fields.wrong("block_ffn_dim_multiplier", "must be a number above 0", factor)
+    return -(-int(factor * int(2 * dense / 3)) // multiple) * multiple
 
 
 def _width(feed: Fields, hidden: int) -> int:

@@ -36,11 +36,11 @@ def _latent(queries: int | None = 1536, values: int = 128) -> dict[str, Any]:
     }
 
 
-def _linear(value_heads: int, key_heads: int, every: int = 4) -> dict[str, Any]:
+def _linear(value_heads: int) -> dict[str, Any]:
     return {
-        "full_attention_interval": every,
+        "full_attention_interval": 4,
         "linear_num_value_heads": value_heads,
-        "linear_num_key_heads": key_heads,
+        "linear_num_key_heads": 16,
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
         "attn_output_gate": True,
@@ -60,7 +60,7 @@ def _sees(hidden: int, layers: int, width: int) -> dict[str, Any]:
     return {"vision_config": {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": width}}
 
 
-_FP8 = {"quantization_config": {"quant_method": "fp8"}}
+_FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
 _MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 _INT4_EXPERTS = {
     "quantization_config": {
@@ -119,7 +119,7 @@ KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "qwen2.5-vl-72b": _row(8192, 80, 64, 8, 128, 29568, 152064, 128000, **_sees(1280, 32, 3456)),
         "qwen3-vl-8b": _row(4096, 36, 32, 8, 128, 12288, 151936, 262144, **_QWEN_EYE),
         "qwen3-vl-32b": _row(5120, 64, 64, 8, 128, 25600, 151936, 262144, **_QWEN_EYE),
-        "qwen3.5-27b": _row(5120, 64, 24, 4, 256, 17408, 248320, 262144, **_linear(48, 16), **_QWEN3_5),
+        "qwen3.5-27b": _row(5120, 64, 24, 4, 256, 17408, 248320, 262144, **_linear(48), **_QWEN3_5),
         "gemma-2-2b": _row(2304, 26, 8, 4, 256, 9216, 256000, 8192, **_GEMMA_2),
         "gemma-2-9b": _row(3584, 42, 16, 8, 256, 14336, 256000, 8192, **_GEMMA_2),
         "gemma-2-27b": _row(4608, 46, 32, 16, 128, 36864, 256000, 8192, **_GEMMA_2),
@@ -149,8 +149,6 @@ KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             num_local_experts=128, num_experts_per_tok=1, interleave_moe_layer_step=2, attention_chunk_size=8192,
             **_sees(1408, 34, 5632),
         ),
-        "qwen3-30b-a3b-2507": _row(2048, 48, 32, 4, 128, 6144, 151936, 262144, **_experts(128, 8, 768)),
-        "qwen3-235b-a22b-2507": _row(4096, 94, 64, 4, 128, 12288, 151936, 262144, **_experts(128, 8, 1536)),
         "qwen3-coder-480b-a35b": _row(6144, 62, 96, 8, 128, 8192, 151936, 262144, **_experts(160, 8, 2560)),
         "qwen3-vl-30b-a3b": _row(
             2048, 48, 32, 4, 128, 6144, 151936, 262144, **_experts(128, 8, 768), **_QWEN_EYE
@@ -160,19 +158,19 @@ KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         ),
         "qwen3-next-80b-a3b": _row(
             2048, 48, 16, 2, 256, 5120, 151936, 262144, model_type="qwen3_next",
-            **_experts(512, 10, 512, shared_expert_intermediate_size=512), **_linear(32, 16),
+            **_experts(512, 10, 512, shared_expert_intermediate_size=512), **_linear(32),
         ),
         "qwen3.5-35b-a3b": _row(
             2048, 40, 16, 2, 256, 512, 248320, 262144,
-            **_experts(256, 8, 512, shared_expert_intermediate_size=512), **_linear(32, 16), **_QWEN3_5,
+            **_experts(256, 8, 512, shared_expert_intermediate_size=512), **_linear(32), **_QWEN3_5,
         ),
         "qwen3.5-122b-a10b": _row(
             3072, 48, 32, 2, 256, 1024, 248320, 262144,
-            **_experts(256, 8, 1024, shared_expert_intermediate_size=1024), **_linear(64, 16), **_QWEN3_5,
+            **_experts(256, 8, 1024, shared_expert_intermediate_size=1024), **_linear(64), **_QWEN3_5,
         ),
         "qwen3.5-397b-a17b": _row(
             4096, 60, 32, 2, 256, 1024, 248320, 262144,
-            **_experts(512, 10, 1024, shared_expert_intermediate_size=1024), **_linear(64, 16), **_QWEN3_5,
+            **_experts(512, 10, 1024, shared_expert_intermediate_size=1024), **_linear(64), **_QWEN3_5,
         ),
         "granite-4.0-h-small": _row(
             4096, 40, 32, 8, 128, 768, 100352, 131072, attn_layer_period=10, attn_layer_offset=5,

@@ -36,6 +36,8 @@ class Weights:
     """Units that do the work on dense weights: bf16, fp8 or fp4."""
     expert_arithmetic: str
     """The same for routed experts."""
+    wide: int = 0
+    """Dense parameters that are in 16 bits where the others are not."""
     vocabulary_bytes: float = 0.0
     """Bytes beside the total: engines keep the embedding and the output layer in 16 bits, whatever the precision."""
 
@@ -61,13 +63,15 @@ def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> We
     rest = 2.0 if experts_only else each
     units = precision if precision == "fp8" or (precision in ("fp4", "mxfp4") and has_fp4) else "bf16"
     units = "fp4" if units == "mxfp4" else units
+    wide = shape.wide if precision == shape.native else 0
     return Weights(
         precision,
-        routed * each + (shape.parameters - routed) * rest,
+        routed * each + (shape.parameters - routed) * rest + wide * (2.0 - each),
         routed * each,
         shape.embedding * rest,
         "bf16" if experts_only else units,
         units,
+        wide,
         shape.vocabulary * (2.0 - rest),
     )
 

@@ -180,7 +180,8 @@ def _roofline(
     read = c.weight_read * (c.fp4_read if weights.precision == "fp4" else 1.0)
     compute = (c.compute_blackwell if gpu.blackwell else c.compute) * gpu.arithmetic
     routed = shape.active_expert_parameters
-    dense = 2 * (shape.active_parameters - routed) / (tensor_parallel * gpu.flops(weights.arithmetic))
+    narrow_part = (shape.active_parameters - routed - weights.wide) / gpu.flops(weights.arithmetic)
+    dense = 2 * (narrow_part + weights.wide / gpu.bf16) / tensor_parallel
     dense *= compute * _widened(gpu, weights)
     if shape.experts is None:
         return Roofline(read * always / bandwidth, dense, sharpness=c.sharpness)

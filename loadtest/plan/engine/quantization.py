@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,10 @@ _DTYPES = {
     "float8_e4m3fn": "fp8",
 }  # fmt: skip
 
+_SMALL = re.compile(r"norm|index|rotary|scale")
+_BESIDE = re.compile(r"vision|visual|audio|image|speech|mtp|eagle|draft")
+_LAYER = re.compile(r"layers\.(\d+)\.$")
+
 
 @dataclass(frozen=True, slots=True)
 class Native:
@@ -29,7 +34,9 @@ class Native:
 
     precision: str
     experts_only: bool = False
-    """Whether all but the routed experts are left in 16 bits."""
+    """Whether attention is left in 16 bits, and with it all but the routed experts where there are any."""
+    block: int = 0
+    """Side of the blocks of weights that share a scale; 0 without such blocks."""
 
 
 def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
@@ -47,23 +54,25 @@ def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
         inner = (more or {}).get("quantization")
         if isinstance(inner, Mapping):
             algorithm = _modelopt(fields, "hf_quant_config.json: quant_algo", inner.get("quant_algo"))
-            return Native(algorithm, _leaves_attention(inner))
+            return Native(algorithm, _leaves_attention(fields, inner))
         dtype = fields.text("torch_dtype") or fields.text("dtype")
         if dtype.removeprefix("torch.") not in _DTYPES:
             raise fields.wrong("torch_dtype", f"must be one of {', '.join(each for each in _DTYPES if each)}", dtype)
         return Native(_DTYPES[dtype.removeprefix("torch.")])
     method = str(section.get("quant_method", "")).lower()
     if method in _PLAIN:
-        return Native(_PLAIN[method], method == "mxfp4" or _leaves_attention(section))
+        return Native(_PLAIN[method], method == "mxfp4" or _leaves_attention(fields, section), _block(fields, section))
     if method.startswith("modelopt"):
-        found = section.get("quant_algo") or (section.get("quantization") or {}).get("quant_algo")
+        inner = section.get("quantization")
+        inner = inner if isinstance(inner, Mapping) else {}
+        found = section.get("quant_algo") or inner.get("quant_algo")
         if found is None and method == "modelopt_fp4":
             found = "NVFP4"
-        left_out = _leaves_attention(section) or _leaves_attention(section.get("quantization") or {})
+        left_out = _leaves_attention(fields, section) or _leaves_attention(fields, inner)
         return Native(_modelopt(fields, "quantization_config.quant_algo", found), left_out)
     if method in ("awq", "gptq", "auto-round", "autoround", "awq_marlin", "gptq_marlin"):
         bits = section.get("bits", section.get("w_bit", 4))
-        return Native(_bits(fields, "quantization_config.bits", "int", bits), _leaves_attention(section))
+        return Native(_bits(fields, "quantization_config.bits", "int", bits), _leaves_attention(fields, section))
     if method in ("compressed-tensors", "sparseml"):
         return _compressed(fields, section)
     if method == "bitsandbytes":
@@ -72,6 +81,18 @@ def native_of(fields: Fields, more: Mapping[str, Any] | None = None) -> Native:
         return Native(_quark(fields, section))
     known = sorted({*_PLAIN, "modelopt", "awq", "gptq", "auto-round", "compressed-tensors", "bitsandbytes", "quark"})
     raise fields.wrong("quantization_config.quant_method", f"must be one of {', '.join(known)}", method)
+
+
+def _block(fields: Fields, section: Mapping[str, Any]) -> int:
+    sides = section.get("weight_block_size")
+    if sides is None:
+        return 0
+    whole = isinstance(sides, list) and all(type(each) is int and each > 0 for each in sides)
+    if not whole or len(sides) != 2:
+        field = "quantization_config.weight_block_size"
+        raise fields.wrong(field, "must be a list of two whole numbers of at least 1", sides)
+    # Ranks split the inputs of the second matrices, whose side is the last one.
+    return int(sides[-1])
 
 
 def _modelopt(fields: Fields, field: str, algorithm: object) -> str:
@@ -103,14 +124,26 @@ def _compressed(fields: Fields, section: Mapping[str, Any]) -> Native:
         found.add("mxfp4" if precision == "fp4" and form.startswith("mxfp4") else precision)
     if len(found) > 1:
         raise fields.wrong("quantization_config.config_groups", "must have weights of one precision", sorted(found))
-    return Native(found.pop(), _leaves_attention(section))
+    return Native(found.pop(), _leaves_attention(fields, section))
 
 
-def _leaves_attention(section: Mapping[str, Any]) -> bool:
+def _leaves_attention(fields: Fields, section: Mapping[str, Any]) -> bool:
     """Return whether attention is among what a tool left in 16 bits. Then all but the experts is."""
-    fields = ("ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert")
-    listed = [section.get(field) for field in fields]
-    return any("self_attn" in str(each) for names in listed if isinstance(names, list) for each in names)
+    lists = ("ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert")
+    listed = [section.get(name) for name in lists]
+    layers = fields.whole_or_zero("num_hidden_layers")
+    return any(_is_attention(str(each), layers) for names in listed if isinstance(names, list) for each in names)
+
+
+def _is_attention(module: str, layers: int) -> bool:
+    """Return whether a module that was left out is attention of the model's own layers. Tools list small parts of it
+    too, and encoders of images and sound, and layers that only draft.
+    """
+    before, found, part = module.partition("self_attn")
+    if not found or _SMALL.search(part) or _BESIDE.search(before):
+        return False
+    number = _LAYER.search(before)
+    return number is None or not layers or int(number[1]) < layers
 
 
 def _quark(fields: Fields, section: Mapping[str, Any]) -> str:

@@ -53,8 +53,8 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     embedding: int
-    """Parameters of the input embedding, which a token looks up and does not multiply with. 0 where it is also the
-    output layer."""
+    """Parameters of input embeddings that a token looks up and does not multiply with, small ones of each layer too.
+    One that is also the output layer is none of them."""
     context: int
     """Longest prompt and output together, tokens."""
     latent: LatentAttention | None = None
@@ -69,6 +69,12 @@ class ModelShape:
     """Layers that attend to the whole context."""
     experts_only: bool = False
     """Whether published weights are in 16 bits but for routed experts."""
+    wide: int = 0
+    """Parameters of attention that published weights leave in 16 bits, in a model without experts."""
+    block: int = 0
+    """Side of the blocks of published weights that share a scale; 0 without such blocks."""
+    inner: tuple[int, ...] = ()
+    """Widths that ranks split beside those of routed experts: of dense feed-forward parts and shared experts."""
     tower: int = 0
     """Parameters of encoders of images and sound. Engines keep them in 16 bits."""
     encoder: bool = False
@@ -162,21 +168,16 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
     head_dim = fields.whole("head_dim", hidden // heads)
     vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
     encoder = fields.text("model_type") in _ENCODERS
-    said = fields.get("tie_word_embeddings")
-    tied = encoder or (fields.text("model_type") in TIED if said is None else bool(said))
     embedding = vocabulary * hidden
+    matrices = 1 if encoder or _tied(fields) else 2
     latent, kinds = latent_of(fields), layers_of(fields, layers, context)
     feed = feed_forward_of(fields, layers)
     windowed = kinds.window.layers if kinds.window else 0
     recurrent = kinds.recurrent.layers if kinds.recurrent else 0
-    attention = 0 if recurrent_only else parameters_of(fields, latent)
-    parameters = (
-        embedding * (1 if tied else 2)
-        + (kinds.full + windowed) * attention
-        + recurrent * kinds.recurrent_parameters
-        + layers * 2 * hidden
-        + (0 if recurrent_only else feed.parameters)
-    )
+    attention = (kinds.full + windowed) * (0 if recurrent_only else parameters_of(fields, latent))
+    looked_up, projected = _vectors_per_layer(fields, layers, hidden, vocabulary)
+    parts = (embedding * matrices, looked_up, projected, attention, recurrent * kinds.recurrent_parameters)
+    parameters = sum(parts) + layers * 2 * hidden + (0 if recurrent_only else feed.parameters)
     native = native_of(fields, quantization)
     return ModelShape(
         name=name,
@@ -186,7 +187,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         intermediate=feed.widest,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        embedding=0 if tied else embedding,
+        embedding=looked_up + (matrices - 1) * embedding,
         context=context,
         latent=latent,
         experts=feed.experts,
@@ -196,11 +197,29 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         recurrent=kinds.recurrent,
         attending=kinds.full,
         experts_only=native.experts_only and feed.experts is not None,
+        wide=attention if native.experts_only and feed.experts is None else 0,
+        block=native.block,
+        inner=feed.inner,
         tower=sum(_tower(whole, each) for each in _TOWERS),
         encoder=encoder,
-        vocabulary=embedding * (1 if tied else 2),
+        vocabulary=looked_up + embedding * matrices,
         float16=fields.text("model_type") not in BFLOAT16_ONLY,
     )
+
+
+def _tied(fields: Fields) -> bool:
+    """Return whether the input embedding is also the output layer."""
+    said = fields.get("tie_word_embeddings")
+    return fields.text("model_type") in TIED if said is None else bool(said)
+
+
+def _vectors_per_layer(fields: Fields, layers: int, hidden: int, vocabulary: int) -> tuple[int, int]:
+    """Return the parameters of small vectors that some models look up for each layer, and of what brings these to the
+    hidden size.
+    """
+    size = fields.whole_or_zero("hidden_size_per_layer_input")
+    names = fields.whole_or_zero("vocab_size_per_layer_input") or vocabulary
+    return layers * size * names, layers * 3 * hidden * size
 
 
 def _layer_count(fields: Fields) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.errors import SettingsError
@@ -20,11 +20,11 @@ class Also:
     load: Load
 
 
-def also(text: str, spread: float) -> Also:
-    """Read MODEL,RATE,PROMPT,OUTPUT.
+def also(text: str, spread: float, *, vectors: bool = False) -> Also:
+    """Read MODEL,RATE,PROMPT,OUTPUT. `vectors`: whether the fleet embeds texts.
 
     Raises:
-        SettingsError: the text has another form.
+        SettingsError: the text has another form, or asks for text where vectors are.
     """
     parts = text.split(",")
     try:
@@ -35,7 +35,11 @@ def also(text: str, spread: float) -> Also:
         raise SettingsError(f"also must begin with a model, got {text!r}")
     if rate > MOST_RATE:
         raise SettingsError(f"also: the rate of {parts[0].strip()} must be at most {MOST_RATE}, got {rate:g}")
-    return Also(parts[0].strip(), steady_load(rate, prompt, output, spread))
+    if vectors and output != 1:
+        raise SettingsError(
+            f"also: embeddings have no output tokens, so OUTPUT must be 1, got {output:g} of {parts[0].strip()}"
+        )
+    return Also(parts[0].strip(), replace(steady_load(rate, prompt, output, spread), vectors=vectors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from cluster.errors import SettingsError
 from cluster.settings.load import describe_errors
-from cluster.settings.pools import PoolSettings
+from cluster.settings.pools import PoolSettings, TaskKind
 from loadtest.plan.engine.architectures import is_short, load_shape
 from loadtest.plan.engine.gpus import GPUS
 from loadtest.plan.goals.chart import DEFAULT_POOL, yaml_of
@@ -40,7 +40,9 @@ def check_name(model: str) -> None:
         )
 
 
-def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: float | None = None) -> dict[str, Any]:
+def pool_of(
+    candidate: Candidate, promise: Promise, model: str, cold_start_s: float | None = None, *, vectors: bool = False
+) -> dict[str, Any]:
     """Return the settings of a pool that runs a candidate.
 
     Args:
@@ -48,6 +50,7 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
         promise: the SLO.
         model: a folder, a hub id or demo, as the engine loads it.
         cold_start_s: of a replica, where the number of replicas shall follow the load; None keeps it fixed.
+        vectors: whether the pool embeds texts.
 
     Raises:
         SettingsError: a pool cannot be so, or the engine could not load the model by this name.
@@ -77,6 +80,9 @@ def pool_of(candidate: Candidate, promise: Promise, model: str, cold_start_s: fl
         "vllm": vllm,
         "slo": {"interactive": slo, "standard": slo, "attainment": promise.attainment},
     }
+    if vectors and not load_shape(model).encoder:
+        # An engine would generate. What a model does that only reads, embed or classify, its files say.
+        pool["task"] = TaskKind.EMBED.value
     if engine.price:
         pool["price_per_gpu_hour"] = engine.price
     if cold_start_s is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class OwnEngine:
     """Of the engine's software."""
     pipeline_parallel: int = 0
     data_parallel: int = 0
+    kv_element_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def _read(path: Path) -> list[OwnPoint]:
                 OwnEngine(
                     each.config.model, each.config.system, each.config.tensor_parallel, each.config.precision,
                     each.version, each.stages, each.config.groups,
+                    each.config.kv_element_bytes if each.cache_told else 0.0,
                 ),
             )
             for each in read_points(path)
@@ -169,7 +172,11 @@ class _Fields:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+
+
+_LARGEST = sys.float_info.max
+"""Largest number. JSON has whole ones beyond it, and others that are none."""
 
 
 def under_way(rate: float, shape: Shape, tpot_s: float, ttft_s: float) -> float:
@@ -263,7 +270,8 @@ def _aiperf_config(fields: _Fields) -> tuple[float, str]:
     """Return concurrency and model in `input_config`: of versions up to 0.8 by flags, later by phases."""
     config = fields.get("input_config")
     where = _Fields(fields.path, fields.tool, config if isinstance(config, Mapping) else fields.data)
-    phases = [each for each in where.get("phases") or () if isinstance(each, Mapping)]
+    listed = where.get("phases")
+    phases = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
     measured = [each for each in phases if not each.get("exclude_from_results") and each.get("name") != "warmup"]
     if phases:
         concurrency = _Fields(fields.path, fields.tool, measured[-1] if measured else {}).perhaps("concurrency")
@@ -303,16 +311,23 @@ def _penstock(fields: _Fields) -> OwnPoint:
     inner = fields.get("summary")
     part = _Fields(fields.path, fields.tool, inner) if isinstance(inner, Mapping) else fields
     done = part.number("completed")
-    shape = Shape(part.number("prompt_tokens") / done, part.number("output_tokens") / done)
+    prompt, cached = part.number("prompt_tokens") / done, part.perhaps("cached_tokens") / done
+    shape = Shape(prompt, part.number("output_tokens") / done, min(cached, prompt) if cached > 0 else 0.0)
     tpot, ttft = part.perhaps("tpot_s", "mean"), part.perhaps("ttft_s", "mean")
     clients = under_way(done / part.number("seconds"), shape, tpot, ttft)
     return fields.point(shape, clients, tpot, ttft, OwnEngine())
 
 
+def _part(data: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return the object within a result that has its figures; the result itself where there is none."""
+    inner = data.get(field)
+    return inner if isinstance(inner, Mapping) and inner else data
+
+
 _TOOLS: Sequence[tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[_Fields], OwnPoint]]] = (
     ("vLLM bench", lambda data: "mean_ttft_ms" in data and "total_input_tokens" in data, _vllm),
     ("guidellm", lambda data: isinstance(data.get("benchmarks"), list), _guidellm),
-    ("AIPerf", lambda data: "input_sequence_length" in (data.get("records") or data), _aiperf),
+    ("AIPerf", lambda data: "input_sequence_length" in _part(data, "records"), _aiperf),
     ("inference-perf", lambda data: "successes" in data, _inference_perf),
-    ("Penstock", lambda data: "ttft_s" in (data.get("summary") or data), _penstock),
+    ("Penstock", lambda data: "ttft_s" in _part(data, "summary"), _penstock),
 )

@@ -294,7 +294,7 @@ class Verdicts:
         return {**asdict(self), "wrong_part": self.wrong_part}
 
 
-def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: float = CONFIDENCE) -> Verdicts:
+def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float) -> Verdicts:
     """Say of every point that can be scored whether it keeps an SLO, as a plan would: for an engine as slow as the
     confidence allows, and with a batch for whose longest requests the KV cache has room. Queues count.
     """
@@ -303,7 +303,7 @@ def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: 
         found = known(point.config)
         if isinstance(found, str) or point.layout:
             continue
-        said = _said(point, found, confidence)
+        said = _said(point, found)
         if said is None:
             continue
         yes = said.ttft_s <= ttft_s and said.itl_s <= tpot_s
@@ -322,11 +322,11 @@ def verdicts(points: Sequence[Point], ttft_s: float, tpot_s: float, confidence: 
     )
 
 
-def _said(point: Point, found: Known, confidence: float) -> Steady | None:
+def _said(point: Point, found: Known) -> Steady | None:
     room = room_of(point, found)
     if not room.fits:
         return None
-    z = NormalDist().inv_cdf(confidence) * DEVIATION
+    z = NormalDist().inv_cdf(CONFIDENCE) * DEVIATION
     errors = errors_of(found, point.config.tensor_parallel, groups=point.config.groups)
     slow, first = math.exp(z * errors.steps), math.exp(z * errors.ttft)
     tokens, sequences = found.gpu.step_limits

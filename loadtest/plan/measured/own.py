@@ -89,8 +89,16 @@ class Corrections:
                 own = point.engine
                 kind = f"{_ranks(own)} x {own.gpu}, {own.precision}"
                 kind += f", of {own.model}" if own.model else ""
-                planned = "; ".join(engine.name for engine in engines) or "none"
+                of = f", of {engines[0].model}" if own.model and engines else ""
+                planned = ("; ".join(engine.name for engine in engines) or "none") + of
+                if own.kv_element_bytes and engines:
+                    kind += f", {_cache(own.kv_element_bytes)}"
+                    planned += f", {_cache(engines[0].kv_element_bytes)}"
                 raise SettingsError(f"points: {point.source} is of {kind}; engines that are planned for: {planned}")
+
+
+def _cache(element_bytes: float) -> str:
+    return f"with a KV cache in {'fp8' if element_bytes < 2 else 'bf16'}"
 
 
 def engine_said(text: str) -> OwnEngine:
@@ -132,6 +140,7 @@ def points_for(points: Iterable[OwnPoint], said: OwnEngine, *, strict: bool = Tr
             own.version or said.version,
             own.pipeline_parallel or said.pipeline_parallel or 1,
             own.data_parallel or said.data_parallel or 1,
+            own.kv_element_bytes,
         )
         if not (merged.gpu and merged.tensor_parallel and merged.precision):
             raise SettingsError(
@@ -160,16 +169,27 @@ def _same(name: str, one: object, other: object) -> bool:
 def belongs(point: OwnPoint, engine: Engine) -> bool:
     """Return whether a point is of an engine. A point that does not say its model is of the one that is planned for."""
     own = point.engine
-    gpu, shape = find_gpu(own.gpu), find_shape(own.model) if own.model else None
+    gpu = find_gpu(own.gpu)
     if gpu is None or gpu.name != engine.gpu:
         return False
-    if shape is not None and shape.name != _architecture(engine):
+    if own.model and not _is_model(own.model, engine):
         return False
     if (own.pipeline_parallel or 1) != engine.layout.pipeline:
         return False
     if (own.data_parallel or 1) != engine.layout.data and not (engine.layout.data == 1 and _dense(engine)):
         return False
+    if own.kv_element_bytes not in (0.0, engine.kv_element_bytes):
+        return False
     return own.tensor_parallel == engine.tensor_parallel and _precise(own.precision, engine.precision)
+
+
+def _is_model(name: str, engine: Engine) -> bool:
+    """Return whether a point's model is that of an engine. One that is not known must be called as the planned one."""
+    shape = find_shape(name)
+    if shape is not None:
+        return shape.name == _architecture(engine)
+    one, other = (each.rstrip("/").rsplit("/", 1)[-1].lower() for each in (name, engine.model))
+    return one == other
 
 
 def _architecture(engine: Engine) -> str:
@@ -220,6 +240,7 @@ def corrected(engine: Engine, points: Sequence[OwnPoint]) -> tuple[Engine, Moved
         error=_left(engine.error, tpot[2], len(own), LEAST_ERROR),
         ttft_error=_left(engine.ttft_error or engine.error, ttft[2], len(own), LEAST_TTFT_ERROR),
         source=f"{engine.source}, corrected by {counted(len(own), 'measured point')}",
+        measured=counted(len(own), "point"),
     )
     return changed, moved
 
@@ -249,14 +270,14 @@ def _provenance(point: OwnPoint) -> str:
     return f"{point.source}: {_ranks(own)} x {own.gpu}, {own.precision}{version}"
 
 
-def next_clients(limit: int, known: Iterable[int], count: int = NEXT) -> list[int]:
+def next_clients(limit: int, known: Iterable[int]) -> list[int]:
     """Return the numbers of clients whose measurement says most: few, many, and between, far from those known."""
     powers = [1 << each for each in range(max(1, limit).bit_length())]
     # Fewer clients than a few have the same floor.
     options = sorted({*(each for each in powers if min(FEW, limit) <= each < limit), max(1, limit)})
     taken = [math.log2(each) for each in known if each > 0]
     chosen: list[int] = []
-    while len(chosen) < min(count, len(options)):
+    while len(chosen) < min(NEXT, len(options)):
         places = [*taken, *(math.log2(each) for each in chosen)]
         left = [each for each in options if each not in chosen]
         far = [min((abs(math.log2(each) - place) for place in places), default=math.inf) for each in left]

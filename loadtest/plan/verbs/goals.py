@@ -48,9 +48,10 @@ def serve_budget(options: argparse.Namespace, book: Book) -> int:
             served(each, load, promise, seed=options.seed, tell=lambda text: status.update(escape(text)))
             for each in chosen
         ]
-    found = sorted((each for each in found if each.rate > 0), key=lambda each: -each.rate)
     lost = [f"{each.name}: {each.why}" for each in offer.rejected]
     lost += why_not(offer.engines, load, promise, options.budget)
+    lost += [f"{each.candidate.engine.name}: no rate that was tried keeps the SLO" for each in found if not each.rate]
+    found = sorted((each for each in found if each.rate > 0), key=lambda each: -each.rate)
     if options.json:
         data = {"budget_per_hour": options.budget, "served": [each.as_json() for each in found], "rejected": lost}
         sys.stdout.write(json.dumps({**data, "measured": offer.corrections.words()}, indent=2) + "\n")
@@ -66,8 +67,10 @@ def _title(asked: str, engines: Sequence[Engine]) -> str:
 
 
 def _tokens(load: Load) -> str:
-    """Return the mean request in words."""
-    return f"of {load.shape.prompt_tokens:g} + {load.shape.output_tokens:g} tokens"
+    """Return the mean request in words, and what is special about it."""
+    special = load.name.partition(", ")[2]
+    mean = f"of {load.shape.prompt_tokens:g} + {load.shape.output_tokens:g} tokens"
+    return f"{mean}, {special}" if special else mean
 
 
 def _show_asked(title: str, loads: Iterable[str], confidence: float, promise: Promise | None = None) -> None:
@@ -170,7 +173,8 @@ def share_fleet(options: argparse.Namespace, book: Book) -> int:
     """
     if not options.model:
         raise SettingsError("model: must be given; also names further ones")
-    parts = [Also(options.model, load_of(options, None)), *(also(text, options.spread) for text in options.also)]
+    others = [also(text, options.spread, vectors=options.embeddings) for text in options.also]
+    parts = [Also(options.model, load_of(options, None)), *others]
     if len({part.model for part in parts}) < len(parts):
         raise SettingsError("also: each model must be named once")
     promise, planned, lost = promise_of(options), dict[str, Sequence[SimulatedCandidate]](), list[str]()
@@ -198,14 +202,15 @@ def share_fleet(options: argparse.Namespace, book: Book) -> int:
                 )
                 best += found_here
                 lost += [f"{part.model}: {each.name}: {each.why}" for each in impossible]
+                missed = (each for each in found_here if not each.holds)
+                lost += [f"{part.model}: {each.engine.name}: {each.binding}" for each in missed]
             lost += [f"{part.model}: {each.name}: {each.why}" for each in offer.rejected]
             planned[part.model] = best
     found = fleets(planned)
     if options.json:
         measured = [text for offer in offers for text in offer.corrections.words()]
-        sys.stdout.write(
-            json.dumps({"fleets": [each.as_json() for each in found], "measured": measured}, indent=2) + "\n"
-        )
+        data = {"fleets": [each.as_json() for each in found], "rejected": lost, "measured": measured}
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
         told = [
             f"{part.model} {load.rate:g} requests/s {_tokens(load)}" for part, load in zip(parts, loads, strict=True)

@@ -168,13 +168,19 @@ def offer_of(options: argparse.Namespace, load: Load) -> Offer:
     """
     prices = prices_of(options.price)
     if not options.model:
-        raise SettingsError("one of model, profile, check-points, observe and review must be given")
+        raise SettingsError("give --model, --profile, --check-points, --observe or --review")
     shape = load_shape(options.model)
     if shape.encoder and not options.embeddings:
         raise SettingsError(f"model: {options.model} reads texts and generates none; add --embeddings")
     gpus = [load_gpu(name) for name in options.gpu.split(",")]
-    check_prices(prices, [*(gpu.name for gpu in gpus), *COMPARED])
+    _check_once("gpu", [gpu.name for gpu in gpus])
+    # Other goals have no what-ifs, so nothing is compared with what was not asked for.
+    others = () if options.budget or options.requests or options.also else COMPARED
+    check_prices(prices, [*(gpu.name for gpu in gpus), *others])
     precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
+    _check_once("precision", precisions)
+    for size in ("tp", "pp", "dp"):
+        _check_once(size, getattr(options, size) or ())
     parallel = tuple(options.tp) if options.tp else PARALLEL
     kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
     check_abilities(shape, gpus, precisions, kv_element_bytes=kv_bytes)
@@ -201,6 +207,17 @@ def offer_of(options: argparse.Namespace, load: Load) -> Offer:
     )
     freer = partial(listed, parallel=PARALLEL, layouts=None) if options.tp else None
     return Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer), corrections)
+
+
+def _check_once(field: str, values: Sequence[str | int]) -> None:
+    """Refuse a choice that is given twice, perhaps by two names: it would be planned for and simulated twice.
+
+    Raises:
+        SettingsError: there is such a choice.
+    """
+    for each in values:
+        if values.count(each) > 1:
+            raise SettingsError(f"{field}: {each} is given {values.count(each)} times, and can be given once")
 
 
 def _corrections(options: argparse.Namespace, gpus: Sequence[Gpu], precisions: Sequence[str]) -> Corrections:
@@ -260,7 +277,7 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
         file = Path(trace_file(options.trace))
         return recorded_load(file, options.limit, options.scale_rate, factor=options.rate_factor, tell=_note_line)
     if not options.rate:
-        raise SettingsError("one of rate and trace must be given")
+        raise SettingsError("give --rate or --trace")
     if options.lengths:
         return load_of_lengths(options.rate, Path(trace_file(options.lengths)), options.prefix_hit)
     usual = USUAL if profile is None else usual_within(min(profile.context, profile.kv_tokens), options.spread)
@@ -270,6 +287,9 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
         # The vector comes with the step that reads the text's end.
         output = 1.0
     load = steady_load(options.rate, prompt, output, options.spread, options.prefix_hit)
+    load = replace(load, vectors=options.embeddings)
+    if profile is not None:
+        return load.within(profile.context)
     return load.within(load_shape(options.model).context) if options.model else load
 
 
@@ -304,7 +324,7 @@ def with_history(engine: Engine, book: Book) -> Engine:
 
 
 def _group(engine: Engine) -> EngineGroup:
-    return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision, engine.layout.split)
+    return EngineGroup(engine.model, engine.gpu, engine.gpus, engine.precision, engine.layout.split, engine.measured)
 
 
 def _apply(found: Plan, options: argparse.Namespace) -> None:
@@ -316,7 +336,8 @@ def _apply(found: Plan, options: argparse.Namespace) -> None:
     if not found.feasible:
         raise SettingsError("apply: nothing keeps this SLO, so there is nothing to write")
     best = found.planned[0].candidate
-    pool = pool_of(best, found.promise, options.model, options.cold_start if found.load.trace else None)
+    cold_start_s = options.cold_start if found.load.trace else None
+    pool = pool_of(best, found.promise, options.model, cold_start_s, vectors=found.load.vectors)
     for file in write(Path(options.apply).expanduser(), options.model, pool, best.engine.gpu):
         messages().print(f"wrote {escape(str(file))}", highlight=False, soft_wrap=True)
     messages().print(f"{VALUES_FILE}: {GUESS}; its comments say what else to look at", highlight=False, soft_wrap=True)

@@ -42,6 +42,8 @@ _PRIOR = 5.0
 """Weight of the expected output, in requests."""
 LEAST_ENDED = 50
 """Requests that an attainment needs."""
+_STEPS_PER_LOOK = 4
+"""Steps that the fit learns from at each look at a replica: a few are enough, because simulated ones do not scatter."""
 
 
 def point_of(slos: dict[RequestClass, Slo], attainment: float = 0.99) -> OperatingPoint:
@@ -64,13 +66,10 @@ def model_of(setup: Setup, error: float = 0.0) -> StepModel:
 
 
 class PoolFit:
-    """Fit of the step model to the steps of all replicas of a pool, which share what they learn. A few steps per look
-    are enough, because simulated ones do not scatter.
-    """
+    """Fit of the step model to the steps of all replicas of a pool, which share what they learn."""
 
-    def __init__(self, prior: StepModel, steps_per_look: int = 4) -> None:
+    def __init__(self, prior: StepModel) -> None:
         self._fit = StepFit(prior)
-        self._most = steps_per_look
 
     @property
     def model(self) -> StepModel | None:
@@ -79,7 +78,7 @@ class PoolFit:
 
     def learn(self, columns: StepColumns) -> None:
         """Learn from a replica's look."""
-        stride = max(1, math.ceil(len(columns.seconds) / self._most))
+        stride = max(1, math.ceil(len(columns.seconds) / _STEPS_PER_LOOK))
         self._fit.learn(_samples(columns)[::stride])
 
 
@@ -254,7 +253,7 @@ class PenstockSlow:
         passed = max(1.0, snapshot.now_s - self._at)
         self._at = snapshot.now_s
         self._take(snapshot, passed)
-        seen = self._foreseen(self._seen(snapshot))
+        seen = self._foreseen(replace(self._seen(snapshot), tick_s=passed))
         self.last = slow.decide(self.point, self.bounds, seen, self._state, self.rules, explain=False)
         self._state = self.last.state
         if self.limits.most:

@@ -29,7 +29,7 @@ class ModelLoad:
 
     def notes(self, run: SimulatedRun) -> list[str]:
         """Return the figures of its parts, and what of it is not held to measurements."""
-        return [*lines(run.parts), *notes_of(self.setup)]
+        return [*lines(run.parts), *notes_of(self.setup, run.fleet)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,8 @@ class Fleet:
         self.members: dict[str, Member] = {}
         """All that start, serve or drain, oldest first."""
         self.gone: list[Member] = []
+        self.died = 0
+        """Number of those gone that did not end as ordered."""
         self.desired = 0
         """Replicas that are to serve."""
         self.standby = 0
@@ -146,6 +148,11 @@ class Fleet:
         """GPUs that the replicas share with other pools; None for as many as they need."""
         self.changes: list[tuple[float, int]] = []
         """Time and new number of every change of the desired count after the first."""
+
+    @property
+    def started(self) -> int:
+        """Number of replicas that were started so far."""
+        return len(self.gone) + len(self.members)
 
     def begin(self, count: int, now: float) -> list[Member]:
         """Return replicas that are ready from the first moment."""

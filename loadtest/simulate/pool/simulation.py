@@ -318,6 +318,7 @@ class Simulation:
     def _die(self, replicas: int) -> None:
         ready = [member for member in self._fleet.members.values() if member.state is ReplicaState.READY]
         for member in ready[:replicas]:
+            self._fleet.died += 1
             lost = member.replica.kill(self._loop.now)
             self._remove(member)
             for item in lost:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from penstock.batch.reasoning import read_reasoning
 from penstock.batch.structural_tag import read_structural_tag, read_structural_tag_text
 from penstock.models import ConstraintKind, StructuredOutput, ToolChoice, ToolMode
 from penstock.values.chat import ChatOptions
@@ -95,15 +96,16 @@ def _chat_options(body: Fields) -> ChatOptions:
     if not tools and choice is not None and not choice.names and choice.mode is not ToolMode.REQUIRED:
         # A choice among no tools is empty. Some clients always write it.
         choice = None
-    parallel = body.flag("parallel_tool_calls", default=True)
+    parallel, reasoning = body.flag("parallel_tool_calls", default=True), read_reasoning(body)
+    variables = _object(body, "chat_template_kwargs", body.take("chat_template_kwargs") or {})
     return ChatOptions(
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=parallel or not tools,
         documents=tuple(_object(body, f"documents[{i}]", each) for i, each in enumerate(body.list("documents"))),
-        chat_template_kwargs=_object(body, "chat_template_kwargs", body.take("chat_template_kwargs") or {}) or None,
-        include_reasoning=body.flag("include_reasoning", default=True),
-        reasoning_effort=body.text("reasoning_effort"),
+        chat_template_kwargs={**reasoning.variables, **variables} or None,
+        include_reasoning=reasoning.include,
+        reasoning_effort=reasoning.effort,
         continue_final_message=_continues(body),
     )
 
@@ -204,7 +206,8 @@ def _logprobs(body: Fields, *, chat: bool) -> int | None:
 
 def _logit_bias(body: Fields) -> dict[int, float]:
     value = body.take("logit_bias")
-    if value is None:
+    # Some languages have one empty value for lists and objects, and write it as a list.
+    if value is None or value == []:
         return {}
     if not isinstance(value, dict):
         raise body.wrong("logit_bias", f"must be an object of token ids and numbers, got {shown(value)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -60,6 +61,11 @@ class EmbedBody:
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
 
+    @property
+    def repeated(self) -> str:
+        """What the writer of an answer must know of the request, as the text of a JSON object; empty for nothing."""
+        return "" if self.encoding == "float" else json.dumps({"encoding_format": self.encoding})
+
 
 @dataclass(frozen=True, slots=True)
 class ClassifyBody:
@@ -92,8 +98,8 @@ def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDA
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"must be float or base64, got {shown(encoding)}")
-    model, inputs, dimensions = _model(fields), _inputs(fields, "input"), fields.count("dimensions", POSITIVE)
-    normalize, options = _flag(fields, "use_activation"), _options(fields, request_class)
+    model, inputs, dimensions = _model(fields), _inputs(fields), fields.count("dimensions", POSITIVE)
+    normalize, options = _activation(fields), _options(fields, request_class)
     request = _built(
         api.EmbedRequest,
         model=model,
@@ -111,8 +117,8 @@ def read_classify(fields: Fields, request_class: RequestClass = RequestClass.STA
     request = _built(
         api.ClassifyRequest,
         model=_model(fields),
-        inputs=_wire(fields, "input", _inputs(fields, "input")),
-        probabilities=_flag(fields, "use_activation"),
+        inputs=_wire(fields, "input", _inputs(fields)),
+        probabilities=_activation(fields),
         options=_options(fields, request_class).to_proto(),
     )
     return ClassifyBody(request, fields.leftovers(_KNOWN))
@@ -130,7 +136,7 @@ def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDA
         model=_model(fields),
         queries=_wire(fields, names[0], texts[0]),
         documents=_wire(fields, names[1], texts[1]),
-        probabilities=_flag(fields, "use_activation"),
+        probabilities=_activation(fields),
         options=_options(fields, request_class).to_proto(),
     )
     written = {"queries": names[0], "documents": names[1]}
@@ -150,7 +156,7 @@ def read_rerank(fields: Fields, request_class: RequestClass = RequestClass.STAND
         model=_model(fields),
         queries=_wire(fields, "query", [query]),
         documents=_wire(fields, "documents", texts),
-        probabilities=_flag(fields, "use_activation"),
+        probabilities=_activation(fields),
         options=_options(fields, request_class).to_proto(),
     )
     repeated = tuple(texts) if repeats else ()
@@ -194,10 +200,10 @@ def _model(fields: Fields) -> str:
     return model
 
 
-def _flag(fields: Fields, name: str) -> bool | None:
-    value = fields.take(name)
+def _activation(fields: Fields) -> bool | None:
+    value = fields.take("use_activation")
     if value is not None and not isinstance(value, bool):
-        raise fields.wrong(name, f"must be true or false, got {shown(value)}")
+        raise fields.wrong("use_activation", f"must be true or false, got {shown(value)}")
     return value
 
 
@@ -218,19 +224,19 @@ def _options(fields: Fields, request_class: RequestClass) -> PoolingOptions:
     )
 
 
-def _inputs(fields: Fields, name: str) -> list[Input]:
-    value = fields.take(name)
+def _inputs(fields: Fields) -> list[Input]:
+    value = fields.take("input")
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         problem = f"must be text, token ids, or a list of either with at least 1 entry, got {shown(value)}"
-        raise fields.wrong(name, problem)
+        raise fields.wrong("input", problem)
     if all(is_int(each) for each in value):
         return [value]
     for index, each in enumerate(value):
         ids = isinstance(each, list) and each and all(is_int(token) for token in each)
         if not (isinstance(each, str) or ids):
-            raise fields.wrong(f"{name}[{index}]", f"must be text or token ids, got {shown(each)}")
+            raise fields.wrong(f"input[{index}]", f"must be text or token ids, got {shown(each)}")
     return value
 
 

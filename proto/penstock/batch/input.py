@@ -20,7 +20,7 @@ from penstock.batch.embeddings import EMBEDDINGS_URL, EmbedBody, read_embed_line
 from penstock.batch.encoding import encoding_problem, is_unicode
 from penstock.values.chat import chat_fields
 from penstock.values.jobs import EmbedItem, JobItem
-from penstock.values.objects import BodyError, Fields, shown
+from penstock.values.objects import BodyError, Fields, parse_json, shown
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
@@ -129,12 +129,11 @@ def _read_line(text: str, ignore_unknown: bool, endpoints: Endpoints) -> BatchLi
     if (problem := encoding_problem(text)) is not None:
         raise BodyError("", problem)
     try:
-        line = json.loads(text)
+        line = parse_json(text)
     except json.JSONDecodeError as error:
         raise BodyError("", f"is no JSON: {error.msg} at column {error.colno}") from None
-    except ValueError:
-        # Python refuses to parse whole numbers of more than some thousand digits.
-        raise BodyError("", "has a number with too many digits") from None
+    except ValueError as error:
+        raise BodyError("", str(error)) from None
     if "\\ud" in text.lower() and not is_unicode(line):
         raise BodyError("", "has half of a surrogate pair, which is no character")
     if not isinstance(line, dict):
@@ -155,7 +154,8 @@ def _read_line(text: str, ignore_unknown: bool, endpoints: Endpoints) -> BatchLi
     request = endpoints[url](body)
     if isinstance(request, EmbedBody):
         embed = EmbedItem(custom_id, request.inputs, request.dimensions, request.normalize, request.options)
-        return BatchLine(url, request.request.model, embed, (*fields.leftovers(), *request.ignored))
+        ignored = (*fields.leftovers(), *request.ignored)
+        return BatchLine(url, request.request.model, embed, ignored, request.repeated)
     item = JobItem(
         custom_id,
         request.prompt,

@@ -31,6 +31,7 @@ class AsyncCaller:
         self._rotation = connection.rotation()
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Stubs] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Closing a channel does not wake the readers of its streams, so the client ends every call itself.
         self._running: set[Any] = set()
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
@@ -91,13 +92,15 @@ class AsyncCaller:
             stubs = self._next(state)
             call = stubs.jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             self._running.add(call)
+            begun = False
             try:
                 async for message in call:
+                    begun = True
                     yield state.accept(message)
                 state.closed()
                 return
             except grpc.RpcError as error:
-                failure = self._connection.attempt(stubs.target, None).explained(from_rpc_error(error))
+                failure = self._connection.attempt(stubs.target, None).explained(from_rpc_error(error), begun=begun)
                 wait = state.failed(failure)
                 if wait is None:
                     raise failure from error
@@ -140,8 +143,16 @@ class AsyncCaller:
     def _next(self, tries: Tries) -> Stubs:
         if self._closed.is_set():
             raise RuntimeError("the client is closed")
+        loop = asyncio.get_running_loop()
+        if self._channels and loop is not self._loop:
+            # gRPC would raise errors of its own tasks and futures, or of a closed loop.
+            raise RuntimeError(
+                "the client belongs to the event loop of its first call: make one for each loop, "
+                "also for each asyncio.run, or use Client, which is for all threads"
+            )
         if not self._channels:
             # Not in __init__, because a channel belongs to the loop that runs when it is made.
+            self._loop = loop
             targets = self._connection.targets
             self._channels = [self._channel(target) for target in targets]
             self._stubs = [Stubs(channel, target) for channel, target in zip(self._channels, targets, strict=True)]

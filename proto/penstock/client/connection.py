@@ -65,6 +65,11 @@ class Tls:
             if value is not None and not isinstance(value, bytes):
                 # Without the value: it may be a private key.
                 raise TypeError(f"tls.{name}: must be bytes, got {type(value).__name__}")
+        pair = {"certificate_chain": self.certificate_chain, "private_key": self.private_key}
+        missing = [name for name, value in pair.items() if not value]
+        if len(missing) == 1:
+            # gRPC would end the process.
+            raise ValueError(f"tls.{missing[0]}: certificate_chain and private_key must be given together")
 
     def credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self.root_certificates, self.private_key, self.certificate_chain)

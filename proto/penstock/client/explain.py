@@ -17,6 +17,7 @@ UNREACHABLE = "UNREACHABLE"
 _LAST_ERROR = re.compile(r"last error: (?:UNKNOWN|UNAVAILABLE): ")
 _TLS_MEETS_PLAINTEXT = ("WRONG_VERSION_NUMBER", "wrong version number", "SSL_ERROR_SSL: error:100000f7")
 _BAD_CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "Peer name", "not in peer cert")
+_UNUSABLE = ("Failed to create security handshaker",)
 _NO_NAME = ("DNS resolution failed", "Domain name not found", "Name or service not known")
 _NOBODY_LISTENS = ("Connection refused", "No such file or directory")
 _CLOSED = ("Socket closed", "recvmsg:Connection reset by peer", "Connection reset", "Broken pipe", "GOAWAY")
@@ -51,13 +52,19 @@ class Attempt:
                 "its certificate is not signed by an authority of tls.root_certificates, or is for another name; "
                 "tls.server_name gives the name in it."
             )
+        if _has(text, _UNUSABLE):
+            return "gRPC can't use `tls`: a certificate or key of it is not PEM, or the two are no pair."
         if _has(text, _NO_NAME):
             return "there is no host of this name; a target is host:port."
         if _has(text, _NOBODY_LISTENS):
             return "no router listens there. Is the cluster up (`penstock up`), and is this its address?"
         if _has(text, _CLOSED):
-            expects = "does it speak TLS at all?" if self.tls else "if it expects TLS, give `tls=Tls(...)`."
-            return f"the connection was closed; {expects}"
+            if self.tls:
+                return (
+                    "the connection was closed; does it speak TLS at all, and does it ask for a client's certificate "
+                    "(tls.certificate_chain)?"
+                )
+            return "the connection was closed; if it expects TLS, give `tls=Tls(...)`."
         if _has(text, _TOO_LATE):
             return "it does not answer; is there a firewall, or is this another machine's address?"
         return "no router answers there."

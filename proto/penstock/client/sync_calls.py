@@ -87,13 +87,15 @@ class Caller:
             with self._beginning():
                 stubs = self._next(state)
                 call = stubs.jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
+            begun = False
             try:
                 for message in call:
+                    begun = True
                     yield state.accept(message)
                 state.closed()
                 return
             except grpc.RpcError as error:
-                failure = self._connection.attempt(stubs.target, None).explained(from_rpc_error(error))
+                failure = self._connection.attempt(stubs.target, None).explained(from_rpc_error(error), begun=begun)
                 wait = state.failed(failure)
                 if wait is None:
                     raise failure from error

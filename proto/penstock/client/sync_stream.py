@@ -40,6 +40,8 @@ class Stream:
         self._closed = threading.Event()
         self._left = False
         """Whether a loop over it was left before its end."""
+        self._reading = threading.Lock()
+        """Lock of the thread that reads. gRPC fails the call of two, which would end the stream of both."""
 
     @property
     def request_id(self) -> str:
@@ -68,7 +70,7 @@ class Stream:
     def __next__(self) -> Event:
         try:
             while not self._closed.is_set():
-                event = self._read()
+                event = self._read_alone()
                 if event is not None:
                     return event
         except BaseException:
@@ -94,6 +96,10 @@ class Stream:
         if not self._closed.is_set():
             self._left = True
             self.cancel()
+
+    def _read_alone(self) -> Event | None:
+        with self._reading:
+            return None if self._closed.is_set() else self._read()
 
     def _read(self) -> Event | None:
         if self._left:

@@ -393,8 +393,8 @@ class JobResult(_message.Message):
     execution_id: _builtins.str
     """Id of this execution; the response's request id where there is one."""
     response_fields: _builtins.str
-    """Fields of the answer that repeat the request, as the text of a JSON object. Only for lines of /v1/responses in a
-    file of the HTTP API.
+    """Fields of the request that the line of the result needs, as the text of a JSON object. Only for lines of
+    /v1/responses, and of /v1/embeddings with base64, in a file of the HTTP API.
     """
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:

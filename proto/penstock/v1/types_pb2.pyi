@@ -961,7 +961,7 @@ class Usage(_message.Message):
     output_tokens: _builtins.int
     """Number of output tokens over all choices, the end-of-sequence token included."""
     cached_tokens: _builtins.int
-    """Number of prompt tokens found in the replica's prefix cache, over all choices."""
+    """Number of those prompt tokens that were found in the replica's prefix cache, counted once too."""
     reasoning_tokens: _builtins.int
     """Number of output tokens that are reasoning, over all choices."""
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 from penstock.models import ToolCall
 from penstock.v1 import types_pb2
 from penstock.values.fields import build, unfit
-from penstock.values.objects import Fields, is_list, shown
+from penstock.values.objects import Fields, is_list, parse_object, shown
 from penstock.values.unsupported import CALL_FUNCTION, MESSAGE, TEXT_PART, TOOL_CALL
 
 _TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Field with the text of a part, by the part's type."""
-_ASSISTANT = "assistant"
+_WITHOUT_TEXT = ("assistant", "tool")
+"""Roles whose messages may have no text: an answer of calls or reasoning alone, and a tool that returned nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,7 @@ def read_message(fields: Fields) -> Message:
 def _content(fields: Fields, role: str) -> str | tuple[str, ...]:
     content = fields.take("content")
     if content is None:
-        # An answer that has calls of tools, or reasoning alone, comes back without text.
-        if role != _ASSISTANT:
+        if role not in _WITHOUT_TEXT:
             raise fields.wrong("content", "is required")
         return ""
     if isinstance(content, str):
@@ -150,24 +149,11 @@ def _tool_call(message: Fields, call: Fields) -> ToolCall:
         arguments = function.json("arguments", arguments)
     if arguments is not None and not isinstance(arguments, str):
         raise function.wrong("arguments", f"must be the text of a JSON object, got {shown(arguments)}")
-    if arguments and not _is_object(arguments) and function.ignores("arguments"):
+    if arguments and parse_object(arguments) is None and function.ignores("arguments"):
         # The model's own text is at times invalid, or cut. Refused, it would end the conversation for good.
         arguments = ""
     message.also_ignored((*function.leftovers(CALL_FUNCTION), *call.leftovers(TOOL_CALL)))
     return ToolCall(call_id, name, arguments or "")
-
-
-def _is_object(text: str) -> bool:
-    try:
-        value = json.loads(text, parse_constant=_no_number)
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict)
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _reasoning(fields: Fields) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ class BodyError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Support copy and pickle, which by default would call the class with the message alone."""
         return type(self), (self.field, self.problem), self.__dict__
+
+
+class _NumberError(ValueError):
+    """Error of a number that can't be read."""
 
 
 class Fields:
@@ -105,6 +110,9 @@ class Fields:
         value = self.take(name)
         if value is None:
             return None
+        if isinstance(value, float) and value.is_integer():
+            # JSON has one kind of number, and some languages write all of them as 3.0.
+            value = int(value)
         if not is_int(value):
             raise self.wrong(name, f"must be a whole number, got {shown(value)}")
         if most is not None and value > bounds[1]:
@@ -179,6 +187,43 @@ class Fields:
         return f"; did you mean {near[0]}?" if near else ""
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return a JSON value. Python's own reader also takes NaN and infinite numbers, which no answer may repeat.
+
+    Raises:
+        json.JSONDecodeError: it is no JSON.
+        ValueError: it has a number that can't be read. The text says so of the whole, as "has a number ...".
+    """
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except (json.JSONDecodeError, UnicodeDecodeError, _NumberError):
+        raise
+    except ValueError:
+        # Python refuses to parse whole numbers of more than some thousand digits.
+        raise _NumberError("has a number with too many digits") from None
+
+
+def _no_number(name: str) -> None:
+    raise _NumberError(f"has {name}, which is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _NumberError(f"has the number {text[:_SHOWN]}, which is too large")
+    return value
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """Return a JSON object that an answer can repeat; None where the text is none."""
+    try:
+        value = parse_json(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> None:
     """Check a number against bounds, both inclusive.
 
@@ -210,11 +255,12 @@ def is_list(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value as JSON for an error, cut to 60 characters."""
+    """Return a value as JSON for an error, cut to 60 characters. Half of a surrogate pair is written as its escape."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         return "a value that is nested too deeply"
     except (TypeError, ValueError):
         text = repr(value)
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -50,8 +50,3 @@ class Counterfactual:
 
     def __str__(self) -> str:
         return f"{self.replicas} without the {self.without} term"
-
-
-def explain(steps: tuple[Step, ...]) -> str:
-    """Write steps as lines of text."""
-    return "\n".join(str(step) for step in steps)

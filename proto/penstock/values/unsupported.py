@@ -91,7 +91,6 @@ _BODY: Mapping[str, Unsupported] = {
     "function_call": Unsupported(("none", "auto"), instead="give tool_choice"),
     "web_search_options": _ALWAYS,
     # Other names of what templates and models that reason get.
-    "reasoning": Unsupported(([], {}), instead="give reasoning_effort"),
     "thinking": Unsupported(([], {}), instead="give chat_template_kwargs"),
     "enable_thinking": Unsupported(instead="give chat_template_kwargs"),
     "thinking_token_budget": _when(-1),
@@ -129,6 +128,7 @@ COMPLETION: Mapping[str, Unsupported] = {
     "tools": _of_chats([]),
     "tool_choice": _of_chats("none", "auto"),
     "parallel_tool_calls": _NEVER,
+    "reasoning": _of_chats([], {}),
     "reasoning_effort": _of_chats(),
     "include_reasoning": _of_chats(True),
     "chat_template_kwargs": _of_chats({}),

@@ -29,13 +29,9 @@ from penstock.wire.sampling import (
 )
 from penstock.wire.tools import (
     tool_call_from_wire,
-    tool_call_to_wire,
     tool_choice_from_wire,
     tool_choice_to_wire,
     tool_from_wire,
-    tool_mode_from_wire,
-    tool_mode_to_wire,
-    tool_to_wire,
 )
 
 __all__ = [
@@ -65,13 +61,9 @@ __all__ = [
     "structured_from_wire",
     "structured_to_wire",
     "tool_call_from_wire",
-    "tool_call_to_wire",
     "tool_choice_from_wire",
     "tool_choice_to_wire",
     "tool_from_wire",
-    "tool_mode_from_wire",
-    "tool_mode_to_wire",
-    "tool_to_wire",
     "unenforced_from_wire",
     "unenforced_to_wire",
 ]

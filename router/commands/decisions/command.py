@@ -56,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=above_zero,
         default=24.0,
         metavar="H",
-        help="hours of load for these two, as far as decisions are kept (default %(default)g)",
+        help="hours of load for these two, at least 1, as far as decisions are kept (default %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_target_flags(parser)

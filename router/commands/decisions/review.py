@@ -39,8 +39,11 @@ def review(options: argparse.Namespace, client: Client) -> None:
     """Print what the steps of the dial, or what ran and the policy, would cost and attain.
 
     Raises:
-        SettingsError: there is too little load on record, or the settings of the pool can't be read.
+        SettingsError: there is too little load on record, too little is asked for, or the settings of the pool can't
+            be read.
     """
+    if options.hours * 3600 < LEAST_S:
+        raise SettingsError(f"--hours: a review needs at least {LEAST_S / 3600:g}, got {options.hours:g}")
     found, decisions = _read(client, options.pool, options.hours)
     point = found.operating_point
     name, pool = _pool(client, options.pool)
@@ -115,8 +118,10 @@ def _read(client: Client, pool: str, hours: float) -> tuple[DecisionList, list[D
         # read a decision leaves it out, so a short page need not be the last.
         if not older or older[-1].at_ms < newest - hours * 3.6e6:
             break
-    kept = [found[number] for number in sorted(found) if found[number].at_ms >= newest - hours * 3.6e6]
-    return first, kept
+    told = [found[number] for number in sorted(found)]
+    inside = [each.at_ms >= newest - hours * 3.6e6 for each in told]
+    # The one before them too: what came is known between two, so without it the hours would not be whole.
+    return first, [each for place, each in enumerate(told) if any(inside[place : place + 2])]
 
 
 def _pool(client: Client, wanted: str) -> tuple[str, PoolSettings]:

@@ -84,7 +84,7 @@ def _checks(settings: Settings) -> Iterator[DoctorFinding]:
     gpus, trouble = machine.find_gpus()
     checks: Sequence[Callable[[], Iterator[DoctorFinding]]] = (
         lambda: packages.check_packages(settings, gpus=bool(gpus)),
-        lambda: machine.check_gpus(settings, gpus, trouble),
+        lambda: machine.check_gpus(settings, gpus, trouble, cpu_build=packages.for_cpu()),
         lambda: iter([machine.check_host(settings)]),
         lambda: machine.check_ports(settings),
         lambda: store.check_store(settings),

@@ -133,11 +133,10 @@ def _certificate(subject: str, path: Path, server_name: str, now: datetime.datet
 # --- keys and secret --------------------------------------------------------------------------------------------------
 
 
-def check_keys(settings: Settings, now: datetime.datetime | None = None) -> Iterator[DoctorFinding]:
+def check_keys(settings: Settings) -> Iterator[DoctorFinding]:
     """Check who may call: those without keys, and those of the keys file, which must be readable for its owner only and
     have somebody who may operate the cluster.
     """
-    now = now or datetime.datetime.now(datetime.UTC)
     path = settings.auth.keys_file
     try:
         access = access_of(settings)
@@ -162,6 +161,7 @@ def check_keys(settings: Settings, now: datetime.datetime | None = None) -> Iter
         yield bad("keys", f"everybody may write {path}, and so make keys", f"chmod 600 {path}")
     elif mode & _OTHERS:
         yield warn("keys", f"other users may read {path}; it has no keys, but who may do what", f"chmod 600 {path}")
+    now = datetime.datetime.now(datetime.UTC)
     good = [each for each in found.entries() if each.expires is None or each.expires > now]
     roles = Counter(each.role for each in good)
     text = ", ".join(f"{count} {role}" for role, count in sorted(roles.items())) or "nobody"

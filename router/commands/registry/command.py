@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_from_zero, whole
 from router.commands.registry.tables import (
     TABLES,
+    difference_of,
     edits_of,
     kind_of,
     place_of,
     read_file,
     shown,
+    split_by_coming,
     table_of,
     to_toml,
 )
@@ -150,14 +153,29 @@ def run_apply(options: argparse.Namespace) -> int:
             outcome.status = change_pools(options, client, file.pools, present, quiet=bool(edits))
         elif not edits:
             screen().print("nothing to change")
+        if options.dry_run:
+            edits = _tell_later(edits, file.pools or {}, present)
         if edits and not outcome.status:
             outcome.status = _change(options, client, edits)
     return outcome.status
 
 
+def _tell_later(
+    edits: list[RegistryEdit], pools: Mapping[str, object], present: Sequence[RegistryEntry]
+) -> list[RegistryEdit]:
+    """Show the edits that name pools which a dry run does not bring. Return the others."""
+    coming = set(pools) - {one.name for one in present if one.kind == "pool" and not one.value.get("removed")}
+    now, later = split_by_coming(edits, coming)
+    screen().print(shown([difference_of(each, present) for each in later]), end="")
+    if later:
+        names = ", ".join(f"{each.kind} {each.name}" for each in later)
+        messages().print(f"[dim]checked when its pool is there: {escape(names)}[/]", highlight=False)
+    return now
+
+
 def add_delete_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = "Delete an entry of the registry. One of the settings comes back then."
-    parser.add_argument("kind", metavar="KIND", help=_KINDS)
+    parser.add_argument("kind", metavar="KIND", help=", ".join(name for name in TABLES if TABLES[name] != "pool"))
     parser.add_argument("name", metavar="NAME", help="the entry; of a key: its public id")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--force", action="store_true", help="delete an adapter although requests use it")
@@ -180,6 +198,8 @@ def run_delete(options: argparse.Namespace) -> int:
     from penstock.client import RegistryEdit
 
     kind = kind_of(options.kind)
+    if kind == "pool":
+        raise SettingsError("a pool is removed by `penstock apply FILE --prune` with a file that has the other pools")
     with report_call_errors(options, f"{_CALL_S:g} s") as outcome, open_client(options) as client:
         found = client.registry(kind, name=options.name, timeout=10.0)
         version = found[0].version if found else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +147,35 @@ def edits_of(
         gone = [one for key, one in here.items() if one.kind in kinds and key not in entries and one.version]
         edits += [RegistryEdit(one.kind, one.name, None, one.version) for one in gone]
     return edits
+
+
+def split_by_coming(edits: Iterable[RegistryEdit], coming: Set[str]) -> tuple[list[RegistryEdit], list[RegistryEdit]]:
+    """Return the edits that a cluster can check now, and those that name a pool which is still to come."""
+    now: list[RegistryEdit] = []
+    later: list[RegistryEdit] = []
+    for edit in edits:
+        (now if coming.isdisjoint(_texts(edit.value)) else later).append(edit)
+    return now, later
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (name for name in value if isinstance(name, str))
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def difference_of(edit: RegistryEdit, present: Iterable[RegistryEntry]) -> RegistryDifference:
+    """Return the effect of an edit as the file has it: the cluster, which would complete it, can't check it yet."""
+    from penstock.client import RegistryDifference
+
+    before = next((one.value for one in present if (one.kind, one.name) == (edit.kind, edit.name)), None)
+    return RegistryDifference(edit.kind, edit.name, before, edit.value)
 
 
 def to_toml(entries: Iterable[RegistryEntry]) -> str:

@@ -24,7 +24,6 @@ class Look(enum.Enum):
     GOOD = "green"
     WARN = "yellow"
     BAD = "bold red"
-    CHOSEN = "reverse"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class AskedMessage:
     places: MessagePlaces
 
     @property
+    def continues(self) -> bool:
+        """Whether the answer goes on with the text of the last message."""
+        return self.generate.prompt.chat.continue_final_message
+
+    @property
     def names(self) -> Mapping[str, str]:
         """Return paths of our fields, and what the body calls them, as `name_in` reads them."""
         if not self.form:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from penstock.values.objects import parse_object
 from router.call_context import text_event
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.place import StreamPlace
@@ -19,13 +19,21 @@ from router.inference.servicer import raise_if_stopped
 
 _SIGNATURE = "penstock"
 """Signature of reasoning, which clients send back with it. Nothing is signed: the reasoning is the model's own text."""
+_SPACE = " \t\r\n"
+"""White space of models. That of a script, as before Chinese paragraphs, is text."""
 
 
 class MessageEvents:
     """Encoder of one stream. Its content is a list of blocks, one open at a time."""
 
     def __init__(
-        self, model: str, called: str = "", *, event_ids: bool = False, after: StreamPlace | None = None
+        self,
+        model: str,
+        called: str = "",
+        *,
+        event_ids: bool = False,
+        after: StreamPlace | None = None,
+        continues: bool = False,
     ) -> None:
         """Begin a stream, or go on with one.
 
@@ -34,10 +42,12 @@ class MessageEvents:
             called: the client's own id of the request, if it has one.
             event_ids: whether events have ids, with which a client can come back.
             after: place from which a client that came back wants to go on.
+            continues: whether the answer goes on with a text of the client's.
         """
         self.request_id = ""
         """The cluster's id of the request; empty until the first event."""
         self._model, self._called, self._event_ids = model, called, event_ids
+        self._continues = continues
         place = after or StreamPlace(0)
         self._begun = after is not None
         self._tokens = place.tokens
@@ -106,13 +116,13 @@ class MessageEvents:
             return self.text(delta.choice_index, delta.offset, delta.token_ids, delta.text)
         self._tokens = delta.offset
         self._start(0)
-        if delta.reasoning:
-            self._block("thinking", {"thinking": "", "signature": ""})
-            self._more(delta.reasoning)
-        if delta.text:
-            self._block("text", {"text": ""})
-            self._more(delta.text)
-        for call in delta.tool_calls:
+        calls = list(delta.tool_calls)
+        while calls and not calls[0].id and self._open == "tool_use":
+            # They belong to the open call. What a merged delta has beside them came behind them.
+            self._more(calls.pop(0).arguments)
+        self._say("thinking", delta.reasoning, {"thinking": "", "signature": ""})
+        self._say("text", delta.text, {"text": ""})
+        for call in calls:
             if call.id:
                 self._close()
                 # A client that came back behind this start would get it again: it comes from the delta.
@@ -124,6 +134,14 @@ class MessageEvents:
         if self._lines:
             self._lines[-1] = (self._id(), self._lines[-1][1])
         return self._written()
+
+    def _say(self, kind: str, text: str, fields: Mapping[str, Any]) -> None:
+        """Write text of a type of block. `fields` are those of one that begins with it."""
+        if self._open != kind:
+            text = begun(text, continues=self._continues and self._index < 0)
+        if text:
+            self._block(kind, fields)
+            self._more(text)
 
     def _block(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Open a block unless one of its type is open."""
@@ -193,14 +211,21 @@ _DELTAS = {
 """Type of a block's deltas, and the name of their text."""
 
 
-def message_object(reply: api.GenerateResponse, model: str) -> dict[str, Any]:
-    """Return a whole answer."""
+def begun(text: str, *, continues: bool = False) -> str:
+    """Return the text that a block begins with: models write empty lines around reasoning and calls, and clients show
+    them, and fail on blocks that have nothing else. `continues`: whether it goes on with a text of the client's.
+    """
+    return text if continues else text.lstrip(_SPACE)
+
+
+def message_object(reply: api.GenerateResponse, model: str, *, continues: bool = False) -> dict[str, Any]:
+    """Return a whole answer. `continues`: whether it goes on with a text of the client's."""
     choice = reply.choices[0]
     content: list[dict[str, Any]] = []
-    if choice.reasoning:
-        content.append({"type": "thinking", "thinking": choice.reasoning, "signature": _SIGNATURE})
-    if choice.text:
-        content.append({"type": "text", "text": choice.text})
+    if reasoning := begun(choice.reasoning, continues=continues):
+        content.append({"type": "thinking", "thinking": reasoning, "signature": _SIGNATURE})
+    if text := begun(choice.text, continues=continues and not content):
+        content.append({"type": "text", "text": text})
     content += [
         {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": _arguments(call.arguments)}
         for call in choice.tool_calls
@@ -247,11 +272,8 @@ def _stop(reason: types.FinishReason.ValueType, match: str) -> tuple[str, str | 
 
 def _arguments(text: str) -> dict[str, Any]:
     """Return arguments as an object. Those that are cut or invalid become one field with the model's own text."""
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"_invalid_json": text}
+    found = parse_object(text or "{}")
+    return {"_invalid_json": text} if found is None else found
 
 
 def _event(name: str, fields: Mapping[str, Any]) -> str:

@@ -13,12 +13,13 @@ from penstock.v1 import inference_pb2 as api
 from router.http.anthropic.bodies import AskedMessage, read_messages
 from router.http.anthropic.errors import error_object
 from router.http.anthropic.events import MessageEvents, message_object
+from router.http.anthropic.models import VERSION
 from router.http.anthropic.places import MessagePlaces
 from router.http.bodies import as_written, count_of
-from router.http.calls import REQUEST_ID, Calls, answer_headers
+from router.http.calls import REQUEST_ID, Calls, answer_headers, own_id
 
-_PATH = "/v1/messages"
-_TOOL = re.compile(r"^prompt\.chat\.(tools\[\d+\])\.parameters")
+_PATH, _MODELS = "/v1/messages", "/v1/models"
+_TOOL = re.compile(r"^prompt\.chat\.(tools\[\d+\]\.)(parameters)?")
 _REQUEST_ID = "request-id"
 """Header in which Anthropic's SDK looks for the id of a request."""
 
@@ -28,7 +29,7 @@ class MessagesRoutes:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        calls.error_bodies[_PATH] = error_object
+        calls.error_bodies.append((_is_anthropics, error_object))
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes to an application."""
@@ -51,12 +52,15 @@ class MessagesRoutes:
     async def _whole(self, request: web.Request, asked: AskedMessage) -> web.StreamResponse:
         reply = await self._calls.generate(request, asked.generate)
         headers = answer_headers(request, reply.request_id, asked.ignored)
-        return web.json_response(message_object(reply, asked.generate.model), headers=headers)
+        message = message_object(reply, asked.generate.model, continues=asked.continues)
+        return web.json_response(message, headers=headers)
 
     def _stream(self, request: web.Request, asked: AskedMessage) -> Awaitable[web.StreamResponse]:
         keyed, ignored = bool(asked.generate.idempotency_key), asked.ignored
-        called = request.headers.get(REQUEST_ID, "")
-        events = MessageEvents(asked.generate.model, called, event_ids=keyed, after=asked.after)
+        called = own_id(request)
+        events = MessageEvents(
+            asked.generate.model, called, event_ids=keyed, after=asked.after, continues=asked.continues
+        )
         generate = api.StreamGenerateRequest(generate=asked.generate)
         if asked.after is not None:
             generate.resume.received_tokens.append(asked.after.tokens)
@@ -78,11 +82,20 @@ def _named(error: InvalidRequestError, names: Mapping[str, str], places: Message
     """Return an error of the services with the names that a body has for their fields."""
     named = as_written(error, names).violations
     return InvalidRequestError(
-        [FieldViolation(places.written(_TOOL.sub(r"\1.input_schema", each.field)), each.description) for each in named]
+        [FieldViolation(places.written(_TOOL.sub(_of_tool, each.field)), each.description) for each in named]
     )
+
+
+def _of_tool(found: re.Match[str]) -> str:
+    return found[1] + ("input_schema" if found[2] else "")
+
+
+def _is_anthropics(request: web.Request) -> bool:
+    """Return whether a client of Anthropic's API reads the answer: that of models has the path of OpenAI's."""
+    return request.path.startswith(_PATH) or (request.path.startswith(_MODELS) and VERSION in request.headers)
 
 
 async def _name_answer(request: web.Request, response: web.StreamResponse) -> None:
     """Repeat the request id where Anthropic's clients look for it."""
-    if request.path.startswith(_PATH) and REQUEST_ID in response.headers:
+    if _is_anthropics(request) and REQUEST_ID in response.headers:
         response.headers[_REQUEST_ID] = response.headers[REQUEST_ID]

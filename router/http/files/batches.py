@@ -18,13 +18,14 @@ from cluster.errors import (
     ModelNotFoundError,
 )
 from cluster.jobs.contract import FileJob, JobCursor, JobRecord, JobStore
-from cluster.jobs.ids import id_on, pool_of
+from cluster.jobs.ids import id_on, is_made, pool_of
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.objects import INT64, BodyError, Fields, shown
 from penstock.wire import duration_to_wire
+from router.http.bodies import read_metadata
 from router.http.files.endpoints import ENDPOINTS
-from router.http.files.ids import job_of
+from router.http.files.ids import FileId, job_of
 from router.http.files.library import FileLibrary, batches_of
 from router.http.files.notes import BatchNote, FileNote, LineError
 from router.http.files.objects import batch_object
@@ -36,8 +37,6 @@ LEAST_S = 3_600
 """Shortest life of a file that a client may ask for, in seconds, as OpenAI has it."""
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_MAX_PAIRS, _MAX_NAME, _MAX_VALUE = 16, 64, 512
-"""Bounds of metadata: pairs, and characters of a name and of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +82,9 @@ def read_batch(body: Mapping[str, Any], key: str, longest_s: float) -> AskedBatc
     found = _WINDOW.fullmatch(window)
     if found is None:
         raise fields.wrong("completion_window", f"must be a time such as 24h, got {shown(window)}")
-    metadata, keep_s = _metadata(fields), _keep(fields, longest_s)
+    metadata, keep_s = read_metadata(fields), _keep(fields, longest_s)
     window_s = int(found[1]) * _SECONDS[found[2]]
     return AskedBatch(file_id, endpoint, window, window_s, metadata, keep_s, key, fields.leftovers())
-
-
-def _metadata(fields: Fields) -> dict[str, str] | None:
-    value = fields.take("metadata")
-    if value is None:
-        return None
-    if not isinstance(value, dict) or len(value) > _MAX_PAIRS:
-        raise fields.wrong("metadata", f"must be an object of at most {_MAX_PAIRS} pairs, got {shown(value)}")
-    for name, each in value.items():
-        if len(name) > _MAX_NAME or not isinstance(each, str) or len(each) > _MAX_VALUE:
-            bounds = f"names of at most {_MAX_NAME} characters and texts of at most {_MAX_VALUE}"
-            raise fields.wrong("metadata", f"must have {bounds}, got {shown({name: each})}")
-    return value
 
 
 def _keep(fields: Fields, longest_s: float) -> int | None:
@@ -141,6 +127,10 @@ class Batches:
             JobExistsError: the key belongs to another batch.
             JobLimitError: the tenant or the store has too much.
         """
+        known = await self._known(asked, caller)
+        if known is not None and known.digest == asked.digest():
+            # Its file may be gone by now.
+            return batch_object(known)
         try:
             store, file = await self._library.input(asked.file_id, caller)
         except FileUnknownError:
@@ -166,6 +156,8 @@ class Batches:
             ttl_ms=round(1000 * (asked.keep_s or settings.ttl_s)),
             failed=bool(errors),
         )
+        if known is not None:
+            raise JobExistsError(asked.key, known.job_id)
         try:
             record = await store.begin(id_on(file.job_id), file, job)
         except JobNotFoundError:
@@ -174,6 +166,13 @@ class Batches:
             raise JobExistsError(asked.key, record.job_id)
         self._tools.nudge(pool)
         return batch_object(record)
+
+    async def _known(self, asked: AskedBatch, caller: Caller) -> JobRecord | None:
+        """Return what an earlier call with the same key began."""
+        which = FileId.parse(asked.file_id) if asked.key else None
+        if which is None:
+            return None
+        return await self._tools.stores.named(caller.tenant, asked.key, pool_of(which.job_id))
 
     async def describe(self, batch: str, caller: Caller) -> dict[str, Any]:
         """Return a batch.
@@ -194,18 +193,20 @@ class Batches:
         return await self.describe(batch, caller)
 
     async def page(self, caller: Caller, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-        """Return the newest batches, or those after one of them, and whether there are more.
+        """Return the newest batches, or those after one of them, and whether there are more. After one that was deleted
+        meanwhile the list begins anew.
 
         Raises:
-            BodyError: the tenant has no batch `after`.
+            BodyError: `after` can't be a batch here.
         """
         before = None
         if after:
             try:
                 record = (await self._find(after, caller))[1]
+                before = JobCursor(record.created_ms, record.job_id)
             except BatchUnknownError:
-                raise BodyError("after", f"must be a batch of this list, got {shown(after)}") from None
-            before = JobCursor(record.created_ms, record.job_id)
+                if not is_made(job_of(after)):
+                    raise BodyError("after", f"must be a batch of this list, got {shown(after)}") from None
         found: list[JobRecord] = []
         for store in await self._tools.stores.every():
             mine = []

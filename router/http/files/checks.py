@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from cluster.errors import InvalidRequestError
 from penstock.batch.encoding import ESCAPED, encoding_problem
 from penstock.batch.input import BatchFileError, BatchLine, read_line
-from penstock.models import StructuredOutput
+from penstock.models import ModelTask, StructuredOutput
 from penstock.values.objects import shown
 from router.http.errors import in_body
 from router.http.files.endpoints import ENDPOINTS
@@ -16,7 +16,7 @@ from router.http.files.notes import LineError
 from router.http.responses.lines import URL as RESPONSES
 from router.http.responses.places import place_of
 from router.identity import Caller, may_use, require_model
-from router.jobs.lines import request_of
+from router.jobs.lines import request_of, task_problem
 from router.jobs.upload import MAX_CUSTOM_ID_BYTES
 from router.validation import RequestLimits, check_request
 from router.validation.pooling import check_embed
@@ -32,8 +32,16 @@ _NAME_BYTES = 12
 class LineChecks:
     """Judge of one file. It notes what is wrong and goes on, unless the file is none of JSON lines."""
 
-    def __init__(self, served: Collection[str], caller: Caller, limits: RequestLimits) -> None:
-        """`served`: names of the models that this router serves, aliases included."""
+    def __init__(
+        self,
+        served: Collection[str],
+        caller: Caller,
+        limits: RequestLimits,
+        task: Callable[[str], ModelTask | None] = lambda _model: None,
+    ) -> None:
+        """`served`: names of the models that this router serves, aliases included; `task`: that of a model, where it is
+        known.
+        """
         self.model = ""
         """Model of the first line that names one."""
         self.errors: list[LineError] = []
@@ -44,6 +52,7 @@ class LineChecks:
         self._served = served
         self._caller = caller
         self._limits = limits
+        self._task = task
         self._names: set[bytes] = set()
         self._judged: set[StructuredOutput] = set()
 
@@ -112,6 +121,9 @@ class LineChecks:
         try:
             item = line.item.to_proto()
             request_of(item).model = line.model
+            if problem := task_problem(item, line.model, self._task(line.model)):
+                self.note(number, "invalid_request", problem, "body.model")
+                return
             if item.HasField("embed"):
                 check_embed(item.embed, self._limits)
                 return

@@ -74,19 +74,20 @@ async def _line(batch: JobRecord, result: api.JobResult) -> bytes:
 
 
 async def _unfinished(store: JobStore, batch: JobRecord, done: bytes) -> AsyncIterator[bytes]:
-    file = await store.get(file_of(batch.job_id))
-    index = 0
-    # Without the file nobody knows the names of its lines.
-    for number in range(file.blocks if file is not None else 0):
-        lines = await store.block(file_of(batch.job_id), number)
-        places = range(index, index + len(lines))
-        index += len(lines)
+    file_id = file_of(batch.job_id)
+    first = 0
+    # Without the file, or a part that Redis lost, nobody knows the names of its lines.
+    for number, size in enumerate((await store.backlog(file_id)).sizes):
+        lines = await store.block(file_id, number)
+        if not lines and not batch.lost:
+            raise ContentLostError
         if left := b"".join(
             unfinished_line(batch, place, name_of(line))
-            for place, line in zip(places, lines, strict=True)
+            for place, line in enumerate(lines, first)
             if not is_done(done, place)
         ):
             yield left
+        first += size
 
 
 class ResultSizes:

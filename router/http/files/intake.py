@@ -41,7 +41,7 @@ class FileIntake:
         self._max_mb = max_mb
         self._caller = caller
         self._lines = LineSplitter(tools.settings.max_item_bytes)
-        self._checks = LineChecks(tools.models(), caller, tools.limits)
+        self._checks = LineChecks(tools.models(), caller, tools.limits, lambda model: tools.task(tools.pool(model)))
         self._store: JobStore | None = None
         self._pool = ""
         self._file_id = ""

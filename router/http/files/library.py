@@ -8,7 +8,8 @@ from typing import Any
 
 from cluster.errors import FileUnknownError, InvalidRequestError
 from cluster.jobs.contract import JobCursor, JobRecord, JobStore
-from cluster.jobs.ids import file_of, pool_of
+from cluster.jobs.ids import file_of, is_made, pool_of
+from penstock.values.objects import BodyError, shown
 from router.http.files.content import ResultSizes, results, uploaded
 from router.http.files.ids import FileId
 from router.http.files.notes import FileNote
@@ -73,19 +74,57 @@ class FileLibrary:
             raise InvalidRequestError.of("input_file_id", "must be a file with the purpose batch, got batch_output")
         return store, record
 
-    async def every(self, caller: Caller, purpose: str | None) -> list[dict[str, Any]]:
-        """Return all files of a tenant with a purpose, the newest first. None is every purpose."""
-        found: list[dict[str, Any]] = []
+    async def page(
+        self, caller: Caller, purpose: str | None, limit: int, *, after: str = "", oldest_first: bool = False
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Return the first files of a tenant with a purpose, or those after one of its files, and whether there are
+        more. None is every purpose.
+
+        Raises:
+            BodyError: `after` can't be a file here.
+        """
+        place = await self._place(after, caller) if after else None
+        found = await self._every(caller, purpose)
+        if oldest_first:
+            found.reverse()
+        keys = ((at, each["id"]) for at, each in found)
+        left = [
+            each
+            for key, (_, each) in zip(keys, found, strict=True)
+            if place is None or (key > place if oldest_first else key < place)
+        ]
+        return left[:limit], len(left) > limit
+
+    async def _place(self, file_id: str, caller: Caller) -> tuple[int, str] | None:
+        """Return a file's place in the list, also of one that was deleted. None where nothing of it is left, as after
+        a client has deleted a whole page: then the list begins anew, so that it leaves out nothing.
+        """
+        which = FileId.parse(file_id)
+        store = await self._stores.find(pool_of(which.job_id)) if which is not None else None
+        if which is None or store is None or not is_made(which.job_id):
+            raise BodyError("after", f"must be a file of this list, got {shown(file_id)}")
+        record = await store.get(which.job_id)
+        if record is None or record.tenant != caller.tenant:
+            return None
+        return (record.ended_ms if which.results else record.created_ms), file_id
+
+    async def _every(self, caller: Caller, purpose: str | None) -> list[tuple[int, dict[str, Any]]]:
+        """Return all files of a tenant with a purpose, the newest first, each with its time."""
+        # Answers have whole seconds, in which several files may come.
+        found: list[tuple[int, dict[str, Any]]] = []
         for store in await self._stores.every():
             if purpose in (None, "batch"):
-                found += [file_object(record) for record in await store.list_files(caller.tenant) if record.kept]
+                records = await store.list_files(caller.tenant)
+                found += [(record.created_ms, file_object(record)) for record in records if record.kept]
             if purpose in (None, "batch_output"):
                 async for record in batches_of(store, caller.tenant):
                     names = results_of(record)
-                    found += await asyncio.gather(
+                    objects = await asyncio.gather(
                         *(self._object(FileId(record.job_id, name), store, record) for name in names)
                     )
-        return sorted(found, key=lambda each: (each["created_at"], each["id"]), reverse=True)
+                    found += [(record.ended_ms, each) for each in objects]
+        found.sort(key=lambda each: (each[0], each[1]["id"]), reverse=True)
+        return found
 
     async def _object(self, which: FileId, store: JobStore, record: JobRecord) -> dict[str, Any]:
         if not which.results:

@@ -10,6 +10,7 @@ from typing import Any
 from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
 from cluster.jobs.contract import JobRecord, JobState
+from penstock.batch.embeddings import embedding_value
 from penstock.batch.output import result_object
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.jobs import Job, JobResult
@@ -34,9 +35,17 @@ def result_line(record: JobRecord, result: api.JobResult) -> bytes:
     header = api.JobHeader.FromString(record.header)
     job = Job.from_proto(api.Job(job_id=record.job_id, model=header.model))
     found = result_object(job, JobResult.from_proto(result))
-    if result.response_fields:
+    if result.response_fields and result.HasField("embeddings"):
+        _encode(found["response"]["body"], result)
+    elif result.response_fields:
         found["response"]["body"] = response_object(record.job_id, result)
     return _line(found)
+
+
+def _encode(body: dict[str, Any], result: api.JobResult) -> None:
+    encoding = json.loads(result.response_fields)["encoding_format"]
+    for each, vector in zip(body["data"], result.embeddings.vectors, strict=True):
+        each["embedding"] = embedding_value(vector, encoding)
 
 
 def line_bytes(record: JobRecord, result: bytes) -> int:

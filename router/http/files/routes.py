@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from cluster.errors import FileTooLargeError, PenstockError, ShuttingDownError
 from cluster.lifecycle import TaskOwner
@@ -103,15 +103,9 @@ class FileRoutes:
         if order not in ("asc", "desc"):
             raise BodyError("order", f"must be asc or desc, got {order[:40]!r}")
         limit = _limit(request.query, _FILES)
-        found = await self._library.every(caller, request.query.get("purpose"))
-        if order == "asc":
-            found.reverse()
-        if after := request.query.get("after"):
-            place = next((number for number, each in enumerate(found) if each["id"] == after), None)
-            if place is None:
-                raise BodyError("after", f"must be a file of this list, got {after[:200]!r}")
-            found = found[place + 1 :]
-        return _page(found[:limit], more=len(found) > limit)
+        purpose, after = request.query.get("purpose"), request.query.get("after", "")
+        found, more = await self._library.page(caller, purpose, limit, after=after, oldest_first=order == "asc")
+        return _page(found, more=more)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
         """Describe a file."""
@@ -129,6 +123,9 @@ class FileRoutes:
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         if size is not None:
             response.content_length = size
+        elif request.version < HttpVersion11:
+            # Only the end of the connection tells its client the end of the file.
+            response.force_close()
         await response.prepare(request)
         try:
             async for block in blocks:

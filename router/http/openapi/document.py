@@ -88,7 +88,6 @@ _OPERATIONS: tuple[tuple[str, str, tuple[str, str], str, str, str], ...] = (
     ("/docs", "get", _OTHER, "Show a page to try the API", "", ""),
 )
 _OF_TENANTS = {("/v1/announcements", "get"), ("/v1/announcements/{announcement}", "delete")}
-_ALL_TENANTS = {("/v1/announcements", "get")}
 _LISTS = {("/v1/registry", "get"), ("/v1/registry/{kind}", "get")}
 _HISTORY = {("/v1/registry/history", "get")}
 _CONDITIONAL = {("/v1/registry/{kind}/{name}", "put"), ("/v1/registry/{kind}/{name}", "delete")}

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.batch.body import MOST_LOGPROBS
 from penstock.values.objects import POSITIVE, BodyError, Fields, shown
-from router.http.bodies import tier_name
+from router.http.bodies import read_metadata, tier_name
 from router.http.responses.items import Item, read_items
 from router.http.responses.namespaces import chosen_name, flat_tools
 
@@ -35,6 +35,8 @@ _REFUSED = {
 """Fields that can't be ignored, and what to do instead."""
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "max_tool_calls")
 """Fields that are only repeated in the response."""
+_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+"""Parameters of sampling that a response repeats, and what stands for an absent one."""
 _FORM = ("type", "name", "description", "schema", "strict")
 """Fields of a JSON Schema that the text follows."""
 _FUNCTION = ("type", "name", "description", "parameters", "strict")
@@ -81,34 +83,35 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
     model = fields.text("model")
     if not model:
         raise fields.wrong("model", "is required")
-    items, instructions = read_items(fields.take("input")), fields.text("instructions")
+    previous, instructions = fields.text("previous_response_id"), fields.text("instructions")
+    items = read_items(fields.take("input"), goes_on=bool(previous))
     store, background, stream, ignored = _delivery(fields)
     logprobs, of_include = _included(fields)
     truncation = _truncation(fields)
     (tools, of_tools), choice = _tools(fields), _tool_choice(fields)
-    parallel, top = _flag(fields, "parallel_tool_calls", default=True), fields.count("top_logprobs", most=MOST_LOGPROBS)
+    parallel, top = _unless_off(fields, "parallel_tool_calls"), fields.count("top_logprobs", most=MOST_LOGPROBS)
     flat = list(flat_tools(tools))
     effort, reasoning, of_reasoning = _reasoning(fields)
     text_format, verbosity, of_text = _text(fields)
+    numbers = {name: fields.number(name) for name in _SAMPLING}
     of_top = ["top_logprobs"] if top and not logprobs else []
     ignored += [*of_include, *of_reasoning, *of_text, *of_tools, *of_top]
     shown_fields = {
         "background": background,
         "instructions": instructions or None,
         "max_output_tokens": fields.count("max_output_tokens", POSITIVE),
-        "metadata": _metadata(fields),
+        "metadata": read_metadata(fields) or {},
         "model": model,
         "parallel_tool_calls": parallel,
-        "previous_response_id": fields.text("previous_response_id") or None,
+        "previous_response_id": previous or None,
         "reasoning": reasoning,
         "service_tier": tier_name(fields.text("service_tier")) or "default",
         "store": store,
-        "temperature": 1.0 if (temperature := fields.number("temperature")) is None else temperature,
+        **{name: off if numbers[name] is None else numbers[name] for name, off in _SAMPLING.items()},
         "text": {"format": text_format, "verbosity": "medium"},
         "tool_choice": choice or "auto",
         "tools": tools,
         "top_logprobs": top or 0,
-        "top_p": 1.0 if (top_p := fields.number("top_p")) is None else top_p,
         "truncation": truncation,
         **{name: fields.take(name) for name in _WITHOUT_EFFECT},
     }
@@ -116,8 +119,7 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         # Names of vLLM's server, such as top_k, and unknown ones.
         **{name: fields.take(name) for name in body},
         "model": model,
-        "temperature": temperature,
-        "top_p": top_p,
+        **numbers,
         "max_tokens": shown_fields["max_output_tokens"],
         "service_tier": None if shown_fields["service_tier"] == "default" else shown_fields["service_tier"],
         "prompt_cache_key": shown_fields["prompt_cache_key"],
@@ -131,7 +133,6 @@ def read_body(body: Mapping[str, Any]) -> AskedResponse:
         "top_logprobs": top if logprobs else None,
     }
     chat = {name: value for name, value in chat.items() if value is not None}
-    previous = shown_fields["previous_response_id"] or ""
     places = [where for where, _ in flat]
     return AskedResponse(
         items, instructions, previous, stream, background, store, chat, shown_fields, places, tuple(ignored)
@@ -146,7 +147,7 @@ def _check_refused(fields: Fields) -> None:
 
 def _delivery(fields: Fields) -> tuple[bool, bool, bool, list[str]]:
     """Return whether the response is stored, runs in the background and is streamed, and what has no effect on that."""
-    store, background, stream = _flag(fields, "store", default=True), fields.flag("background"), fields.flag("stream")
+    store, background, stream = _unless_off(fields, "store"), fields.flag("background"), fields.flag("stream")
     if background and not store:
         raise fields.wrong("store", "must be true with background, got false")
     if (options := fields.object("stream_options")) is not None and not stream:
@@ -162,11 +163,11 @@ def _truncation(fields: Fields) -> str:
     return found
 
 
-def _flag(fields: Fields, name: str, *, default: bool) -> bool:
+def _unless_off(fields: Fields, name: str) -> bool:
     value = fields.take(name)
     if value is not None and not isinstance(value, bool):
         raise fields.wrong(name, f"must be true or false, got {shown(value)}")
-    return default if value is None else value
+    return value is not False
 
 
 def _left(fields: Fields, path: str, known: Sequence[str]) -> Sequence[str]:
@@ -186,15 +187,6 @@ def _included(fields: Fields) -> tuple[bool, list[str]]:
     asked = _list(fields, "include")
     ignored = [f"include[{index}]" for index, each in enumerate(asked) if each not in _INCLUDED]
     return _LOGPROBS in asked, ignored
-
-
-def _metadata(fields: Fields) -> Mapping[str, Any]:
-    value = fields.take("metadata")
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise fields.wrong("metadata", f"must be an object of texts, got {shown(value)}")
-    return value
 
 
 def _reasoning(fields: Fields) -> tuple[str, Mapping[str, Any], list[str]]:

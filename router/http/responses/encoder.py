@@ -10,7 +10,7 @@ from router.call_context import text_event
 from router.http.chunks import queue_place
 from router.http.errors import HttpError
 from router.http.responses.answer import GOES_ON, broken, ended
-from router.http.responses.events import Events
+from router.http.responses.events import Events, error_event
 from router.http.responses.pieces import pieces_of
 
 
@@ -81,3 +81,26 @@ class ResponseEncoder:
             return ""
         self.started = True
         return self._events.begin(queued=False) + self._events.started()
+
+
+class ToldEncoder:
+    """Encoder of a stream whose events exist already; only an error is missing."""
+
+    def __init__(self, last: Callable[[], int]) -> None:
+        """`last` returns the number up to which everything was told."""
+        self._last = last
+
+    def opened(self, request_id: str) -> None:
+        """Do nothing."""
+
+    def of(self, event: api.StreamGenerateResponse) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def failed(self, error: HttpError) -> bytes:
+        """Return the event of an error. The stream may be asked for again."""
+        return error.retry_line() + error_event(error, self._last()).encode()

@@ -139,8 +139,9 @@ class Events:
         status = str(response["status"])
         # There is no event of a cancelled response.
         kind = status if status in ("completed", "failed", "incomplete") else "incomplete"
-        # A reader who has more than what is left of the output is told of the end all the same.
-        self._next = max(self._next, self._after)
+        if self._next < self._after or (status == "failed" and self._next == self._after):
+            # A reader who has more than what is left of the output is told of the end all the same.
+            self._next = self._after + 1
         return self._life(f"response.{kind}", response)
 
     def failed(self, error: HttpError) -> str:

@@ -19,16 +19,23 @@ _ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{32})_i?\d{1,6}")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-def read_items(value: object) -> list[Item]:
+def read_items(value: object, *, goes_on: bool = False) -> list[Item]:
     """Return a request's input as items. References to stored items stay as they are.
+
+    Args:
+        value: the input.
+        goes_on: whether a stored response comes before it. Nothing new is needed then.
 
     Raises:
         BodyError: names the item that can't be read.
     """
+    if goes_on and value in (None, "", []):
+        return []
     if isinstance(value, str):
         return [_message("user", [{"type": "input_text", "text": value}])]
     if not isinstance(value, list) or not value:
-        raise BodyError("input", f"must be text or a list of at least one item, got {shown(value)}")
+        needed = "must be text or a list of at least one item where previous_response_id is absent"
+        raise BodyError("input", f"{needed}, got {shown(value)}")
     return [_item(f"input[{index}]", item) for index, item in enumerate(value)]
 
 
@@ -43,7 +50,10 @@ def _item(where: str, item: object) -> Item:
             return {**_id_of(item), "type": "function_call", **{name: _text(where, item, name) for name in names}}
         case "function_call_output":
             output = item.get("output")
-            if not isinstance(output, str):
+            if output is None:
+                # The tool returned nothing.
+                output = ""
+            elif not isinstance(output, str):
                 output = [
                     _part(f"{where}.output[{i}]", part, "input_text")
                     for i, part in enumerate(_list(where, item, "output"))

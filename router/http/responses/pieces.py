@@ -48,12 +48,16 @@ class Piece:
 
 def pieces_of(delta: api.Delta) -> Iterator[Piece]:
     """Yield the pieces of a delta, in the order in which models write them. Log probabilities belong to its text."""
+    calls = list(delta.tool_calls)
+    while calls and not calls[0].id:
+        # They belong to the open call. What a merged delta has beside them came behind them.
+        yield Piece(PieceKind.ARGUMENTS, calls.pop(0).arguments)
     if delta.reasoning:
         yield Piece(PieceKind.REASONING, delta.reasoning)
     plain = not (delta.reasoning or delta.tool_calls)
     if delta.text or (plain and delta.logprobs):
         yield Piece(PieceKind.TEXT, delta.text, logprobs=_behind(delta.reasoning, _logprobs(delta.logprobs)))
-    for call in delta.tool_calls:
+    for call in calls:
         if call.id:
             yield Piece(PieceKind.CALL, call_id=call.id, name=call.name)
         if call.arguments:

@@ -19,11 +19,10 @@ from cluster.errors import (
     InvalidRequestError,
     KeyReusedError,
     PenstockError,
-    QueueUnavailableError,
     RequestNotFoundError,
-    ResponseLimitError,
     ResponseNotFoundError,
     SlowReaderError,
+    TakenOverError,
 )
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
@@ -31,13 +30,12 @@ from penstock.values.objects import BodyError, shown
 from router.http.bodies import KEY, SESSION, as_written, count_of, header_text, read_request
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
-from router.http.errors import HttpError
 from router.http.event_stream import EventStream
 from router.http.responses.answer import ended
 from router.http.responses.body import AskedResponse, read_body
 from router.http.responses.conversation import Placed, conversation, page
-from router.http.responses.encoder import ResponseEncoder
-from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events, error_event
+from router.http.responses.encoder import ResponseEncoder, ToldEncoder
+from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events
 from router.http.responses.items import chat_messages
 from router.http.responses.pieces import pieces_of_choice
 from router.http.responses.places import Places
@@ -101,8 +99,8 @@ class ResponseRoutes:
         asked, digest = read_body(body), digest_of(body)
         key = header_text(request.headers, KEY)
         name = ResponseName(caller.tenant, _id_under(caller.tenant, key) if key else f"resp_{secrets.token_hex(16)}")
-        if key and asked.store and (record := await self._store.get(name)) is not None:
-            return await self._repeated(request, asked, record, key, digest)
+        if key and asked.store and (record := await self._store.get(name)) is not None and record.known:
+            return await self._repeated(request, asked, record, digest)
         ready = await self._ready(request, asked, name, caller, digest)
         try:
             if asked.background:
@@ -151,21 +149,27 @@ class ResponseRoutes:
         return build(await shortened(items, most, lambda part: self._count(request, build(part))))
 
     async def _repeated(
-        self, request: web.Request, asked: AskedResponse, record: ResponseRecord, key: str, digest: str
+        self, request: web.Request, asked: AskedResponse, record: ResponseRecord, digest: str
     ) -> web.StreamResponse:
         """Answer a repeat under the same key with the same response."""
         name = record.name
         known = StoredResult.unpack(record.result) if record.ended else StoredRequest.unpack(record.request)
         if known.digest != digest:
-            raise KeyReusedError(key, name.response_id)
+            raise KeyReusedError(header_text(request.headers, KEY), name.response_id)
         if asked.stream:
             return await self._tell(request, name, FROM_THE_BEGINNING, asked.ignored)
         if asked.background:
             return await self._object(request, name)
         return self._json(request, (await self._runs.result(name)).response, name.response_id, asked.ignored)
 
+    async def _joined(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+        """Answer a repeat that came while the first call was not stored yet."""
+        return await self._repeated(request, ready.asked, await self._record(ready.name), ready.stored.digest)
+
     async def _in_background(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
         run = await self._runs.create(ready.stored, ready.caller)
+        if run is None:
+            return await self._joined(request, ready)
         request[TOLD] = {**request.get(TOLD, {}), **run.opened.result()}
         if ready.asked.stream:
             return await self._tell(request, ready.name, FROM_THE_BEGINNING, ready.ignored)
@@ -182,7 +186,8 @@ class ResponseRoutes:
             events, api.Finished(choices=[end], usage=reply.usage, unenforced=reply.unenforced), int(time.time())
         )[1]
         if ready.asked.store:
-            response = await self._keep(ready, ResponseClaim(ready.name, secrets.token_hex(12)), response, new=True)
+            claim = ResponseClaim(ready.name, secrets.token_hex(12))
+            response = await self._keep(ready, claim, response, new_run=reply.request_id)
         return self._json(request, response, reply.request_id, ready.ignored)
 
     async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
@@ -190,14 +195,15 @@ class ResponseRoutes:
         stream = EventStream(request, encoder, lambda: answer_headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
         if claim is not None:
-            await self._store.create(claim, ready.stored.packed(), leased=False)
+            if not await self._store.create(claim, ready.stored.packed(), leased=False):
+                return await self._joined(request, ready)
             encoder.note = partial(self._runs.note, claim)
 
         async def work() -> None:
             call = self._calls.caller(request, stream)
             await self._calls.inference.StreamGenerate(api.StreamGenerateRequest(generate=ready.generate), *call)
             if claim is not None and encoder.response is not None:
-                encoder.response = await self._keep(ready, claim, encoder.response, new=False)
+                encoder.response = await self._keep(ready, claim, encoder.response)
             await stream.send(encoder.last())
 
         answer = self._calls.answer(request, stream, work())
@@ -212,27 +218,26 @@ class ResponseRoutes:
         except asyncio.CancelledError:
             self._runs.take_up(ready.name)
             raise
-        except PenstockError:
-            await self._store.delete(ready.name)
+        except PenstockError as error:
+            if not isinstance(error, TakenOverError):
+                await self._runs.forget(claim)
             raise
         if encoder.error and encoder.response is not None:
-            await self._keep(ready, claim, encoder.response, new=False)
+            await self._keep(ready, claim, encoder.response)
         elif encoder.error == SlowReaderError.reason.lower():
             self._runs.take_up(ready.name)
         return found
 
     async def _keep(
-        self, ready: _Ready, claim: ResponseClaim, response: dict[str, Any], *, new: bool
+        self, ready: _Ready, claim: ResponseClaim, response: dict[str, Any], *, new_run: str = ""
     ) -> dict[str, Any]:
-        """Store a response that has ended. Where that fails, it says so itself: `store` is false then."""
+        """Store a response that has ended. Where it is not stored now, it says so itself: `store` is false then.
+
+        `new_run`: id of the cluster's request, where nothing was stored of the response yet.
+        """
         result = StoredResult(response, ready.stored.items, ready.stored.digest, started=True)
-        try:
-            if new:
-                await self._store.create(claim, b"", leased=False)
-            await self._store.finish(claim, result.packed())
-        except (QueueUnavailableError, ResponseLimitError):
-            return {**response, "store": False}
-        return response
+        kept = await self._runs.keep(claim, result.packed(), new_run)
+        return response if kept else {**response, "store": False}
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -259,13 +264,14 @@ class ResponseRoutes:
     ) -> web.StreamResponse:
         """Send the events behind a number, to the response's end."""
         reader = ResponseReader(after)
-        stream = EventStream(request, _Told(reader), lambda: answer_headers(request, name.response_id, ignored))
+        told = ToldEncoder(lambda: reader.last)
+        stream = EventStream(request, told, lambda: answer_headers(request, name.response_id, ignored))
 
         async def work() -> None:
             # So that the client hears at once that it is connected.
             await stream.send(b": response\n\n")
-            async with contextlib.aclosing(self._runs.follow(name, reader)) as told:
-                async for lines in told:
+            async with contextlib.aclosing(self._runs.follow(name, reader)) as found:
+                async for lines in found:
                     await stream.send(lines.encode())
 
         return await self._calls.answer(request, stream, work())
@@ -292,10 +298,12 @@ class ResponseRoutes:
         record = await self._record(name)
         if not record.ended:
             await self._store.cancel(name)
-            await self._stop(request, name)
-            until = time.monotonic() + _CANCEL_S
-            while not record.ended and time.monotonic() < until:
-                if not record.leased or not (await self._owned(name)):
+            known = await self._stop(request, name)
+            began = time.monotonic()
+            while not record.ended and (passed := time.monotonic() - began) < _CANCEL_S:
+                # The end of a stream comes over its own connection first, if that is still there.
+                waits = known and not record.leased and passed < _CANCEL_S / 2
+                if not waits and not await self._owned(name):
                     # Whoever adopts it finds out that it was cancelled.
                     await self._runs.adopt(name)
                 await asyncio.sleep(_POLL_S)
@@ -317,10 +325,14 @@ class ResponseRoutes:
         found = {"id": name.response_id, "object": "response", "deleted": True}
         return web.json_response(found)
 
-    async def _stop(self, request: web.Request, name: ResponseName) -> None:
+    async def _stop(self, request: web.Request, name: ResponseName) -> bool:
+        """Cancel what makes the output of a response. Return whether there was anything."""
         asked = api.CancelRequest(idempotency_key=name.response_id)
-        with contextlib.suppress(RequestNotFoundError):
+        try:
             await self._calls.inference.Cancel(asked, *self._calls.caller(request))
+        except RequestNotFoundError:
+            return False
+        return True
 
     # --- help ---------------------------------------------------------------------------------------------------------
 
@@ -333,7 +345,7 @@ class ResponseRoutes:
 
     async def _record(self, name: ResponseName) -> ResponseRecord:
         record = await self._store.get(name)
-        if record is None or not (record.request or record.result):
+        if record is None or not record.known:
             raise ResponseNotFoundError(name.response_id)
         return record
 
@@ -341,28 +353,6 @@ class ResponseRoutes:
         self, request: web.Request, response: Mapping[str, Any], request_id: str, ignored: tuple[str, ...]
     ) -> web.Response:
         return web.json_response(response, headers=answer_headers(request, request_id, ignored))
-
-
-class _Told:
-    """Encoder of a stream whose events exist already; only an error is missing."""
-
-    def __init__(self, reader: ResponseReader) -> None:
-        self._reader = reader
-
-    def opened(self, request_id: str) -> None:
-        """Do nothing."""
-
-    def of(self, event: api.StreamGenerateResponse) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def text(self, index: int, offset: int, token_ids: Sequence[int], text: str) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def failed(self, error: HttpError) -> bytes:
-        """Return the event of an error. The stream may be asked for again."""
-        return error.retry_line() + error_event(error, self._reader.last).encode()
 
 
 def _built(

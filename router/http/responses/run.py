@@ -110,6 +110,8 @@ class ResponseRun:
         self._finished: api.Finished | None = None
         self._fresh = asyncio.Event()
         """Set while there is output that the journal lacks."""
+        self._ran = ""
+        """Id of the cluster's request that ran last."""
         self._open: KeyedGeneration | None = None
         self._cancelled = False
         self._revoked = False
@@ -166,11 +168,8 @@ class ResponseRun:
             self._open.generation.cancel()
 
     async def _work(self) -> None:
-        number = self._journal
-        if number:
-            followed = await self._insist(lambda: self._store.follow(self._claim.name, number, 0))
-            if followed is not None:
-                self._before = merged(piece for chunk in followed.chunks for piece in unpack_pieces(chunk))
+        if self._journal:
+            self._before = merged(piece for chunk in await self._journaled() for piece in unpack_pieces(chunk))
         while self.result is None:
             if self._revoked:
                 await self._finish(self._ended_by_revocation())
@@ -185,6 +184,16 @@ class ResponseRun:
                 return
             except PenstockError as error:
                 await self._failed(error)
+
+    async def _journaled(self) -> Sequence[bytes]:
+        """Return the journal that an earlier run has left. One call reads only some of a long one."""
+        found: list[bytes] = []
+        while True:
+            read = partial(self._store.follow, self._claim.name, self._journal, len(found))
+            followed = await self._insist(read)
+            if followed is None or followed.record.journal != self._journal or not followed.chunks:
+                return found
+            found += followed.chunks
 
     async def _failed(self, error: PenstockError) -> None:
         if not self.opened.done():
@@ -225,7 +234,7 @@ class ResponseRun:
             await opened.settle()
             await self._finish(broken(self._said(), _LOST, int(time.time()))[1])
             return
-        self._open = opened
+        self._open, self._ran = opened, opened.generation.request_id
         try:
             if self._cancelled or self._revoked:
                 opened.generation.cancel()
@@ -328,7 +337,7 @@ class ResponseRun:
         stored = self.stored
         result = StoredResult(response, stored.items, stored.digest, self.started)
         packed = result.packed()
-        if await self._insist(lambda: self._store.finish(self._claim, packed)):
+        if await self._insist(lambda: self._store.finish(self._claim, packed, run=self._ran)):
             self.result = result
             self._tell()
         else:

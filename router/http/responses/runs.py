@@ -9,7 +9,13 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 
-from cluster.errors import PenstockError, QueueUnavailableError, ResponseNotFoundError, ShuttingDownError
+from cluster.errors import (
+    PenstockError,
+    QueueUnavailableError,
+    ResponseLimitError,
+    ResponseNotFoundError,
+    ShuttingDownError,
+)
 from cluster.lifecycle import TaskOwner
 from cluster.responses.contract import Followed, ResponseClaim, ResponseName, ResponseRecord, ResponseStore
 from cluster.responses.settings import response_limits_from
@@ -27,6 +33,8 @@ from router.validation import RequestLimits, check_request
 _LOG = logging.getLogger(__name__)
 _SURELY_BEGUN_S = 30.0
 """Age in seconds at which a response is in line, if it ever will be."""
+_RETRY_S = 1.0
+"""Pause before Redis is told again to delete a response."""
 _LOOKS = 4
 """Number of looks for silent owners in a lease."""
 
@@ -81,8 +89,8 @@ class ResponseRuns:
 
     # --- begin --------------------------------------------------------------------------------------------------------
 
-    async def create(self, stored: StoredRequest, caller: Caller) -> ResponseRun:
-        """Run a new response in the background. It is in line when this returns.
+    async def create(self, stored: StoredRequest, caller: Caller) -> ResponseRun | None:
+        """Run a new response in the background. It is in line when this returns. Return None where one has its id.
 
         Raises:
             PenstockError: it can't be served. Then nothing is kept of it.
@@ -91,14 +99,33 @@ class ResponseRuns:
             raise ShuttingDownError("this router is shutting down", 0.1)
         name = ResponseName(caller.tenant, stored.response_id)
         claim = ResponseClaim(name, secrets.token_hex(12))
-        await self.store.create(claim, stored.packed(), leased=True)
+        if not await self.store.create(claim, stored.packed(), leased=True):
+            return None
         run = self._spawn(claim, stored, caller)
         try:
             await asyncio.shield(run.opened)
         except PenstockError:
-            await self.store.delete(name)
+            await self.forget(claim)
             raise
         return run
+
+    async def forget(self, claim: ResponseClaim) -> None:
+        """Delete a response whose client gets an error, so that no router takes it up; later, while Redis does not
+        answer. What a repeat under the same key has taken up or stored meanwhile stays.
+        """
+        try:
+            await self.store.delete(claim.name, claim=claim)
+        except QueueUnavailableError:
+            _LOG.warning("response.not_deleted", extra={"response": claim.name.response_id})
+            if not self._owner.closed:
+                self._owner.spawn(self._forget(claim), "forget")
+
+    async def _forget(self, claim: ResponseClaim) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            with contextlib.suppress(QueueUnavailableError):
+                await self.store.delete(claim.name, claim=claim)
+                return
 
     def note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
         """Note which request of the cluster makes the output of a stream, and its resume token."""
@@ -108,6 +135,40 @@ class ResponseRuns:
         # Without it another run may follow after the loss of the first.
         with contextlib.suppress(QueueUnavailableError):
             await self.store.note(claim, 0, 0, b"", started=bool(place), run=request_id, place=place)
+
+    async def keep(self, claim: ResponseClaim, result: bytes, new_run: str = "") -> bool:
+        """Store the result of a response that has ended; later, while Redis does not answer. Return whether it is
+        stored now. `new_run`: id of the cluster's request, where nothing was stored of the response yet.
+        """
+        begun = not new_run
+        try:
+            if new_run:
+                await self._begin_ended(claim)
+                begun = True
+            return await self.store.finish(claim, result, run=new_run) or await self.store.get(claim.name) is not None
+        except QueueUnavailableError:
+            if begun and not self._owner.closed:
+                # Its record would say that it runs.
+                self._owner.spawn(self._finish_later(claim, result, new_run), "finish")
+        except ResponseLimitError:
+            pass
+        return False
+
+    async def _begin_ended(self, claim: ResponseClaim) -> None:
+        if await self.store.create(claim, b"", leased=False):
+            return
+        record = await self.store.get(claim.name)
+        if record is not None and not record.known:
+            # Of an earlier call under the same key, whose result Redis did not take. It may never come.
+            await self.store.delete(claim.name)
+            await self.store.create(claim, b"", leased=False)
+
+    async def _finish_later(self, claim: ResponseClaim, result: bytes, run: str) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            with contextlib.suppress(QueueUnavailableError):
+                await self.store.finish(claim, result, run=run)
+                return
 
     def take_up(self, name: ResponseName) -> None:
         """Go on with a response whose connection has ended."""

@@ -12,6 +12,7 @@ from cluster.clock import Clock
 from cluster.errors import SettingsError
 from cluster.settings import IssuerSettings
 from cluster.trust.file_watch import OnReload, Watched, read_bytes
+from router.identity.issuers import jwks_setting
 from router.identity.issuers.fetch import check_ca_file, fetch_keys
 from router.identity.issuers.key_set import KeySet, KeySetError, read_key_set
 from router.identity.issuers.schedule import FetchSchedule
@@ -63,7 +64,7 @@ class FileKeySource:
         Raises:
             SettingsError: it has no keys.
         """
-        setting = f"auth.jwt.{name}.jwks_file"
+        setting = jwks_setting(name)
         self.fetches: dict[str, int] = {}
         self._file = Watched(setting, [path], lambda: _read(path, setting), on_reload)
 

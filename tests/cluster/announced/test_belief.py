@@ -12,7 +12,7 @@ from cluster.announced.belief import MOST_TENANTS, Announced, Belief, BeliefRule
 from cluster.announced.load import AnnouncedLoad
 from cluster.announced.stored import belief_values, read_belief
 from cluster.control.step_model import Shape
-from cluster.forecast.announced import AnnouncedWork
+from cluster.forecast.announced import AnnouncedRise, AnnouncedWork
 
 RULES = BeliefRules()
 COLD_S = 180.0
@@ -48,11 +48,22 @@ def come(
 
 def test_load_counts_from_one_cold_start_before_it_begins() -> None:
     loads = [load(1000, 2000, 10.0)]
-    assert at(1000 - 2 * COLD_S - 1, loads).foresee(Belief(), COLD_S) is None
-    assert AnnouncedWork(0.0, 2.0, 0.0, recent=False) == at(1000 - COLD_S - 1, loads).foresee(Belief(), COLD_S)
-    assert AnnouncedWork(2.0, 2.0, 2.0, recent=False) == at(1000 - COLD_S, loads).foresee(Belief(), COLD_S)
-    assert AnnouncedWork(2.0, 2.0, 2.0, recent=True) == at(1001, loads).foresee(Belief(), COLD_S)
+    assert at(1000 - COLD_S - 1, loads).foresee(Belief(), COLD_S) is None
+    assert AnnouncedWork(2.0, 2.0, recent=False) == at(1000 - COLD_S, loads).foresee(Belief(), COLD_S)
+    assert AnnouncedWork(2.0, 2.0, recent=True) == at(1001, loads).foresee(Belief(), COLD_S)
     assert at(2000, loads).foresee(Belief(), COLD_S) is None
+
+
+def test_what_comes_later_is_known_with_its_time() -> None:
+    """A growth that is bounded begins before a start must."""
+    loads = [load(1000, 2000, 10.0), load(1100, 1200, 5.0, name="b"), load(1110, 2000, 10.0, "other")]
+    belief = Belief(tenants={"other": TenantBelief(0.5, 30.0)})
+    later = [AnnouncedRise(190.0, 2.0, 2.0), AnnouncedRise(290.0, 3.0, 3.0), AnnouncedRise(300.0, 4.0, 5.0)]
+    found = at(810, loads).foresee(belief, COLD_S, 3 * COLD_S)
+    assert AnnouncedWork(0.0, 0.0, recent=False, rises=tuple(later)) == found
+    found = at(910, loads).foresee(belief, COLD_S, 199.0)
+    assert AnnouncedWork(2.0, 2.0, recent=False, rises=(AnnouncedRise(190.0, 3.0, 3.0),)) == found
+    assert at(810, loads).foresee(belief, COLD_S) is None
 
 
 def test_what_comes_already_is_not_counted_twice() -> None:
@@ -191,3 +202,30 @@ def test_the_course_of_announced_work_is_what_holds_at_each_time() -> None:
     found = at(0, loads).course(belief, [0, 150, 250, 350, 400])
     assert pytest.approx([0.0, 2.0, 4.0, 3.0, 0.0]) == [each.said for each in found]
     assert pytest.approx([0.0, 2.0, 4.0, 2.5, 0.0]) == [each.soon for each in found]
+
+
+@pytest.mark.parametrize("heard", [{}, {"fresh": {}}, {"fresh": {"acme": TenantCounts()}}])
+def test_a_look_at_which_the_routers_that_count_are_not_heard_tells_nothing_of_a_tenant(
+    heard: dict[str, dict[str, TenantCounts]],
+) -> None:
+    """Redis was away for longer than their lease, or they begin anew under other names. Work that comes all the time
+    would else be ordered a second time.
+    """
+    loads = [load(0, 10_000, 10.0)]
+    before = come(loads, 10.0, 900.0)
+    counts = before.arrivals.counters["router"]["acme"]
+    belief = at(915, loads).judge(before, heard, RULES)
+    assert at(915, loads).foresee(belief, COLD_S) == at(900, loads).foresee(before, COLD_S)
+    assert pytest.approx(before.of("acme").part, abs=0.001) == belief.of("acme").part
+    # It is back, and all that it counted meanwhile came.
+    came = 10.0 * 2 * TICK_S
+    after = TenantCounts(counts.requests + came, counts.prompt_tokens + 100 * came, 0.0, counts.output_tokens + came)
+    belief = at(930, loads).judge(belief, {**heard, "router": {"acme": after}}, RULES)
+    rate = before.arrivals.rates["acme"].requests
+    assert rate <= belief.arrivals.rates["acme"].requests <= 15.0
+
+
+def test_a_tenant_that_is_not_counted_any_more_and_announces_nothing_is_forgotten() -> None:
+    belief = come([load(0, 900, 10.0)], 10.0, 900.0)
+    after = at(915, []).judge(belief, {"router": {}}, RULES)
+    assert {} == after.arrivals.rates

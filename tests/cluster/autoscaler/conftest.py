@@ -36,12 +36,12 @@ class Backend:
         self.opened.append(store)
         return store
 
-    def queue(self) -> Any:
-        """Open the pool's queue."""
+    def queue(self, name: str = POOL) -> Any:
+        """Open the pool's queue, or that of a cell by its name."""
         queue: Any = (
-            RedisQueue(self.memory, POOL)
+            RedisQueue(self.memory, name)
             if self.server is None
-            else RedisQueue(self.server.url, POOL, None, 10.0, clock=self.clock, run_id=lambda: "run-1")
+            else RedisQueue(self.server.url, name, None, 10.0, clock=self.clock, run_id=lambda: "run-1")
         )
         self.opened.append(queue)
         return queue

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from cluster.announced.arrivals import SILENT_ROUTERS
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.leader_state import PoolMemory
-from cluster.autoscaler.meter import SILENT_ROUTERS, Meter
+from cluster.autoscaler.meter import Meter
 from cluster.autoscaler.router_report import ClassCounts, Counts
 from cluster.control.replica_policy import decide
 from cluster.control.replica_rules import GroupBounds

@@ -136,6 +136,26 @@ def test_a_forecast_that_is_off_records_nothing() -> None:
     assert [] == list(foresight.forecast.record.known())
 
 
+def test_a_forecast_that_is_switched_off_shows_nothing_of_what_it_foresaw_last() -> None:
+    """The page of the next hours and the metrics would show the pattern of that minute for ever."""
+    foresight = Foresight("demo", ControlMode.ACTIVE)
+    for minute in range(5 * 1440 + 9 * 60 - 3):
+        foresight.forecast.feed(60.0 * minute, 6.0 if 9 <= minute % 1440 / 60 < 17 else 2.0, 180.0)
+    now = 5 * DAY_S + 9 * 3600 - 180
+    look(foresight, now, 2.0)
+    assert 1.3 < max(foresight.forecast.course([5, 10]))
+
+    foresight.follow(ControlMode.OFF, ())
+    assert look(foresight, now + 15, 2.0) is None
+    assert [1.0, 1.0] == foresight.forecast.course([5, 10])
+    assert foresight.forecast.outlook is None
+    # Switched on again it foresees anew with the next minute.
+    foresight.follow(ControlMode.ACTIVE, ())
+    for later in (30, 60):
+        look(foresight, now + later, 2.0)
+    assert foresight.forecast.outlook is not None
+
+
 @both
 async def test_the_next_leader_goes_on_with_the_record(backend: Backend) -> None:
     site = Site(backend)

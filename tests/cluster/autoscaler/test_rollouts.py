@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.rollout.changes import base_of, rules_of
-from cluster.rollout.record import Revision, Rollout, RolloutState
+from cluster.rollout.record import Revision, Rollout
+from penstock.values.admin.rollout import RolloutState
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import Site, both
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -160,3 +162,33 @@ async def test_the_metrics_say_what_was_decided(local: Backend) -> None:
     assert (7, 0) == (value("ticks_total"), value("alarms"))
     assert 1 <= (value("changes_total", direction="up") or 0)
     assert pytest.approx(60.0, rel=0.3) == value("arrival_rate", **{"class": "interactive"})
+
+
+def planned_full(record: DecisionRecord) -> int:
+    """Return how full replicas are planned to be, in percent."""
+    [why] = [step.reason for step in record.steps if step.name == "demand"]
+    return int(why.partition("% full")[0].split()[-1])
+
+
+@pytest.mark.parametrize("successor", [False, True])
+@pytest.mark.parametrize("changed", [{"headroom": "more"}, {"fill": 0.55}])
+async def test_a_turned_dial_counts_from_the_next_decision_on(
+    local: Backend, changed: dict[str, Any], successor: bool
+) -> None:
+    """Whatever the attainment had made of the fill before, and also after a restart with the changed settings."""
+    site = Site(local)
+    scaler = site.scaler()
+    await site.run(scaler, 8, rate=60.0)
+    slow = replace(scaler._leader_state.slow, fill=0.9, fill_at=local.clock.wall_ms() / 1000)
+    scaler._leader_state = replace(scaler._leader_state, slow=slow)
+    [before] = await site.run(scaler, 1, rate=60.0)
+    assert planned_full(before) >= 85
+    autoscale = site.settings.autoscale.model_copy(update=changed)
+    site.settings = site.settings.model_copy(update={"autoscale": autoscale})
+    if successor:
+        await scaler.resign()
+        scaler = site.scaler("b")
+    else:
+        scaler.change(site.settings)
+    after = await site.run(scaler, 3, rate=60.0)
+    assert {True} == {planned_full(each) <= 60 for each in after}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from cluster.autoscaler.cell_standbys import CellStandbys
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import QueueUnavailableError
 from cluster.settings import PoolSettings
+from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler import scaled_pool
 from tests.cluster.autoscaler.conftest import Backend
@@ -145,6 +148,34 @@ async def test_removal_waits_while_a_router_reports_what_this_version_cannot_rea
     [*_, record] = await site.run(scaler, 2, rate=30.0)
     assert () == record.alarms
     assert record.age_s < 5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["step_a", "step_g", "step_tokens", "itl_p95_s", "live_batch"])
+async def test_what_is_no_number_counts_as_not_reported(local: Backend, name: str, value: float) -> None:
+    site = Site(local, replicas=2)
+    scaler = site.scaler()
+    site.stats |= {"step_tokens": 4096.0, "live_batch": 64.0, "itl_mean_s": 0.02, "itl_p95_s": 0.025}
+    await site.run(scaler, 10, rate=40.0)
+    site.stats[name] = value
+    [*_, broken] = await site.run(scaler, 4, rate=40.0)
+    assert (2 <= broken.replicas, 0) == (True, scaler.tally.failures)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+async def test_a_router_that_counts_what_is_no_number_is_not_read(local: Backend, value: float) -> None:
+    """Averages would stay what they become with it, also in a successor."""
+    site = Site(local, replicas=2)
+    scaler = site.scaler()
+    await site.run(scaler, 10, rate=40.0)
+    good = site.counts[RequestClass.INTERACTIVE]
+    site.counts[RequestClass.INTERACTIVE] = replace(good, requests=value, output_tokens=value)
+    [*_, broken] = await site.run(scaler, 3)
+    site.counts[RequestClass.INTERACTIVE] = good
+    [*_, after] = await site.run(scaler, 3, rate=40.0)
+    assert "can't be read" in " ".join(broken.alarms)
+    assert () == after.alarms
+    assert math.isfinite(after.demands[0].rate)
 
 
 async def test_replicas_that_vanish_are_awaited_and_not_written_off(local: Backend) -> None:

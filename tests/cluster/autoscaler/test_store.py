@@ -8,11 +8,11 @@ from importlib.resources import files
 import pytest
 
 from cluster.autoscaler.redis.keys import control_keys, fits_key
-from cluster.autoscaler.redis.scripts import SCRIPTS
 from cluster.autoscaler.store import Commit, StoredRecord
 from cluster.errors import LeadershipLostError
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.redis.script import load_scripts
 from penstock.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
@@ -176,7 +176,7 @@ def test_all_keys_are_in_the_pools_slot() -> None:
     assert all(key.startswith("penstock:1:{demo}:") for key in (*control_keys("demo"), fits_key("demo")))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", load_scripts("cluster.autoscaler.redis"))
 def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
     text = (files("cluster.autoscaler.redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 

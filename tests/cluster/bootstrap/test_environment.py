@@ -21,8 +21,11 @@ from pathlib import Path
 import pytest
 
 from cluster.bootstrap.local_ray import foreign_variables, ray_environment
+from cluster.bootstrap.ray_host import LOGICAL_CPUS
 from cluster.bootstrap.socket_dir import RAY, REDIS, SocketDir
 from cluster.errors import BootstrapError
+from cluster.ray_serve.config import actor_options
+from cluster.settings import PoolSettings
 from cluster.short_folders import LONGEST_PATH, short_folder
 from penstock.client import Client, Delta, Sampling
 from tests.cluster.bootstrap.test_start_failures import MAIN, MARK, marked
@@ -38,6 +41,13 @@ def test_variables_in_capitals_stay_away_from_a_local_ray_and_those_that_tune_it
         changes[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "TMPDIR")
     )
     assert ["RAY_ADDRESS", "RAY_AUTH_TOKEN"] == foreign_variables(shell)
+
+
+def test_replicas_of_pools_that_are_added_later_fit_on_any_machine() -> None:
+    """Many pools, each with a replica in place of any other. Ray starts no worker for each CPU that it is told of."""
+    largest = PoolSettings(engine="vllm", tensor_parallel_size=64, replicas=1024)
+    assert 50 * 2 * largest.replicas * actor_options(largest, 0)["num_cpus"] < LOGICAL_CPUS
+    assert "0" == ray_environment({}, Path("/t"), Path("/s/token"))["RAY_prestart_worker_first_driver"]
 
 
 @pytest.fixture

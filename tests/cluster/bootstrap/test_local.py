@@ -8,16 +8,17 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from cluster.bootstrap import local, ready
+from cluster.bootstrap import console, local, ready, without_ray
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import RouterProcess
 from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import BackOff, supervise
+from cluster.bootstrap.without_ray import RaylessCluster, _ReplicaPlace
 from cluster.errors import BootstrapError
 from cluster.ray_serve.client import AppStatus
 from cluster.ray_serve.start_report import Failure, StartReport, report_base
@@ -147,7 +148,7 @@ async def test_a_pool_that_does_not_start_again_with_ray_takes_no_other_one_down
 async def test_an_autoscaler_that_hangs_as_it_starts_is_ended_and_tried_again(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "AUTOSCALER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(local, "START_S", 0.2)
     autoscalers = Autoscalers(monkeypatch, HANGS)
     watching = supervised(cluster)
 
@@ -166,16 +167,68 @@ async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
     cluster.rays[0].kill()
 
     # Well before the autoscaler's time is over.
-    await until(lambda: len(cluster.rays) == 2, seconds=local.AUTOSCALER_TIMEOUT_S / 2)
+    await until(lambda: len(cluster.rays) == 2, seconds=local.START_S / 2)
 
     assert not watching.done()
     await ended(watching)
 
 
+async def test_processes_have_time_to_start_on_a_loaded_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cores with other work take a minute for a router. One that ends is noticed at once."""
+    given: dict[str, float] = {}
+
+    async def noted(_path: Path, process: ChildProcess, seconds: float, *_: object) -> NoReturn:
+        given[process.name] = seconds
+        raise BootstrapError(process.name, "it is not waited for")
+
+    for module in (ready, local, console, without_ray):
+        monkeypatch.setattr(module, "wait_file", noted)
+    start = ChildProcess.start
+    monkeypatch.setattr(ChildProcess, "start", lambda name, _command, log, *_: start(name, LIVES, log))
+    stand_ins = StandIns(tmp_path / "ray")
+    simulated = RaylessCluster(stand_ins.settings, lambda _step, _text: None)
+    simulated._places.append(place := _ReplicaPlace("demo", 0))
+    for starting in (
+        ready.start_router(tmp_path, 0, []),
+        stand_ins._start_autoscaler(),
+        console.LocalConsole(tmp_path, "127.0.0.1:1", 1).start(),
+        simulated._start_replica(place),
+    ):
+        with pytest.raises(BootstrapError, match="not waited for"):
+            await starting
+    assert dict.fromkeys(("router 0", "autoscaler", "console", "replica demo-0"), 300.0) == given
+
+
+async def test_an_autoscaler_that_ends_shows_how_it_goes(cluster: StandIns) -> None:
+    """It may take half a minute, and people take silence for a hang."""
+    shown: list[tuple[str, str]] = []
+    cluster._progress = lambda step, text: shown.append((step, text))
+    cluster.autoscaler = await ChildProcess.start("autoscaler", LIVES, cluster.run_dir / "autoscaler.log")
+    await cluster.stop()
+    assert [("autoscaler", "stopping"), ("autoscaler", "stopped")] == shown[:2]
+
+
+async def test_routers_that_come_up_are_counted(cluster: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    cluster._progress = lambda _step, text: shown.append(text)
+    router = cluster.settings.router.model_copy(update={"processes": 2})
+    cluster.settings = cluster.settings.model_copy(update={"router": router})
+    up = RouterProcess(await ChildProcess.start("router", LIVES, cluster.run_dir / "router.log"), "router-a", 1, 1, 0)
+
+    async def at_once(*_: object) -> RouterProcess:
+        return up
+
+    monkeypatch.setattr(cluster, "_start_router", at_once)
+    await cluster._start_routers(cluster.run_dir / "settings.json")
+    assert ["starting 2", "1 of 2 started", "2 of 2 started", "ready"] == shown
+
+
 async def test_routers_without_links_are_named_with_the_pool(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ready, "ROUTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(ready, "LINKS_S", 0.2)
     monkeypatch.setattr(ready, "unlinked", lambda _port, _host, wanted: list(wanted))
     process = await ChildProcess.start("router 0", LIVES, cluster.run_dir / "router-0.log")
     cluster.routers = [RouterProcess(process, "router-a", 1, 1, 0)]
@@ -204,7 +257,7 @@ async def test_links_are_waited_for_by_the_number_that_an_autoscaler_left_behind
 
 
 async def test_routers_without_links_are_quoted(cluster: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready, "ROUTER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(ready, "LINKS_S", 2.0)
     monkeypatch.setattr(ready, "unlinked", lambda _port, _host, wanted: list(wanted))
     complains = "print('the queue refused: MISCONF no space left', flush=True); import time; time.sleep(600)"
     process = await ChildProcess.start("router 0", (sys.executable, "-c", complains), cluster.run_dir / "router-0.log")
@@ -260,7 +313,7 @@ class Redeployed(Serve):
         self.deployed.append({app["name"] for app in config["applications"]})
 
 
-async def test_pools_that_change_together_end_an_autoscaler_that_starts_and_do_not_lose_each_other(
+async def test_pools_that_change_together_while_an_autoscaler_starts_do_not_lose_each_other(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     autoscalers = Autoscalers(monkeypatch, HANGS)
@@ -271,6 +324,7 @@ async def test_pools_that_change_together_end_an_autoscaler_that_starts_and_do_n
     await asyncio.gather(*(cluster._redeploy(name, more) for name in ("a", "b", "c")))
     assert {"demo", "a", "b", "c"} == set(cluster.pools)
     assert {f"penstock-{name}" for name in cluster.pools} == serve.deployed[-1]
+    await cluster._stop_autoscaler()
     with pytest.raises(BootstrapError, match="autoscaler"):
         await starting
     assert cluster.autoscaler_missing()

@@ -392,6 +392,6 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, temporary: Path) 
         assert any(temporary.iterdir())
         demo.terminate()
         demo.stdout.read()
-    assert 130 == demo.returncode
+    assert 143 == demo.returncode
     until_sync(lambda: marked(mark) == [])
     assert [] == list(temporary.iterdir())

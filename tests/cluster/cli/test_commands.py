@@ -43,6 +43,34 @@ except SystemExit:
 
 
 @pytest.mark.slow
+def test_flags_load_no_grpc() -> None:
+    """It reads the variable for its own log when it is loaded, and `main` sets that once the flags are read."""
+    code = (
+        "import sys; from cluster.cli.main import build_parser; build_parser(whole=True); print('grpc' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "False\n" == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "extra"], "penstock status: unexpected argument 'extra'\nsee `penstock status --help`\n"),
+        (
+            ["jobs", "list", "a", "b"],
+            "penstock jobs list: unexpected arguments 'a', 'b'\nsee `penstock jobs list --help`\n",
+        ),
+    ],
+)
+def test_the_command_that_does_not_know_an_argument_says_so(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args(words)
+    assert said == capsys.readouterr().err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "found"),
     [

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from rich.console import Console
@@ -81,6 +83,29 @@ def test_a_process_that_ends_is_named(
     assert (1, True) == (watched.stopped, "router 0" in capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_console_that_starts_is_shown(
+    starts: bool,
+    tmp_path: Path,
+    watched: type[Watched],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It takes seconds, and people take silence for a hang."""
+    page = AsyncMock(url="http://127.0.0.1:1")
+    page.start.side_effect = None if starts else BootstrapError("console", "it ended")
+    monkeypatch.setattr(up, "LocalConsole", lambda *_: page)
+    monkeypatch.setattr(Watched, "run_dir", tmp_path, raising=False)
+    watched.end = BootstrapError("redis", "it ended")
+    command_line.main([*flags(tmp_path), "--console"])
+    said = capsys.readouterr()
+    shown = said.out.splitlines()[:2]
+    assert ["console: starting", f"console {'ready' if starts else 'stopped'}"] == [
+        line.strip(" ✓").rpartition(" 0")[0] or line.strip() for line in shown
+    ]
+    assert starts == ("http://127.0.0.1:1" in said.out)
+
+
 def test_news_come_with_their_time_and_details(
     tmp_path: Path, watched: type[Watched], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +149,24 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
         assert "up\n" == process.stdout.readline()
         yield process
         process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_a_signal_ends_has_the_status_of_that_signal(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Starting(Watched):
+        async def start(self) -> None:
+            signal.raise_signal(number)
+            # Another one while it ends makes no difference.
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(up, "local_cluster", Starting)
+    assert (128 + number, 1) == (run_up(options(tmp_path)), Starting.stopped)
+    monkeypatch.setattr(demo, "local_cluster", Starting)
+    words = ["demo", "--engine", "sim", "--state-dir", str(tmp_path)]
+    assert 128 + number == run_demo(command_line.build_parser().parse_args(words))
 
 
 def test_a_folder_is_held_by_one_and_free_after_a_kill(tmp_path: Path, watched: type[Watched]) -> None:

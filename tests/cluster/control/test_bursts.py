@@ -11,8 +11,8 @@ import pytest
 from cluster.control.bursts.hold import Hold, HoldRules, HoldTimes, best_level, next_hold
 from cluster.control.bursts.plans import Work, followed, held, scatter, works_of
 from cluster.control.load_forecast import LoadRules, Need
-from cluster.control.replica_rules import GroupBounds, SlowRules
-from cluster.hindsight.fluid import Fixed, FluidRules, FluidRun, LoadTick, Wanted, replay
+from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
+from cluster.hindsight.fluid import FluidRules, FluidRun, Given, LoadTick, Wanted, replay
 from cluster.hindsight.policy import PolicyScaler, ReplayedPool
 from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.hindsight.loads import TICK_S, bursty, changing
@@ -45,7 +45,7 @@ def fixed_attainment(ticks: Sequence[LoadTick], run: FluidRun) -> float:
     count = run.hours * 3600 / run.seconds
     skipped = len(ticks) - len(run.ticks)
     few, more = (
-        replay(ticks, Fixed(replicas), Wanted(replicas), FLUID).since(skipped).attainment
+        replay(ticks, Given([Wanted(replicas)]), Wanted(replicas), FLUID).since(skipped).attainment
         for replicas in (math.floor(count), math.floor(count) + 1)
     )
     return few + (count - math.floor(count)) * (more - few)
@@ -182,3 +182,18 @@ def test_one_look_raises_the_number_and_the_average_of_looks_lowers_it() -> None
     known = Hold(round(usual), usual, 6, 0.0, 0.0)
     assert more == next_hold(known, load(2.8), 0.99, 1, TIMES, rules).replicas
     assert usual == next_hold(known, load(1.4), 0.99, 1, TIMES, rules).replicas
+
+
+def test_a_turned_dial_chooses_the_number_anew_at_the_next_look() -> None:
+    """The mean of the looks of hours rests on what another replica was worth before."""
+    ticks = needs(bursty(10.0, 7200.0, seed=3), 600.0)
+    dear, cheap = HoldRules(worth=0.3), HoldRules(worth=0.0)
+    more, less = (next_hold(Hold(), ticks, 0.99, 1, TIMES, rules).replicas for rules in (cheap, dear))
+    assert more * (1 - dear.change_now) < less <= more * (1 - dear.change)
+    known = SlowState(hold=Hold(more, more, 40, ticks[-1].at - TICK_S, 0.0), fill_from=0.55)
+
+    def chosen(fill: float) -> int:
+        state = known.under(SlowRules(fill=fill))
+        return next_hold(state.hold, ticks, 0.99, 1, TIMES, dear).replicas
+
+    assert (more, less) == (chosen(0.55), chosen(0.75))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cluster.control.length_shift import longer_work
+from cluster.control.length_shift import enough_came, longer_work
 from cluster.control.load_forecast import LoadRules, Need
 from cluster.control.step_model import Shape
 
@@ -120,3 +120,14 @@ def test_it_can_be_switched_off_and_stands_ticks_that_know_less() -> None:
     # A clock that stood still.
     *earlier, now = needs
     assert longer_work(now, 2.0, [*earlier, earlier[-1]], price, RULES) == longer_work(now, 2.0, earlier, price, RULES)
+
+
+@pytest.mark.parametrize("per_s", [0.01, 0.05, 0.1, 0.5])
+def test_too_few_requests_are_told_before_they_are_priced(per_s: float) -> None:
+    """On a trace of weeks with few requests, prices took two thirds of a simulation."""
+    told = set()
+    for needs in ticks(random.Random(1), 4000.0, doubled_at(2000.0, 20.0), lambda _: per_s):
+        enough = enough_came(needs[-1], needs[:-1], RULES)
+        told.add(enough)
+        assert enough or found(needs) is None
+    assert told == {False, per_s > 0.01}

@@ -13,6 +13,8 @@ from cluster.control.rails import Move
 from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape
+from cluster.forecast.announced import AnnouncedRise, AnnouncedWork
+from cluster.forecast.schedule import Scheduled
 from penstock.models import RequestClass
 from tests.cluster.control.groups import (
     BOUNDS,
@@ -96,6 +98,13 @@ def test_the_budget_and_the_bounds_come_last() -> None:
     assert 9 == decide(point, GroupBounds(9, 20), group(5, interactive(0.5)), SlowState()).replicas
 
 
+@pytest.mark.parametrize("cold_start_s", [1e-9, 1.0, 7200.0])
+def test_a_start_may_take_no_time_at_all(cold_start_s: float) -> None:
+    made = decide(POINT, BOUNDS, group(2, interactive(1.0), cold_start_s=cold_start_s), long_ago(2))
+
+    assert 2 == made.replicas
+
+
 demands = st.lists(
     st.builds(
         ClassDemand, st.sampled_from(RequestClass), st.floats(0, 1e4),
@@ -108,6 +117,10 @@ groups = st.builds(
     model=st.one_of(st.none(), st.just(MODEL)), running=st.floats(0, 1e5), waiting=st.floats(0, 1e6),
     kv_usage=st.floats(0, 1), age_s=st.floats(0, 100), failed_starts=st.integers(0, 9),
     last_failure_at=st.one_of(st.none(), st.floats(0, 10_000)), attainment=st.one_of(st.none(), st.floats(0, 1)),
+    cold_start_s=st.sampled_from([1e-9, 1.0, 180.0, 7200.0]), tick_s=st.sampled_from([0.0, 15.0, 600.0]),
+    standby=st.integers(0, 2), scheduled=st.one_of(st.none(), st.builds(Scheduled, st.integers(1, 200), st.just("s"))),
+    announced=st.one_of(st.none(), st.builds(AnnouncedWork, st.floats(0, 50), st.floats(0, 50), st.booleans(),
+        st.lists(st.builds(AnnouncedRise, st.floats(1, 1e4), st.floats(0, 500), st.floats(0, 500))).map(tuple))),
 )  # fmt: skip
 
 

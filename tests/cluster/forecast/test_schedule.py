@@ -13,6 +13,7 @@ from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.forecast.schedule import ScheduledTime, scheduled
 from cluster.settings import AutoscaleSettings
+from cluster.settings.load import list_errors
 from tests.cluster.control.groups import POINT, decide, group, interactive, long_ago, names, reason
 
 WEEK = frozenset(range(7))
@@ -89,6 +90,24 @@ def test_a_zone_changes_its_clock() -> None:
     assert not berlin.holds(at("2026-07-15 08:30"))
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [
+        pytest.param("02:30", "06:00", "2026-10-25 00:30", "2026-10-25 04:59", id="begins in an hour that comes twice"),
+        pytest.param("20:00", "02:30", "2026-10-24 18:00", "2026-10-25 01:29", id="ends in an hour that comes twice"),
+        pytest.param("02:15", "02:45", "2026-10-25 00:15", "2026-10-25 01:44", id="lies in it"),
+        pytest.param("02:30", "06:00", "2026-03-29 00:30", "2026-03-29 03:59", id="begins in an hour left out"),
+        pytest.param("02:15", "02:45", "2026-03-29 00:15", "2026-03-29 01:44", id="lies in an hour left out"),
+    ],
+)
+def test_a_time_has_no_gap_where_the_clock_changes(start: str, end: str, first: str, last: str) -> None:
+    """It is there once, and at least as long as on other days. Clocks in Berlin change at 01:00 UTC."""
+    days = frozenset({date.fromisoformat("2026-10-24" if start == "20:00" else first[:10])})
+    berlin = ScheduledTime(time.fromisoformat(start), time.fromisoformat(end), WEEK, "Europe/Berlin", 3, days)
+    holds = [each for each in range(int(at(first)) - 86_400, int(at(last)) + 86_400, 60) if berlin.holds(each)]
+    assert list(range(int(at(first)), int(at(last)) + 60, 60)) == holds
+
+
 def test_replicas_are_ordered_a_cold_start_sooner() -> None:
     assert scheduled([OFFICE], at("2026-11-27 08:56"), 180.0) is None
     due = scheduled([OFFICE], at("2026-11-27 08:57"), 180.0)
@@ -124,12 +143,12 @@ def test_a_schedule_adds_replicas_and_says_so() -> None:
     assert "scheduled from 09:00 to 17:00 UTC" == reason(decision, "schedule")
 
 
-def test_bounds_and_rates_hold_for_a_schedule_too() -> None:
+def test_bounds_hold_for_a_schedule_and_the_rate_of_growth_does_not() -> None:
     bounded = decide(POINT, GroupBounds(1, 6), scheduled_group(15), SlowState())
     fast = decide(POINT, GroupBounds(1, 50), scheduled_group(40), SlowState())
 
-    assert (6, 8) == (bounded.replicas, fast.replicas)
-    assert "up_rate" in names(fast)
+    assert (6, 40) == (bounded.replicas, fast.replicas)
+    assert "up_rate" not in names(fast)
 
 
 def test_no_replica_of_a_schedule_is_removed() -> None:
@@ -138,23 +157,54 @@ def test_no_replica_of_a_schedule_is_removed() -> None:
     assert 9 == kept.replicas
 
 
+DAYS = "must be 'mon', 'tue', 'wed', 'thu', 'fri', 'sat' or 'sun'"
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"start": "9:00"}, "start"),
-        ({"end": "24:00"}, "end"),
-        ({"days": ["monday"]}, "days"),
-        ({"days": []}, "days"),
-        ({"min_replicas": 0}, "min_replicas"),
-        ({"dates": ["27.11.2026"]}, "dates"),
-        ({"dates": ["2026-02-30"]}, "dates"),
-        ({"time_zone": "Europe/Nowhere"}, "must be a time zone that is known here, .*, got 'Europe/Nowhere'"),
-        ({"min_replicas": 21}, r"schedule.0.min_replicas must be at most max_replicas = 20, got 21"),
+        ({"start": "9:00"}, "schedule.0.start: must be a time of day as HH:MM, from 00:00 to 23:59, got '9:00'"),
+        ({"start": "24:00"}, "schedule.0.start: must be a time of day as HH:MM, from 00:00 to 23:59, got '24:00'"),
+        ({"end": "24:01"}, "schedule.0.end: must be a time of day as HH:MM, from 00:00 to 24:00, got '24:01'"),
+        ({"end": 17}, "schedule.0.end: must be a time of day as HH:MM, from 00:00 to 24:00, got 17"),
+        (
+            {"end": "1\u0663:00"},
+            "schedule.0.end: must be a time of day as HH:MM, from 00:00 to 24:00, got '1\u0663:00'",
+        ),
+        ({"days": ["monday"]}, f"schedule.0.days.0: {DAYS}, got 'monday'"),
+        ({"days": ["mon", "tues"]}, f"schedule.0.days.1: {DAYS}, got 'tues'"),
+        ({"days": "mon"}, "schedule.0.days: must be a list, got 'mon'"),
+        ({"days": []}, "schedule.0.days: must have at least 1 item, not 0, got []"),
+        ({"min_replicas": 0}, "schedule.0.min_replicas: must be at least 1, got 0"),
+        (
+            {"dates": ["27.11.2026"]},
+            "schedule.0.dates.0: must be a date of the calendar as YYYY-MM-DD, got '27.11.2026'",
+        ),
+        (
+            {"dates": ["2026-02-30"]},
+            "schedule.0.dates.0: must be a date of the calendar as YYYY-MM-DD, got '2026-02-30'",
+        ),
+        (
+            {"time_zone": "Europe/Nowhere"},
+            "schedule.0.time_zone: must be a time zone that is known here, such as Europe/Berlin, got 'Europe/Nowhere'",
+        ),
+        ({"min_replicas": 21}, "schedule.0.min_replicas must be at most max_replicas = 20, got 21"),
     ],
 )
-def test_a_wrong_schedule_is_refused_with_its_field(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_a_wrong_schedule_is_told_once_with_field_limit_and_value(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError) as refused:
         settings(**change)
+
+    assert [told] == [line.removeprefix("settings: ") for line in list_errors(refused.value)]
+
+
+def test_a_day_ends_at_24() -> None:
+    evening, whole = settings(start="18:00", end="24:00"), settings(start="00:00", end="24:00")
+
+    assert [True, False] == [evening.schedule[0].value.holds(at(f"2026-11-2{when}")) for when in ("7 23:59", "8 00:00")]
+    assert {True} == {whole.schedule[0].value.holds(at(f"2026-11-27 {hour:02}:30")) for hour in range(24)}
+    # Stored like this, so that a release that knows no 24:00 reads it.
+    assert "00:00" == evening.schedule[0].end
 
 
 def test_settings_become_the_times_of_the_policy() -> None:

@@ -12,7 +12,7 @@ from cluster.autoscaler.own_settings import slow_rules
 from cluster.control.bursts.hold import HoldRules
 from cluster.control.load_forecast import LoadRules
 from cluster.control.replica_rules import GroupBounds, SlowRules
-from cluster.hindsight.fluid import Fixed, FluidRules, LoadTick, Wanted, replay
+from cluster.hindsight.fluid import FluidRules, Given, LoadTick, Wanted, replay
 from cluster.hindsight.history import History, history_of
 from cluster.hindsight.policy import ReplayedPool
 from cluster.hindsight.review import compare, expected
@@ -126,13 +126,13 @@ def test_a_fixed_number_is_compared_with_the_policy() -> None:
 def test_a_fluid_pool_serves_what_it_can() -> None:
     rules = FluidRules(cold_start_s=30.0, lies_s=10.0, capacity=1.0)
     ticks = [LoadTick(15.0, 15.0, 60.0, 15.0), LoadTick(30.0, 15.0, 0.0, 0.0), LoadTick(45.0, 15.0, 0.0, 0.0)]
-    run = replay(ticks, Fixed(2), Wanted(2), rules)
+    run = replay(ticks, Given([Wanted(2)]), Wanted(2), rules)
 
     # Of 60 replica-seconds 30 are done and 20 may lie there.
     assert [10.0, 0.0, 0.0] == [each.missed for each in run.ticks]
     assert pytest.approx(1.0 - 10.0 / 60.0) == run.attainment
     assert pytest.approx(2 * 45 / 3600) == run.hours
-    assert 1.0 == replay(ticks, Fixed(4), Wanted(4), rules).attainment
+    assert 1.0 == replay(ticks, Given([Wanted(4)]), Wanted(4), rules).attainment
 
 
 class Orders:

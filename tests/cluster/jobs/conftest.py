@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +12,8 @@ from cluster.jobs.redis.keys import JOB_KEYS, SHARED_KEYS, job_keys, shared_key
 from cluster.jobs.redis.store import RedisJobStore
 from cluster.redis.in_process.server import InProcessRedis
 from tests.cluster.queue.backends import ask, flush
-from tests.cluster.queue.servers import Server, running
-from tests.support.stores import KINDS
+from tests.cluster.queue.servers import Server
+from tests.support.stores import IN_PROCESS, KINDS
 
 POOL = "demo"
 
@@ -53,24 +52,11 @@ class Backend:
         return {name.decode() for name in self.ask("KEYS", "*")}
 
 
-@pytest.fixture(scope="session")
-def job_servers() -> Iterator[dict[str, Server]]:
-    """Servers that are started once, by kind, when a test first asks."""
-    with contextlib.ExitStack() as stack:
-
-        class Lazy(dict[str, Server]):
-            def __missing__(self, kind: str) -> Server:
-                self[kind] = server = stack.enter_context(running(kind))
-                return server
-
-        yield Lazy()
-
-
-@pytest.fixture(params=["in-process", *KINDS])
-async def backend(request: pytest.FixtureRequest, job_servers: dict[str, Server]) -> AsyncIterator[Backend]:
+@pytest.fixture(params=[IN_PROCESS, *KINDS])
+async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
     """An empty store of each kind."""
     clock = ManualClock()
-    server = None if request.param == "in-process" else job_servers[request.param]
+    server = None if request.param == IN_PROCESS else redis_servers[request.param]
     if server is not None:
         flush(server)
     backend = Backend(clock, server, InProcessRedis(clock))

@@ -111,10 +111,36 @@ async def test_a_job_on_a_file_ends_without_it_in_every_way(backend: Backend, ho
         await store.sweep()
     else:
         await (store.cancel(job_id) if how == "cancel" else store.delete(job_id))
-    assert [b"0", b"1"] == await store.block(FILE, 0)
     await store.delete(FILE)
-    assert await store.get(FILE) is None
-    await store.delete(job_id)
+    if how != "delete":
+        # What did not run is named by the file alone.
+        backend.clock.advance(61)
+        await store.sweep()
+        assert [b"0", b"1"] == await store.block(FILE, 0)
+        assert [] == await store.list_files("acme")
+        await store.delete(job_id)
+        backend.clock.advance(61)
+        await store.sweep()
+    assert set() == backend.keys()
+
+
+async def test_a_file_goes_with_the_results_that_need_it(backend: Backend) -> None:
+    store = backend.store()
+    file = await kept(store)
+    first, second = id_on(FILE), id_on(FILE)
+    for job_id in (first, second):
+        await store.begin(job_id, file, JOB)
+        await store.cancel(job_id)
+    await store.delete(FILE)
+    await store.discard(first, "errors", remove=True)
+    backend.clock.advance(61)
+    await store.sweep()
+    assert await store.get(FILE) is not None
+    # The other ones are due.
+    backend.clock.advance(2 * HOUR_MS / 1000)
+    await store.sweep()
+    backend.clock.advance(61)
+    await store.sweep()
     assert set() == backend.keys()
 
 

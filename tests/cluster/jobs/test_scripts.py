@@ -10,11 +10,12 @@ import pytest
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.contract import JobLimits
 from cluster.jobs.redis.keys import JOB_KEYS, SHARED_KEYS, job_keys
-from cluster.jobs.redis.scripts import SCRIPTS, load_job_scripts
 from cluster.jobs.settings import job_limits_from
+from cluster.redis.script import load_scripts
 from cluster.settings import JobsSettings
 
 LUA = files("cluster.jobs.redis") / "lua"
+SCRIPTS = load_scripts("cluster.jobs.redis")
 
 
 def test_every_key_has_the_pool_as_its_hash_tag_and_none_is_shared_between_jobs() -> None:
@@ -30,13 +31,9 @@ def test_the_header_lists_the_keys_in_the_order_in_which_they_are_sent() -> None
     assert list(range(1, len(job_keys("p", "j")) + 1)) == numbers
 
 
-def test_every_file_is_a_script_or_shared() -> None:
-    assert {*SCRIPTS, "common"} == {path.name.removesuffix(".lua") for path in LUA.iterdir()}
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
-    source = load_job_scripts()[name].source.decode()
+    source = SCRIPTS[name].source.decode()
     keys = "RECORD|ITEMS|SIZES|RESULTS|DONE|FAILURES|HOLDS|OPEN|DUE|INDEX|FILES|NAMES|USAGE"
     assert [] == re.findall(rf"call\('(?!TIME)[A-Z]+', (?!(?:{keys})\b|KEYS\[)\S+", source)
     header = (LUA / f"{name}.lua").read_text(encoding="utf-8").split("\n\n")[0]

@@ -161,8 +161,8 @@ async def _answer(call: Awaitable[Any]) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_redis_in_process_and_in_a_server_answer_alike(kind: str, job_servers: dict[str, Server]) -> None:
-    server = job_servers[kind]
+def test_redis_in_process_and_in_a_server_answer_alike(kind: str, redis_servers: dict[str, Server]) -> None:
+    server = redis_servers[kind]
 
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -12,35 +12,16 @@ from cluster.clock import ManualClock
 from cluster.records.contract import EndedRequest, RecordLimits
 from cluster.records.redis.store import RedisRecordStore
 from cluster.redis.in_process.server import InProcessRedis
-from tests.cluster.queue.backends import flush
+from tests.cluster.queue.backends import ask
 from tests.cluster.queue.servers import Server
-from tests.support.stores import KINDS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
-IN_PROCESS = "in process"
 LIMITS = RecordLimits(most=3, missed_ms=60_000, max_bytes=1_000)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=[IN_PROCESS, *KINDS])
-def server(
-    request: pytest.FixtureRequest, redis_servers: dict[str, Server], clock: ManualClock
-) -> Server | InProcessRedis:
-    if request.param == IN_PROCESS:
-        return InProcessRedis(clock)
-    found = redis_servers[request.param]
-    flush(found)
-    return found
-
-
 @pytest_asyncio.fixture
-async def store(server: Server | InProcessRedis, clock: ManualClock) -> AsyncIterator[RedisRecordStore]:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def store(target: Any, clock: ManualClock) -> AsyncIterator[RedisRecordStore]:
     found = RedisRecordStore(target, "demo", LIMITS, 10.0, clock=clock)
     yield found
     await found.close()
@@ -48,23 +29,6 @@ async def store(server: Server | InProcessRedis, clock: ManualClock) -> AsyncIte
 
 def ended(name: str, tenant: str = "acme", *, missed: bool = False, record: bytes = b"") -> EndedRequest:
     return EndedRequest(name, tenant, missed, record or name.encode())
-
-
-def lose(server: Server | InProcessRedis, key: str) -> None:
-    """Delete a key, as an eviction does."""
-    if isinstance(server, InProcessRedis):
-        assert server.execute("DEL", key) == 1
-        return
-    with contextlib.closing(server.client()) as client:
-        assert client.delete(key) == 1
-
-
-def left(server: Server | InProcessRedis) -> int:
-    """Count the keys that are left."""
-    if isinstance(server, InProcessRedis):
-        return len(server.execute("KEYS", "*"))
-    with contextlib.closing(server.client()) as client:
-        return len(client.keys("*"))
 
 
 async def test_a_record_is_found_by_its_id_and_others_are_not(store: RedisRecordStore) -> None:
@@ -143,8 +107,7 @@ async def test_new_records_are_kept_after_the_clock_was_set_back(store: RedisRec
     assert await store.newest("acme", 10, missed=False) == [b"x", b"y", b"z"]
 
 
-async def test_a_client_that_comes_back_all_the_time_fills_nothing(server: Server | InProcessRedis) -> None:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def test_a_client_that_comes_back_all_the_time_fills_nothing(target: Any) -> None:
     store = RedisRecordStore(target, "demo", RecordLimits(), 10.0)
     for _ in range(80):
         await store.add([ended("a", record=b"x" * 1_000)])
@@ -157,27 +120,23 @@ async def test_whatever_part_redis_loses_new_records_are_kept(
     store: RedisRecordStore, server: Server | InProcessRedis, part: str
 ) -> None:
     await store.add([ended("a"), ended("b", missed=True)])
-    lose(server, f"penstock:1:{{demo}}:{part}")
+    assert ask(server, "DEL", f"penstock:1:{{demo}}:{part}") == 1
     for name in "cdefg":
         await store.add([ended(name)])
     assert await store.get("g") == b"g"
     assert len(await store.newest("", 10, missed=False)) >= 1
-    assert left(server) <= 5
+    assert len(ask(server, "KEYS", "*")) <= 5
 
 
-async def test_a_pool_that_keeps_no_records_writes_nothing(server: Server | InProcessRedis) -> None:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def test_a_pool_that_keeps_no_records_writes_nothing(server: Server | InProcessRedis, target: Any) -> None:
     store = RedisRecordStore(target, "demo", RecordLimits(most=0), 10.0)
     await store.add([ended("a")])
     assert await store.newest("", 10, missed=False) == []
-    assert left(server) == 0
+    assert ask(server, "KEYS", "*") == []
     await store.close()
 
 
-async def test_a_lower_bound_takes_several_calls_so_that_none_keeps_redis_for_long(
-    server: Server | InProcessRedis,
-) -> None:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def test_a_lower_bound_takes_several_calls_so_that_none_keeps_redis_for_long(target: Any) -> None:
     large, small = (RedisRecordStore(target, "demo", RecordLimits(most=most), 10.0) for most in (10_000, 10))
     for first in range(0, 3_000, 500):
         await large.add([ended(f"r{first + number:04}") for number in range(500)])
@@ -191,12 +150,11 @@ async def test_a_lower_bound_takes_several_calls_so_that_none_keeps_redis_for_lo
 
 
 async def test_a_pool_that_keeps_no_records_any_more_forgets_those_that_it_has(
-    store: RedisRecordStore, server: Server | InProcessRedis, clock: ManualClock
+    store: RedisRecordStore, server: Server | InProcessRedis, target: Any, clock: ManualClock
 ) -> None:
     await store.add([ended("a"), ended("b", missed=True)])
-    target = server if isinstance(server, InProcessRedis) else server.url
     none = RedisRecordStore(target, "demo", RecordLimits(most=0), 10.0, clock=clock)
     clock.advance(0.001)
     await none.add([ended("c")])
-    assert left(server) == 0
+    assert ask(server, "KEYS", "*") == []
     await none.close()

@@ -6,7 +6,6 @@ import itertools
 import re
 import ssl
 from collections.abc import AsyncIterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from cluster.redis import check
 from cluster.redis.check import PROBES, check_redis, measure_redis, warn_or_refuse
 from cluster.redis.connections import translate
 from cluster.redis.explain import explain, shown_address
+from tests.cluster.queue import servers
 from tests.cluster.queue.servers import Server, read_program
 from tests.support.halt import answered_in_halt
 
-ROOMS = ("cluster.queue.redis", "cluster.jobs.redis", "cluster.autoscaler.redis")
 OUTSIDE_SCRIPTS = {"EVALSHA", "SCRIPT", "SUBSCRIBE", "PING", "CLUSTER"}
 """Commands that the check, or connecting, uses themselves."""
 EXPIRING = {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "SETEX", "PSETEX", "GETEX"}
@@ -31,13 +30,12 @@ EXPIRING = {"EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "SETEX", "PSETEX", "GE
 def used_commands() -> set[str]:
     """Read every command off our scripts and stores."""
     found: set[str] = set()
-    for room in ROOMS:
-        for script in (files(room) / "lua").iterdir():
-            found |= set(re.findall(r"\bcall\('([A-Z]+)'", script.read_text(encoding="utf-8")))
     root = Path(__file__).parents[3]
+    for script in root.glob("cluster/**/*.lua"):
+        found |= set(re.findall(r"\bcall\('([A-Z]+)'", script.read_text(encoding="utf-8")))
     for module in (*root.glob("cluster/**/*.py"), *root.glob("router/**/*.py")):
         text = module.read_text(encoding="utf-8")
-        found |= set(re.findall(r'(?:_command|\b_?pack)\(\s*(?:PLAIN, pack\()?"([A-Z]{3,})"', text))
+        found |= set(re.findall(r'(?:[._]command|\b_?pack)\(\s*(?:PLAIN, pack\()?"([A-Z]{3,})"', text))
     return found
 
 
@@ -50,6 +48,35 @@ def test_the_check_uses_every_command_of_ours_and_no_other() -> None:
 
 def test_no_key_of_ours_expires_so_policies_for_such_keys_remove_none() -> None:
     assert set() == used_commands() & EXPIRING
+
+
+def rule_of(error: SettingsError) -> list[str]:
+    """Read the rule that an error names."""
+    rule = re.search(r"`(ACL SETUSER app [^`]*)`", str(error))
+    assert rule is not None
+    return rule[1].split()
+
+
+@pytest.mark.slow
+async def test_the_rule_that_the_error_names_suffices_in_a_cluster_of_the_oldest_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There CLUSTER is one of the dangerous commands."""
+    monkeypatch.setattr(servers, "find_program", lambda: None)
+    server = servers.start("redis-cluster", tmp_path)
+    client = redis.asyncio.Redis.from_url(server.plain_url)
+    try:
+        rights = ("~*", "allchannels", "+@all", "-@dangerous", "+info")
+        await client.execute_command("ACL", "SETUSER", "app", "on", "nopass", *rights)
+        url = server.url.replace("://", "://app:@")
+        with pytest.raises(SettingsError, match="may not use CLUSTER SLOTS, which Penstock needs") as failed:
+            await check_redis(url, "demo", 5.0, allow_eviction=False)
+        await client.execute_command(*rule_of(failed.value))
+        await check_redis(url, "demo", 5.0, allow_eviction=False)
+    finally:
+        await client.aclose()
+        server.process.kill()
+        server.process.wait()
 
 
 @pytest.fixture
@@ -119,17 +146,27 @@ class TestOnRealServers:
         with pytest.raises(SettingsError, match=f"the user 'app' of .* may not use {lacking.upper()}, which"):
             await check_redis(self.as_app(redis_servers[kind]), "demo", 5.0, allow_eviction=False)
 
+    @pytest.mark.parametrize(
+        "rights", [("resetchannels", "+ping"), ("allkeys", "allchannels", "+@all", "-hset")], ids=["few", "one lacks"]
+    )
     async def test_the_rule_that_the_error_names_suffices(
-        self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis
+        self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis, rights: tuple[str, ...]
     ) -> None:
-        await client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "resetchannels", "+ping")
+        await client.execute_command("ACL", "SETUSER", "app", "on", "nopass", *rights)
         url = self.as_app(redis_servers[kind])
         with pytest.raises(SettingsError) as failed:
             await check_redis(url, "demo", 5.0, allow_eviction=False)
-        rule = re.search(r"`(ACL SETUSER app [^`]*)`", str(failed.value))
-        assert rule is not None
-        await client.execute_command(*rule[1].split())
+        await client.execute_command(*rule_of(failed.value))
         await check_redis(url, "demo", 5.0, allow_eviction=False)
+
+    async def test_the_rule_of_the_manual_suffices_for_a_new_user(
+        self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis
+    ) -> None:
+        manual = (Path(__file__).parents[3] / "cluster/README.md").read_text(encoding="utf-8")
+        rule = re.search(r"`ACL SETUSER penstock on >PASSWORD ([^`]*)`", manual)
+        assert rule is not None
+        await client.execute_command("ACL", "SETUSER", "app", "on", "nopass", *rule[1].split())
+        await check_redis(self.as_app(redis_servers[kind]), "demo", 5.0, allow_eviction=False)
 
     async def test_a_denied_command_in_a_script_is_no_bug_of_the_script(
         self, redis_servers: dict[str, Server], kind: str, client: redis.asyncio.Redis

@@ -235,9 +235,9 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Ser
     await queue.close()
 
 
-async def test_too_many_calls_are_refused_instead_of_kept(own_server: Server) -> None:
+async def test_too_many_calls_are_refused_instead_of_kept(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.redis.pipeline._MAX_PENDING", 10)
     queue = RedisQueue(own_server.url, "demo")
-    queue._pipeline._max_pending = 10
     await _up(queue)
 
     results = await asyncio.gather(*(queue.submit("A", entry(f"q{i}")) for i in range(30)), return_exceptions=True)

@@ -42,6 +42,10 @@ def test_a_cluster_address_is_taken_apart() -> None:
         ("localhost:6379", "no scheme"),
         ("http://secret@h", "must begin with one of redis://, rediss://, unix://, .* got http://"),
         ("redis://h:port", r"must be redis://\[user:password@\]host\[:port\]"),
+        ("redis://:secret@h:70000/0", "its port must be from 1 to 65535"),
+        ("redis://:secret@h:0", "its port must be from 1 to 65535"),
+        ("redis+sentinel://:secret@h,g:65536/main", "its port must be from 1 to 65535"),
+        ("redis+cluster://:secret@h,g:65536", "its port must be from 1 to 65535"),
         ("rediss://:a/secret@h:6379/0", "percent"),
         ("redis://:secret#a@h", "percent"),
         ("redis://:secret@h/main", "/database"),
@@ -70,6 +74,7 @@ GOOD = [
     "redis://u:p%2Fw@[::1]:1/3?max_connections=5",
     "rediss://h:1/0",
     "unix:///run/redis.sock",
+    "redis://h:65535",
     "redis+sentinel://h/main",
     "rediss+cluster://h,g:1",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,48 +15,20 @@ from cluster.redis.in_process.server import InProcessRedis
 from cluster.registry.contract import Author, Edit, Position, Watcher
 from cluster.registry.redis.keys import REGISTRY_KEYS
 from cluster.registry.redis.store import RedisRegistryStore
-from tests.cluster.queue.backends import flush
+from tests.cluster.queue.backends import ask
 from tests.cluster.queue.servers import Server
-from tests.support.stores import KINDS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
-IN_PROCESS = "in process"
 ME = Author("ops", "key 1")
 ROUTER = Watcher("r1", "router")
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=[IN_PROCESS, *KINDS])
-def server(
-    request: pytest.FixtureRequest, redis_servers: dict[str, Server], clock: ManualClock
-) -> Server | InProcessRedis:
-    if request.param == IN_PROCESS:
-        return InProcessRedis(clock)
-    found = redis_servers[request.param]
-    flush(found)
-    return found
-
-
 @pytest_asyncio.fixture
-async def store(server: Server | InProcessRedis, clock: ManualClock) -> AsyncIterator[RedisRegistryStore]:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def store(target: Any, clock: ManualClock) -> AsyncIterator[RedisRegistryStore]:
     found = RedisRegistryStore(target, 10.0, 3, clock=clock)
     yield found
     await found.close()
-
-
-def lose(server: Server | InProcessRedis, *keys: str) -> None:
-    """Delete keys, as an eviction or a failover does."""
-    if isinstance(server, InProcessRedis):
-        server.execute("DEL", *keys)
-        return
-    with contextlib.closing(server.client()) as client:
-        client.delete(*keys)
 
 
 async def put(store: RedisRegistryStore, known: Position = Position(), **values: bytes | None) -> Position:  # noqa: B008
@@ -134,7 +107,7 @@ async def test_what_redis_lost_comes_back_from_those_who_know_it(
     known = await put(store, a=b"1", b=b"2")
     known = await put(store, known, b=None)
     entries = (await store.look(ROUTER, Position())).entries
-    lose(server, *REGISTRY_KEYS)
+    ask(server, "DEL", *REGISTRY_KEYS)
 
     assert Position() == (await store.look(ROUTER, known)).position
     assert await store.apply([Edit("tenant", "c", b"3")], ME, known) is None, "it would be mixed with older ones"
@@ -152,7 +125,7 @@ async def test_a_revocation_wins_over_the_key_that_an_older_process_knows(
     old = (await store.look(ROUTER, Position())).entries
     late = await put(store, early, key=None)
     new = (await store.look(ROUTER, Position())).entries
-    lose(server, *REGISTRY_KEYS)
+    ask(server, "DEL", *REGISTRY_KEYS)
 
     await store.restore(late, new)
     await store.restore(early, old)
@@ -166,7 +139,7 @@ async def test_a_registry_begun_anew_keeps_what_it_has(
     known = await put(store, a=b"old", b=b"old", c=b"old")
     known = await put(store, known, c=None)
     entries = (await store.look(ROUTER, Position())).entries
-    lose(server, *REGISTRY_KEYS)
+    ask(server, "DEL", *REGISTRY_KEYS)
     await put(store, a=b"new")
 
     await store.restore(known, entries)
@@ -182,7 +155,7 @@ async def test_a_registry_that_lost_a_part_is_given_back_whole(
 ) -> None:
     known = await put(store, a=b"1", b=b"2")
     entries = (await store.look(ROUTER, Position())).entries
-    lose(server, REGISTRY_KEYS[lost])
+    ask(server, "DEL", REGISTRY_KEYS[lost])
 
     assert "" == (await store.look(ROUTER, known)).position.life
     await store.restore(known, entries)

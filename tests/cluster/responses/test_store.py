@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,58 +15,21 @@ from cluster.errors import ResponseLimitError
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.responses.contract import ResponseClaim, ResponseLimits, ResponseName
 from cluster.responses.redis.store import RedisResponseStore
-from tests.cluster.queue.backends import flush
+from tests.cluster.queue.backends import ask
 from tests.cluster.queue.servers import Server
-from tests.support.stores import KINDS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
-IN_PROCESS = "in process"
 NAME = ResponseName("acme", "resp_1")
 CLAIM = ResponseClaim(NAME, "first")
 LIMITS = ResponseLimits(ttl_ms=60_000, lease_ms=2_000, tenant_responses=3, tenant_bytes=1_000)
-Open = Callable[[], RedisResponseStore]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=[IN_PROCESS, *KINDS])
-def server(
-    request: pytest.FixtureRequest, redis_servers: dict[str, Server], clock: ManualClock
-) -> Server | InProcessRedis:
-    if request.param == IN_PROCESS:
-        return InProcessRedis(clock)
-    found = redis_servers[request.param]
-    flush(found)
-    return found
 
 
 @pytest_asyncio.fixture
-async def store(server: Server | InProcessRedis, clock: ManualClock) -> AsyncIterator[RedisResponseStore]:
-    target = server if isinstance(server, InProcessRedis) else server.url
+async def store(target: Any, clock: ManualClock) -> AsyncIterator[RedisResponseStore]:
     found = RedisResponseStore(target, LIMITS, 10.0, clock=clock)
     yield found
     await found.close()
-
-
-def stored(server: Server | InProcessRedis) -> set[str]:
-    """Name the keys that are left."""
-    if isinstance(server, InProcessRedis):
-        return {name.decode() for name in server.execute("KEYS", "*")}
-    with contextlib.closing(server.client()) as client:
-        return {name.decode() for name in client.keys("*")}
-
-
-def lose(server: Server | InProcessRedis, key: str) -> None:
-    """Delete a key, as an eviction does."""
-    if isinstance(server, InProcessRedis):
-        assert server.execute("DEL", key) == 1
-        return
-    with contextlib.closing(server.client()) as client:
-        assert client.delete(key) == 1
 
 
 async def test_a_response_is_stored_run_and_read_by_its_tenant_only(store: RedisResponseStore) -> None:
@@ -97,7 +61,7 @@ async def test_nothing_is_left_of_what_was_deleted(server: Server | InProcessRed
     await store.create(CLAIM, b"asked", leased=True)
     await store.finish(CLAIM, b"y")
     await store.delete(NAME)
-    assert stored(server) == set()
+    assert ask(server, "KEYS", "*") == []
 
 
 async def test_a_silent_owner_is_found_and_replaced(store: RedisResponseStore, clock: ManualClock) -> None:
@@ -173,6 +137,15 @@ async def test_a_journal_is_read_on_and_a_newer_one_from_its_beginning(store: Re
     assert (found.chunks, found.record.result, found.owned) == ([], b"done", False)
 
 
+async def test_who_asks_for_no_output_is_sent_none(store: RedisResponseStore) -> None:
+    await store.create(CLAIM, b"asked", leased=True)
+    for number in range(3):
+        assert await store.note(CLAIM, 1, number, b"output", started=True)
+    found = await store.follow(NAME, 0, 1 << 31)
+    assert found is not None
+    assert (found.chunks, found.owned, found.record.journal) == ([], True, 1)
+
+
 async def test_the_owner_hears_of_readers_and_of_a_cancel(store: RedisResponseStore, clock: ManualClock) -> None:
     await store.create(CLAIM, b"asked", leased=True)
     clock.advance(1)
@@ -199,6 +172,44 @@ async def test_the_oldest_make_room(store: RedisResponseStore, clock: ManualCloc
     assert await store.create(other, b"asked", leased=False)
 
 
+async def many(store: RedisResponseStore, count: int, size: int = 0) -> None:
+    """Store responses of so many bytes that have ended."""
+    store.limits = ResponseLimits()
+    for first in range(0, count, 100):
+        claims = [ResponseClaim(ResponseName("acme", f"resp_{first + index}"), "t") for index in range(100)]
+        await asyncio.gather(*(store.create(each, b"asked", leased=False) for each in claims))
+        await asyncio.gather(*(store.finish(each, secrets.token_bytes(size)) for each in claims))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_bound_that_was_lowered_by_much_is_kept_step_by_step(
+    store: RedisResponseStore, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """One call names few, as a pipeline holds so many calls, and Redis does nothing else meanwhile."""
+    await many(store, 1_500)
+    claim = ResponseClaim(ResponseName("acme", "resp_x"), "t")
+    assert not ends or await store.create(claim, b"asked", leased=False)
+    store.limits, named = LIMITS, list[int]()
+    delete_all = store._delete_all
+
+    async def counted(tenant: str, ids: Sequence[bytes]) -> None:
+        named.append(len(ids))
+        await delete_all(tenant, ids)
+
+    monkeypatch.setattr(store, "_delete_all", counted)
+    assert await (store.finish(claim, b"answer") if ends else store.create(claim, b"asked", leased=False))
+
+    assert max(named) <= 512
+    assert sum(named) >= 512
+
+
+async def test_a_large_response_takes_the_room_of_many_small_ones(store: RedisResponseStore) -> None:
+    await many(store, 1_000, 1_000)
+    claim = ResponseClaim(ResponseName("acme", "resp_x"), "t")
+    store.limits = ResponseLimits(tenant_bytes=1_000_000)
+    assert await store.create(claim, secrets.token_bytes(700_000), leased=False)
+
+
 async def test_what_runs_makes_no_room(store: RedisResponseStore) -> None:
     for index in range(3):
         assert await store.create(ResponseClaim(ResponseName("acme", f"resp_{index}"), "t"), b"asked", leased=True)
@@ -218,6 +229,30 @@ async def test_bytes_are_bounded(store: RedisResponseStore, clock: ManualClock) 
         await store.create(ResponseClaim(ResponseName("acme", "resp_x"), "t"), secrets.token_bytes(2_000), leased=True)
 
 
+async def test_a_stream_whose_router_died_counts_for_a_day_unless_another_one_goes_on_with_it(
+    server: Server | InProcessRedis, store: RedisResponseStore, clock: ManualClock
+) -> None:
+    """Without a lease nobody knows that its router is gone, and what runs makes no room for others."""
+    store.limits = ResponseLimits(tenant_responses=3)
+    names = [ResponseName("acme", f"resp_{index}") for index in range(3)]
+    for name in names:
+        assert await store.create(ResponseClaim(name, "t"), b"asked", leased=name is names[0])
+    clock.advance(86_000)
+    taken = await store.claim(names[1])
+    assert taken is not None
+    clock.advance(600)
+    await store.sweep()
+    assert [await store.get(name) is not None for name in names] == [True, True, False]
+    assert await store.create(ResponseClaim(names[2], "t"), b"asked", leased=False)
+    assert await store.finish(taken, b"answer")
+    clock.advance(29 * 86_400)
+    await store.sweep()
+    assert [await store.get(name) is not None for name in names] == [False, True, False]
+    clock.advance(86_400)
+    await store.sweep()
+    assert ask(server, "KEYS", "*") == []
+
+
 async def test_what_is_due_is_deleted(
     server: Server | InProcessRedis, store: RedisResponseStore, clock: ManualClock
 ) -> None:
@@ -229,14 +264,14 @@ async def test_what_is_due_is_deleted(
     assert await store.get(NAME) is not None
     clock.advance(20)
     await store.sweep()
-    assert stored(server) == set()
+    assert ask(server, "KEYS", "*") == []
 
 
 async def test_a_lost_record_does_not_stand_in_the_way(
     server: Server | InProcessRedis, store: RedisResponseStore, clock: ManualClock
 ) -> None:
     await store.create(CLAIM, b"asked", leased=True)
-    lose(server, "penstock:1:{responses}:response:resp_1")
+    assert ask(server, "DEL", "penstock:1:{responses}:response:resp_1") == 1
     clock.advance(10)
     assert await store.sweep() == [NAME]
     assert await store.claim(NAME) is None

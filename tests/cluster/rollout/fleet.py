@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from cluster.rollout.changes import rules_of
 from cluster.rollout.decide import Seen, decide
 from cluster.rollout.judge import Member
-from cluster.rollout.record import Revision, Rollout, RolloutState
+from cluster.rollout.record import Revision, Rollout
 from cluster.rollout.starts import claim, give_up
 from cluster.settings import PoolSettings
+from penstock.values.admin.rollout import RolloutState
 
 OLD, NEW = Revision(0), Revision(1, {"model": "other"})
 STEP_MS = 1_000

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.rollout.changes import base_of
-from cluster.rollout.decide import Seen, decide, go_back, go_on, hold
+from cluster.rollout.decide import Seen, decide, go_back, go_on, hold, resized
 from cluster.rollout.judge import Member
-from cluster.rollout.record import Rollout, RolloutState, Trouble
+from cluster.rollout.record import Rollout, Trouble
 from cluster.rollout.starts import claim
 from cluster.settings import PoolSettings, VllmSettings
+from penstock.values.admin.rollout import RolloutState
 from tests.cluster.rollout.fleet import NEW, OLD, Fleet, rollout
 
 
@@ -186,6 +187,28 @@ def test_a_pool_that_became_smaller_does_not_wait_for_ever() -> None:
     fleet._move = lambda place, move=fleet._move: move(place) if place < 3 else None  # type: ignore[method-assign]
     assert RolloutState.DONE is fleet.run(600).state
     assert [NEW.number] * 3 == fleet.revisions
+
+
+@pytest.mark.parametrize("now", [2, 6])
+def test_a_number_that_is_changed_meanwhile_is_that_of_the_roll_out(now: int) -> None:
+    fleet = Fleet(rollout(4))
+    fleet.run(60, lambda found: bool(found.passed))
+    fleet.record = resized(fleet.record, now, fleet.at_ms)
+    fleet.fewest = 10**9
+    assert RolloutState.DONE is fleet.run(400).state
+    assert [NEW.number] * now == fleet.revisions
+    assert (min(now, 4) - 1, ()) == (fleet.fewest, fleet.record.failures)
+
+
+@pytest.mark.parametrize(("to", "failures"), [(2, 0), (3, 1)])
+def test_a_new_replica_that_is_too_many_is_no_failure(to: int, failures: int) -> None:
+    """The platform removes the newest one first. An idle one ends before anybody sees that it drains."""
+    olds = [Member(name, OLD.number, ready=True) for name in ("a", "b")]
+    record, _ = claim(rollout(3, attempts=1), "c", 2, 0)
+    record = decide(record, Seen(1_000, [*olds, Member("c", NEW.number, ready=True)]))
+    record = decide(resized(record, to, 1_500), Seen(2_000, olds))
+    assert failures == len(record.failures)
+    assert (RolloutState.GOING_BACK if failures else RolloutState.ROLLING) is record.state
 
 
 @settings(max_examples=60, deadline=None)

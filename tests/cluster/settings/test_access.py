@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.settings import Access, access_of, is_loopback, load_settings
-from cluster.settings.load import dump_settings, parse_settings
+from cluster.settings.load import parse_settings
 
 KEYS = {"keys_file": "/etc/keys.toml"}
 
@@ -63,4 +63,4 @@ def test_file_names_survive_the_way_to_processes_that_run_elsewhere(
     settings = load_settings(flags={"auth": {"keys_file": "keys.toml"}}, environ={})
     monkeypatch.chdir("/")
 
-    assert tmp_path / "keys.toml" == parse_settings(dump_settings(settings)).auth.keys_file
+    assert tmp_path / "keys.toml" == parse_settings(settings.model_dump_json()).auth.keys_file

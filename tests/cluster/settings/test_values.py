@@ -12,7 +12,7 @@ import pytest
 from cluster.bootstrap.local import LocalCluster
 from cluster.errors import SettingsError
 from cluster.settings import Settings, load_settings
-from cluster.settings.load import dump_settings, parse_settings
+from cluster.settings.load import parse_settings
 from cluster.settings.section import Section
 
 
@@ -77,6 +77,12 @@ def test_a_wrong_value_is_told_with_place_limit_and_value(given: dict[str, Any],
     with pytest.raises(SettingsError) as caught:
         load_settings(flags=given, environ={})
     assert told in str(caught.value)
+
+
+def test_a_list_whose_items_are_wrong_is_not_empty_too() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags={"aliases": {"fast": {"targets": [{"model": "demo", "weight": "a"}]}}}, environ={})
+    assert "aliases.fast.targets.0.weight: must be a number, got 'a'" == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_the_secrets_file_is_where_the_settings_say_for_every_process(
 
 def test_the_default_tree_survives_the_way_to_other_processes() -> None:
     settings = load_settings(environ={})
-    assert settings == parse_settings(dump_settings(settings))
+    assert settings == parse_settings(settings.model_dump_json())
 
 
 @pytest.mark.parametrize(

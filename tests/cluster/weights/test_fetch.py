@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from huggingface_hub import close_session, constants, hf_hub_download, snapshot_download
 from huggingface_hub.utils._runtime import is_xet_available
@@ -365,3 +366,11 @@ def test_a_file_that_another_process_writes_on_is_not_marked(
     assert "is not complete" in what_lacks(cache, SOURCE)
     Run(cache)()
     assert "" == what_lacks(cache, SOURCE)
+
+
+def test_a_hub_that_is_not_reached_is_named() -> None:
+    """The text of such an error has no address."""
+    request = httpx.Request("GET", "https://hub.example.org/api/models/org/m")
+    failure = httpx.ConnectError("[Errno -2] Name or service not known", request=request)
+    assert "ConnectError at hub.example.org: [Errno -2] Name or service not known" == fetch_module._line(failure)
+    assert "ConnectError: refused" == fetch_module._line(httpx.ConnectError("refused"))

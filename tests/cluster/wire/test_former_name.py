@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,10 @@ async def test_the_former_protocol_needs_secret_and_version_too(tmp_path: Path) 
         assert ["UNAUTHENTICATED", "NOT_FOUND", "UNAUTHENTICATED", "FAILED_PRECONDITION"] == [
             caught.value.code().name for caught in (unproved, unknown, unproved_link, too_new)
         ]
+
+
+def test_links_of_the_former_release_go_with_the_release_after_the_next() -> None:
+    """A release works with the one before it. What is only for 0.2 can be deleted then, with this file."""
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8")
+    major, minor, *_ = tomllib.loads(text)["project"]["version"].split(".")
+    assert (int(major), int(minor)) < (0, 4)

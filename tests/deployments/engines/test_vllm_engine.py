@@ -9,6 +9,7 @@ import re
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -90,6 +91,7 @@ PENALTIES: dict[str, dict[str, float]] = {
     "presence and frequency": {"presence_penalty": 0.5, "frequency_penalty": 0.5},
     "repetition": {"repetition_penalty": 1.3},
     "all": {"presence_penalty": 0.3, "frequency_penalty": -0.2, "repetition_penalty": 1.1},
+    "all, strong": {"presence_penalty": 2.0, "frequency_penalty": -1.0, "repetition_penalty": 0.5},
 }
 
 
@@ -124,6 +126,29 @@ async def test_resumed_output_with_penalties_is_that_of_an_undisturbed_run(start
     if PENALTIES[kind]:
         plain, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(60)))
         assert whole.tokens != plain.tokens
+
+
+@real_engine
+@pytest.mark.parametrize("stop", [(), ("\x00never",)], ids=["plain", "stop"])
+async def test_output_after_a_prompt_that_ends_inside_of_a_character_is_not_its_prompt(
+    started: Started, tokenizer: Any, stop: tuple[str, ...]
+) -> None:
+    prompt = (*PROMPT, tokenizer.encode("你", add_special_tokens=False).ids[0])
+    text = tokenizer.decode(prompt)
+    assert text.endswith("\ufffd")
+    sampling = greedy(12, stop=stop)
+    whole = await goes_on(started, prompt, sampling, 1, 6)
+    assert text.removesuffix("\ufffd")[:8] not in whole.text
+    assert len(whole.text) <= len(tokenizer.decode(whole.tokens)) + 1
+
+
+@real_engine
+async def test_a_stop_string_of_the_prompt_ends_no_output(started: Started, tokenizer: Any) -> None:
+    prompt = (*PROMPT, tokenizer.encode("你", add_special_tokens=False).ids[0])
+    free, _ = await generate(started.engine, GenerationSpec(prompt, greedy(12)))
+    stop = next(part for at in range(20) if (part := tokenizer.decode(prompt)[at : at + 4]) not in free.text)
+    held, end = await generate(started.engine, GenerationSpec(prompt, greedy(12, stop=(stop,))))
+    assert (free.tokens, free.text, FinishReason.LENGTH) == (held.tokens, held.text, end.reason)
 
 
 @real_engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.replica.attempts import AttemptTable, Refused
 from penstock.models import FinishReason, SamplingParams
 from tests.deployments.replica.test_output_log import Outlet, deltas
+from tests.support.waiting import until
 
 
 class ManualEngine:
@@ -23,6 +25,9 @@ class ManualEngine:
         self.released: list[bool] = []
         self.refuse = False
         self.dead = False
+        self.never = asyncio.Event()
+        """What a submit waits for while `slow`."""
+        self.slow = False
 
     async def start(self) -> EngineIdentity:
         raise NotImplementedError
@@ -32,6 +37,8 @@ class ManualEngine:
             raise EngineRequestError("no")
         if self.dead:
             raise EngineDeadError("dead")
+        if self.slow:
+            await self.never.wait()
         self.sinks[sequence_id] = sink
 
     async def abort(
@@ -50,9 +57,6 @@ class ManualEngine:
 
     def live_ids(self) -> Collection[str]:
         return tuple(self.sinks)
-
-    def share_clock(self) -> float:
-        return 0.0
 
     async def check_health(self) -> None:
         raise NotImplementedError
@@ -168,6 +172,20 @@ async def test_a_refused_request_leaves_nothing_behind(case: Case) -> None:
     assert refusal == (Refused.INVALID, "no")
     assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.progress())
     assert case.table.idle.is_set()
+
+
+async def test_a_start_whose_link_ends_while_the_engine_takes_it_leaves_nothing_behind(case: Case) -> None:
+    case.engine.slow = True
+    starting = asyncio.create_task(case.start("one", alone=True))
+    await until(lambda: case.table.sequences == 1)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+    assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.progress())
+    assert case.table.idle.is_set()
+    case.engine.slow = False
+    assert await case.start("two") is None
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster.autoscaler.operating_point import PointRecord
 from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.factory import build_engine
 from deployments.replica.group_fit import GroupFit, engine_version
+from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.deployments.replica.test_governor import Site
 from tests.support.stack import request, running_stack, sim_pool
 from tests.support.waiting import until
@@ -73,6 +75,18 @@ async def test_a_store_that_is_away_or_holds_nonsense_costs_only_the_knowledge(
     await fit.keep(site.governor)
 
     assert site.governor.model is None
+
+
+async def test_a_replica_whose_slo_is_only_in_the_operating_point_begins_low(tmp_path: Path) -> None:
+    """Nobody knows how fast its engine is."""
+    pool = {**sim_pool(), "control": {"period_s": 60.0, "start_batch": 3}}
+    async with running_stack(tmp_path, pools={"demo": pool}, replicas=0) as stack:
+        point = OperatingPoint(interactive=ClassSlo(itl_p95_s=0.05), price_per_gpu_hour=3.6)
+        await stack.control("demo").set_point(PointRecord(point, "ops").to_bytes())
+        replica = await stack.add_replica()
+
+        assert 3 == stack.engines[0].stats().batch_limit
+        assert (0.05, 0.001) == (replica.governor.point.itl_p95_s, replica._account.price_per_gpu_s)
 
 
 def test_a_simulated_engine_of_another_speed_is_another_engine() -> None:

@@ -4,53 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import time
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock.client import AsyncClient, Decision, FinishReason, RequestClass, Sampling
 from penstock.client import GenerateOptions as Options
-from tests.integration.conftest import PATIENCE
-from tests.support.running import ClusterThread, running_cluster
+from tests.support.running import ClusterThread
 from tests.support.waiting import Deadline, TimedOutError
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-QUICK: dict[str, Any] = {"tick_s": 0.5, "lease_s": 3.0}
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
-    """A cluster whose one pool may have one or two real replicas, each for two sequences at a time."""
-    sections: dict[str, Any] = {
-        "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
-        "router": {"port": 0, "drain_s": 2.0},
-        "replica": {"drain_s": 20.0},
-        "autoscaler": QUICK,
-        "pools": {
-            "demo": {
-                "model": "demo",
-                "vllm": {"max_num_seqs": 2, "kv_cache_memory_mb": 64},
-                "autoscale": {"mode": "active", "max_replicas": 2, **PATIENCE, "cold_start_s": 30.0},
-            }
-        },
-    }
-    with running_cluster(sections) as running:
-        yield running
+TOKENS = 40
+RATE = 8.0
+"""Requests per second that keep several replicas busy."""
 
 
 class Load:
     """Sends requests at a rate that may change; every one must end well."""
 
-    def __init__(self, client: AsyncClient, pool: str, tokens: int) -> None:
+    def __init__(self, client: AsyncClient, pool: str) -> None:
         self.rate = 1.0
-        self.most = 1000
-        """Requests at once; the rate comes second."""
-        self._pool, self._tokens = pool, tokens
+        self._pool = pool
         self.ended = 0
         self.failed: list[BaseException] = []
         self.replicas: set[str] = set()
@@ -61,21 +38,20 @@ class Load:
         """Send until cancelled."""
         due = time.monotonic()
         while True:
-            if len(self._open) < self.most:
-                task = asyncio.create_task(self._one())
-                self._open.add(task)
-                task.add_done_callback(self._open.discard)
+            task = asyncio.create_task(self._one())
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
             due = max(due + 1 / self.rate, time.monotonic() - 0.5)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _one(self) -> None:
         try:
             done = await self._client.generate(
-                self._pool, "What is Penstock?", Sampling(max_tokens=self._tokens, ignore_eos=True),
+                self._pool, "What is Penstock?", Sampling(max_tokens=TOKENS, ignore_eos=True),
                 options=Options(request_class=RequestClass.INTERACTIVE), timeout=600,
             )  # fmt: skip
             [choice] = done.choices
-            assert (FinishReason.LENGTH, self._tokens) == (choice.finish_reason, len(choice.token_ids))
+            assert (FinishReason.LENGTH, TOKENS) == (choice.finish_reason, len(choice.token_ids))
             assert 1 == len(done.receipt.attempts)
             self.replicas |= {attempt.replica_id for attempt in done.receipt.attempts}
             self.ended += 1
@@ -87,12 +63,10 @@ class Load:
         await asyncio.gather(*self._open, return_exceptions=True)
 
 
-async def follow(
-    cluster: ClusterThread, pool: str, *, tokens: int, rate: float, top: int, most: int = 1000, seconds: float = 90.0
-) -> tuple[Decision, Decision, Load]:
+async def follow(cluster: ClusterThread, pool: str, *, top: int) -> tuple[Decision, Decision, Load]:
     """Raise the load until there are `top` replicas, and lower it until there is one; returns the decisions then."""
     async with AsyncClient(cluster.target()) as client:
-        load = Load(client, pool, tokens)
+        load = Load(client, pool)
         sending = asyncio.create_task(load.run())
 
         async def reached(replicas: int) -> Decision:
@@ -103,17 +77,17 @@ async def follow(
                 found[:] = (await client.decisions(pool, limit=1)).decisions
                 return any((one.ready, one.starting, one.replicas) == (replicas, 0, replicas) for one in found)
 
-            await waited(there, lambda: f"{found}", seconds)
+            await waited(there, lambda: f"{found}")
             return found[0]
 
         try:
             await reached(1)
-            load.rate, load.most = rate, most
+            load.rate = RATE
             busy = await reached(top)
             # Whose links come up may answer a moment later.
-            await waited(lambda: len(load.replicas) >= top, lambda: f"{load.replicas}", seconds)
+            await waited(lambda: len(load.replicas) >= top, lambda: f"{load.replicas}")
             # Trickles on, so that those who have to go have streams to finish.
-            load.rate, load.most = rate / 4, max(1, most // 8)
+            load.rate = RATE / 4
             quiet = await reached(1)
         finally:
             sending.cancel()
@@ -126,7 +100,7 @@ async def follow(
 @pytest.mark.cluster
 async def test_replicas_follow_the_load_and_no_request_fails(engines: ClusterThread) -> None:
     # A request takes 0.8 s, four run at a time: a replica serves five a second.
-    busy, quiet, load = await follow(engines, "elastic", tokens=40, rate=8.0, top=3)
+    busy, quiet, load = await follow(engines, "elastic", top=3)
 
     assert load.ended > 30
     assert {"demand", "fallback"} & {step.name for step in busy.steps}
@@ -151,20 +125,11 @@ async def test_a_standby_starts_sleeps_and_serves_when_it_is_needed(engines: Clu
         made = (await client.decisions("dozing", limit=1000)).decisions
     # A standby that has just started takes work until it is told to rest. It is never counted among those that serve.
     assert {1} == {one.replicas for one in made if one.number <= asleep[0].number}
-    busy, _, load = await follow(engines, "dozing", tokens=40, rate=8.0, top=2)
+    busy, _, load = await follow(engines, "dozing", top=2)
     assert (0, 0) == (busy.standby, busy.standing_by)
     assert len(load.replicas) == 2
     async with AsyncClient(engines.target()) as client:
         await waited(rests, lambda: f"{asleep}")
-
-
-@pytest.mark.skipif(os.environ.get("PENSTOCK_SCALE_VLLM") != "1", reason="two minutes; PENSTOCK_SCALE_VLLM=1 runs it")
-async def test_real_engines_follow_the_load(real: ClusterThread) -> None:
-    # As many at once as keep both busy; how fast that is depends on what else the machine does.
-    busy, quiet, _ = await follow(real, "demo", tokens=400, rate=20.0, top=2, most=8, seconds=300)
-
-    assert {"demand", "fallback"} & {step.name for step in busy.steps}
-    assert (1, 0) == (quiet.ready, quiet.starting)
 
 
 @pytest.mark.cluster
@@ -185,8 +150,8 @@ async def test_an_autoscaler_that_is_killed_is_replaced_and_goes_on(engines: Clu
         await waited(goes_on)
 
 
-async def waited(condition: Any, tell: Any = lambda: "", seconds: float = 90.0) -> None:
-    deadline = Deadline(seconds)
+async def waited(condition: Any, tell: Any = lambda: "") -> None:
+    deadline = Deadline(90.0)
     while True:
         holds = condition()
         if asyncio.iscoroutine(holds):

@@ -264,6 +264,8 @@ class Kubelet:
         for each in container.get("env", []):
             source = each.get("valueFrom", {})
             if ref := source.get("secretKeyRef"):
+                if ref.get("optional") and ref["key"] not in self._secrets.get(ref["name"], {}):
+                    continue
                 value = self._key(ref["name"], ref["key"])
             elif ref := source.get("fieldRef"):
                 value = fields[ref["fieldPath"]]

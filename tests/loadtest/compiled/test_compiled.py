@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,17 +19,18 @@ from loadtest.compiled.modules import ROOT, SETS, source_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SUITE = (
-    "tests/loadtest/simulate",
-    "tests/deployments/engines/sim/test_core.py",
+    *("-m", "quick", "tests/loadtest/simulate", "tests/deployments/engines/sim/test_core.py"),
     "tests/cluster/control/test_batch_policy.py",
 )
+"""The quick ones of tests whose code is compiled."""
 CELLS_SUITE = ("tests/loadtest/benchmarks/cells/test_model_cell.py", "tests/loadtest/benchmarks/cells/test_day.py")
 RUN = """
 import json, sys
 from loadtest.simulate.pool import traffic
 assert traffic.__file__.endswith(".py") is (sys.argv[1] == "plain"), traffic.__file__
 from tests.loadtest.compiled.runs import figures
-print(json.dumps(figures(sys.argv[2])))
+for name in sys.argv[2:]:
+    print(json.dumps(figures(name)))
 """
 CELLS_RUN = """
 import json, sys
@@ -39,18 +41,7 @@ print(json.dumps(figures_of_cells()))
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with the compiled simulator."""
-    yield from compiled_set(tmp_path_factory, "simulator")
-
-
-@pytest.fixture(scope="module")
-def cells_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with the compiled simulation of cells."""
-    yield from compiled_set(tmp_path_factory, "cells")
-
-
+@contextmanager
 def compiled_set(tmp_path_factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
     """Yield a folder of compiled modules. Nothing was written beside their sources."""
     missing = [tool for tool in ("mypyc", "setuptools") if find_spec(tool) is None]
@@ -81,27 +72,31 @@ def checked(command: list[str], compiled: Path | None = None) -> str:
     return found.stdout
 
 
-@pytest.mark.parametrize("name", ["static", "scripts", "policies", "deaths", "parts"])
-def test_a_run_is_the_same_to_the_bit(name: str, folder: Path) -> None:
-    plain = checked([sys.executable, "-c", RUN, "plain", name])
-    compiled = checked([sys.executable, "-c", RUN, "compiled", name], folder)
-    assert len(plain) > 1000
-    assert plain == compiled
+# What needs a compiled set is one test: another process would compile it again.
+def test_a_compiled_simulator_makes_the_same_runs_and_passes_its_tests(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    names = ("static", "scripts", "policies", "deaths", "parts")
+    with compiled_set(tmp_path_factory, "simulator") as folder:
+        plain = checked([sys.executable, "-c", RUN, "plain", *names]).splitlines()
+        compiled = checked([sys.executable, "-c", RUN, "compiled", *names], folder).splitlines()
+        assert len(names) == len(plain)
+        assert min(map(len, plain)) > 1000
+        assert [] == [name for name, one, other in zip(names, plain, compiled, strict=True) if one != other]
+        assert "passed" in run_tests(folder, *SUITE)
 
 
-def test_the_tests_of_the_simulator_pass_on_it(folder: Path) -> None:
+def test_compiled_cells_make_the_same_day_and_grant_what_the_scripts_grant(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with compiled_set(tmp_path_factory, "cells") as folder:
+        plain = checked([sys.executable, "-c", CELLS_RUN, "plain"])
+        compiled = checked([sys.executable, "-c", CELLS_RUN, "compiled"], folder)
+        assert len(plain) > 10_000
+        assert plain == compiled
+        assert "passed" in run_tests(folder, *CELLS_SUITE)
+
+
+def run_tests(folder: Path, *suite: str) -> str:
     # The package comes first, before a test imports one of the modules.
-    words = ["-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider"]
-    assert "passed" in checked([sys.executable, *words, *SUITE], folder)
-
-
-def test_a_pool_of_cells_is_the_same_to_the_bit(cells_folder: Path) -> None:
-    plain = checked([sys.executable, "-c", CELLS_RUN, "plain"])
-    compiled = checked([sys.executable, "-c", CELLS_RUN, "compiled"], cells_folder)
-    assert len(plain) > 10_000
-    assert plain == compiled
-
-
-def test_compiled_cells_grant_what_the_scripts_grant_and_count_a_day(cells_folder: Path) -> None:
-    words = ["-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider"]
-    assert "passed" in checked([sys.executable, *words, *CELLS_SUITE], cells_folder)
+    return checked([sys.executable, "-m", "pytest", "-q", "-p", "loadtest", "-p", "no:cacheprovider", *suite], folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from statistics import fmean
 
@@ -13,7 +14,7 @@ from loadtest.plan.engine.gpus import GPUS
 from loadtest.plan.engine.memory import size
 from loadtest.plan.engine.precision import weights_of
 from loadtest.plan.engine.steady import steady
-from loadtest.plan.option import KV_FILL, Operation, Promise, itl_p95, operate, replicas_for
+from loadtest.plan.option import KV_FILL, Layout, Operation, Promise, itl_p95, operate, replicas_for
 from loadtest.plan.search import engines, on_paper, simulate
 from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import production, try_out
@@ -40,6 +41,22 @@ def test_what_fits_has_room_for_weights_overhead_and_every_kv_token(precision: s
                 assert room.short_by <= short
                 assert size(shape, gpu, ranks, precision, step_tokens=512).kv_tokens >= room.kv_tokens
                 short = room.short_by
+
+
+@pytest.mark.parametrize("model", [name for name in KNOWN if load_shape(name).encoder])
+@pytest.mark.parametrize("gpu", ["l4", "t4", "h100"])
+def test_a_model_that_only_reads_has_each_text_in_one_step(model: str, gpu: str) -> None:
+    """Engines refuse to start one with fewer tokens per step than its context, or in stages: plans for bge-m3 on L4 had
+    2,048 of 8,194.
+    """
+    shape = load_shape(model)
+    load = steady_load(20.0, shape.context / 8, 1.0).within(shape.context)
+    found, _ = engines(shape, [GPUS[gpu]], ["bf16"], prices={})
+    operations = [operate(each, load, Promise(5.0, math.inf)) for each in found]
+    assert all(isinstance(each, Operation) and each.step_tokens >= shape.context for each in operations)
+    assert {1} == {each.layout.pipeline for each in found}
+    asked = engines(shape, [GPUS[gpu]], ["bf16"], prices={}, parallel=(1,), layouts=[Layout(pipeline=2)])
+    assert ([], ["engines run models that only read in one stage"]) == (asked[0], [each.why for each in asked[1]])
 
 
 def test_a_model_is_split_only_as_its_heads_can_be() -> None:

@@ -165,3 +165,34 @@ def test_observations_count_for_every_goal(tmp_path: Path, capsys: pytest.Captur
     (after,) = json.loads(capsys.readouterr().out)["plans"]
     assert "shifted by 3 observations" in after["source"]
     assert after["replicas"] * after["hours"] > 2 * before["replicas"] * before["hours"]
+
+
+@pytest.mark.slow
+def test_points_are_not_corrected_by_load_tests_of_the_prior(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They measured the same engine, so its slowness would count twice."""
+    work = ["plan", "--model", "qwen3-32b", "--gpu", "h100", "--tp", "2", "--requests", "100000", "--deadline", "24"]
+    work += ["--json", "--state-dir", str(tmp_path)]
+    run: dict[str, object] = {
+        "completed": 320,
+        "duration": 100.0,
+        "total_input_tokens": 320_000,
+        "total_output_tokens": 80_000,
+    }
+    run |= {"max_concurrency": 32, "mean_ttft_ms": 400.0, "mean_tpot_ms": 60.0, "model_id": "Qwen/Qwen3-32B"}
+    points = tmp_path / "points.json"
+    points.write_text(json.dumps(run))
+    assert 0 == main([*work, "--points", str(points)])
+    before = json.loads(capsys.readouterr().out)["plans"]
+    book = Book(tmp_path)
+    for _ in range(3):
+        made = book.predict(
+            EngineGroup("qwen3-32b", "h100", 2, "bf16"), {}, {"itl_mean_s": {"low": 0.02, "middle": 0.02, "high": 0.02}}
+        )
+        book.observe(made, {"itl_s": {"mean": 0.06}})
+    assert 0 == main([*work, "--points", str(points)])
+    assert before == json.loads(capsys.readouterr().out)["plans"]
+    assert 0 == main(work)
+    (shifted,) = json.loads(capsys.readouterr().out)["plans"]
+    assert "shifted by 3 observations" in shifted["source"]

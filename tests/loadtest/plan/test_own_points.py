@@ -160,6 +160,24 @@ def test_a_file_that_is_no_result_says_what_is_wrong(tmp_path: Path, data: objec
         read_own(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**AIPERF, "input_config": {"phases": 7}},
+        {**AIPERF, "output_sequence_length": {"avg": 10**400}},
+        {"summary": True, "completed": 3},
+        {"records": 1.5, "input_sequence_length": 3},
+    ],
+)
+def test_values_of_other_kinds_in_a_result_are_refused_without_a_traceback(
+    tmp_path: Path, data: dict[str, Any]
+) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(SettingsError, match=r"result\.json"):
+        read_own(file)
+
+
 def test_a_csv_whose_points_were_all_not_measured_is_refused(tmp_path: Path) -> None:
     """The plan would say nothing of the file, and be as without it."""
     path = tmp_path / "p.csv"
@@ -190,6 +208,21 @@ def test_points_of_engines_that_are_not_planned_for_are_refused() -> None:
         Corrections([stray]).check([prior()])
 
 
+def test_points_with_another_kv_cache_are_refused(tmp_path: Path) -> None:
+    """An 8-bit cache reads half of the bytes per token; its points made a 16-bit one look as fast."""
+    file = tmp_path / "p.csv"
+    rows = [("kv_cache_dtype", *COLUMNS), ("fp8", "Qwen/Qwen3-30B-A3B", "h100", "bf16", 1024, 256, 8, 2, 80, 9)]
+    file.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    points = points_for(read_own(file), OwnEngine())
+    assert (prior(), None) == corrected(prior(), points)
+    assert corrected(replace(prior(), kv_element_bytes=1.0), points)[1] is not None
+    said = "2 x h100, bf16, of .*, with a KV cache in fp8; engines .*: 2 x h100, bf16, .*, with a KV cache in bf16"
+    with pytest.raises(SettingsError, match=said):
+        Corrections(points).check([prior()])
+    file.write_text(file.read_text().replace("\nfp8,", "\n,"))
+    assert corrected(prior(), points_for(read_own(file), OwnEngine()))[1] is not None
+
+
 def test_points_of_a_models_hub_id_are_of_a_folder_with_its_files() -> None:
     """A plan for /models/Qwen3-30B-A3B has the folder's name, the results of vLLM bench the hub id."""
     here = replace(prior(), model="Qwen3-30B-A3B")
@@ -199,6 +232,15 @@ def test_points_of_a_models_hub_id_are_of_a_folder_with_its_files() -> None:
     other = replace(point, engine=replace(OWN, model="Qwen/Qwen3-32B"))
     with pytest.raises(SettingsError, match="of Qwen/Qwen3-32B; engines that are planned for"):
         Corrections([other]).check([here])
+
+
+def test_points_of_an_unknown_model_count_for_a_model_of_that_name_only() -> None:
+    """They counted for every model."""
+    point = replace(seen(slower(), 8, Shape(1024, 1024)), engine=replace(OWN, model="/models/Our-Finetune"))
+    assert corrected(prior(), [point]) == (prior(), None)
+    with pytest.raises(SettingsError, match="is of 2 x h100, bf16, of /models/Our-Finetune"):
+        Corrections([point]).check([prior()])
+    assert corrected(replace(prior(), model="our-finetune"), [point])[1] is not None
 
 
 def test_what_is_measured_next_is_far_from_what_is_known() -> None:

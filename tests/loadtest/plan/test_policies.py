@@ -12,7 +12,7 @@ from cluster.cli.main import main
 from cluster.control.step_model import Shape, StepModel
 from loadtest.plan.elastic import ROOM, elastic, followed
 from loadtest.plan.engine.prior import StepPrior
-from loadtest.plan.option import Engine, Operation, Promise, operate
+from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
 from loadtest.plan.report import said
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load, recorded_load, steady_load
@@ -46,7 +46,7 @@ def operation(load: Load, promise: Promise) -> Operation:
 def test_the_fast_loop_saves_the_slo_of_an_engine_slower_than_planned() -> None:
     """A limit held fixed would be too large for it."""
     promise, load = Promise(600.0, 0.05), steady_load(60.0, 4, 100, 0.0)
-    planned, slower = operation(load, promise), ENGINE.scaled(1.5, 1.5, 1.5)
+    planned, slower = operation(load, promise), ENGINE.scaled(1.8, 1.8, 1.8)
     fixed = try_out(slower, planned, load, promise, 1)
     moved = try_out(slower, planned, load, promise, 1, fast=production(slower, load, promise))
     assert fixed.attainment < 0.3
@@ -81,6 +81,19 @@ def test_the_autoscaler_needs_fewer_replicas_than_the_peak(tmp_path: Path) -> No
     assert 300 + 900 == seen.requests
     assert 1.0 <= seen.mean < seen.most <= ROOM * 2
     assert seen.attainment > 0.6
+
+
+@pytest.mark.parametrize("split", [Layout(pipeline=4), Layout(data=4)])
+def test_replicas_of_several_batches_are_followed_with_all_of_them(tmp_path: Path, split: Layout) -> None:
+    """One batch of each stood for the replica, with the whole load: four times as many replicas, and late requests."""
+    promise = Promise(30.0, 0.05)
+    load = recorded_load(write_trace(tmp_path / "load.csv", 100))
+    alone = elastic(Candidate(ENGINE, operation(load, promise), 4), load, promise, cold_start_s=5.0)
+    four = replace(ENGINE, layout=split)
+    wide = recorded_load(write_trace(tmp_path / "load.csv", 100), factor=4.0)
+    seen = elastic(Candidate(four, operation(wide, promise), 4), wide, promise, cold_start_s=5.0)
+    assert (alone.mean, alone.most) == (seen.mean, seen.most)
+    assert alone.attainment == seen.attainment
 
 
 @pytest.mark.slow

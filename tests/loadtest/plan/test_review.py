@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster.cli.main import main
+from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
+from loadtest.plan.engine.steps import StepPrior
+from loadtest.plan.option import Engine
 from loadtest.plan.review import Book, EngineGroup, figures_in
+from loadtest.plan.verbs.plan import with_history
 
 KIND = EngineGroup("toy", "card", 2)
 PREDICTED = {"itl_mean_s": {"low": 0.009, "middle": 0.010, "high": 0.011}}
@@ -57,6 +62,27 @@ def test_precisions_are_engines_of_their_own(tmp_path: Path) -> None:
     assert book.shift(fp8) is not None
     assert book.shift(KIND) is None
     assert "toy on 2 x card, fp8" == str(fp8)
+
+
+@pytest.mark.parametrize("measured", ["profile", "3 points"])
+def test_what_was_measured_is_not_corrected_once_more(tmp_path: Path, measured: str) -> None:
+    """Load tests showed an engine to be twice as slow as the prior. Its points and its profile tell that already, and
+    were planned as four times as slow.
+    """
+    book = Book(tmp_path)
+    engine = Engine(
+        "toy", "card", 2, "bf16", StepPrior(StepModel(0.02, 2e-5, 1e-8), 0.0), 0.1, "prior", 20_000, (2048, 16), 4096
+    )
+    for _ in range(3):
+        book.observe(book.predict(EngineGroup("toy", "card", 2, "bf16"), {}, PREDICTED), report(0.020))
+    assert 2.0 == pytest.approx(with_history(engine, book).shifted[0])
+    known = replace(engine, measured=measured)
+    assert known == with_history(known, book)
+    assert f"toy on 2 x card, bf16 (by {measured})" == str(EngineGroup("toy", "card", 2, "bf16", measured=measured))
+    for _ in range(3):
+        kind = EngineGroup("toy", "card", 2, "bf16", measured=measured)
+        book.observe(book.predict(kind, {}, PREDICTED), report(0.011))
+    assert 1.1 == pytest.approx(with_history(known, book).shifted[0])
 
 
 def test_too_few_observations_say_nothing(tmp_path: Path) -> None:
@@ -147,8 +173,8 @@ def test_the_commands_note_and_review(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--rate", "1"], "one of model, profile"),
-        (["--model", "llama-3.1-8b"], "one of rate and trace"),
+        (["--rate", "1"], "give --model, --profile"),
+        (["--model", "llama-3.1-8b"], "give --rate or --trace"),
         (["--model", "nobody/none-1b", "--rate", "1"], "no known model"),
         (["--model", "llama-3.1-8b", "--rate", "1", "--gpu", "abacus"], "'abacus' is not in the table"),
         (["--model", "llama-3.1-8b", "--rate", "1", "--precision", "fp3"], "precision must be one of"),

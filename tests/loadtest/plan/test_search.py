@@ -272,7 +272,7 @@ def test_a_plan_is_json_and_a_page_that_shows_what_the_terminal_shows(planned: P
     assert {"low", "middle", "high"} == data["candidates"][0]["predicted"]["ttft_p99_s"].keys()
     page = page_of(replace(planned, currency="USD"), tmp_path)
     assert 3 == page.count('<svg viewBox="0 0 420')
-    assert "http" not in page
+    assert "://" not in page
     (best,) = planned.planned
     assert "Keeps the SLO" in page
     assert slo_words(planned.promise) in page
@@ -422,3 +422,20 @@ def test_what_ifs_do_not_contradict_what_was_simulated() -> None:
     assert paper.gpus < found["b200"].gpus <= 3 * paper.gpus + 8
     assert found["ITL SLO of 150 ms"].gpus is not None
     assert found["ITL SLO of 150 ms"].gpus <= 3 * base.gpus
+
+
+def test_what_ifs_shrink_as_the_simulation_did() -> None:
+    """A simulation that needed fewer replicas than the paper said stood beside more of a better accelerator. None is
+    below what serves the rate at all.
+    """
+    shape, h100, h200 = load_shape("qwen3-8b"), load_gpu("h100"), load_gpu("h200")
+    load = steady_load(10_000.0, 1000, 250)
+    listed = partial(engines, shape, prices={}, parallel=[1])
+    base, other = (on_paper(listed([gpu], ["bf16"])[0], load, Promise())[0][0] for gpu in (h100, h200))
+    for part, least in ((0.9, 0), (0.2, math.ceil(load.rate / other.operation.rate))):
+        simulated = math.ceil(part * base.replicas)
+        found = {
+            each.change: each.gpus
+            for each in what_ifs(listed, [held(base, simulated)], load, Promise(), precisions=[], gpus=[h100, h200])
+        }
+        assert found["h200"] == max(least, math.ceil(simulated / base.replicas * other.replicas))

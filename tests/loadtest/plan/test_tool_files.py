@@ -100,6 +100,17 @@ def test_newer_results_of_inference_perf_tell_concurrency_and_cached_tokens(tmp_
     assert pytest.approx(0.02) == point.tpot_s
 
 
+@pytest.mark.parametrize(("cached", "each"), [(25_000, 250.0), (0, 0.0), (None, 0.0)])
+def test_a_load_test_tells_its_cached_tokens(tmp_path: Path, cached: int | None, each: float) -> None:
+    """A step does not compute them."""
+    figures: dict[str, Any] = {
+        "completed": 100, "seconds": 10.0, "prompt_tokens": 100_000, "output_tokens": 10_100,
+        "ttft_s": {"mean": 0.1}, "tpot_s": {"mean": 0.02},
+    }  # fmt: skip
+    point = read(tmp_path, figures if cached is None else {**figures, "cached_tokens": cached})
+    assert (Shape(1000.0, 101.0, each), 21) == (point.shape, point.clients)
+
+
 def guidellm(**more: Any) -> dict[str, Any]:
     means = {
         "prompt_token_count": 1000.0, "output_token_count": 200.0, "inter_token_latency_ms": 12.0,

@@ -17,8 +17,9 @@ from cluster.errors import EngineError, SettingsError
 from cluster.models import GenerationSpec, ModelInfo, SequenceEnd, Windows
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from loadtest.plan.profiled import engine_of
+from loadtest.plan.what_if import measurements
 from loadtest.profile.drive import PROMPTS, profile
-from loadtest.profile.fit import blocks_of, fit_blocks
+from loadtest.profile.fit import blocks_of, fit_cells
 from loadtest.profile.stored import Profile, read_profile
 from penstock.models import Capabilities, FinishReason
 
@@ -40,7 +41,7 @@ GRID = [(batch, prompt) for batch in (1, 4, 16, 64) for prompt in (16, 256)]
 
 
 def test_the_fit_finds_the_step_times() -> None:
-    model, error = fit_blocks([steps(*cell) for cell in GRID])
+    model, error = fit_cells([[steps(*cell)] for cell in GRID])
     assert (TRUE.a, TRUE.b, TRUE.g) == (
         pytest.approx(model.a),
         pytest.approx(model.b),
@@ -52,7 +53,7 @@ def test_the_fit_finds_the_step_times() -> None:
 def test_steps_that_something_held_up_count_little() -> None:
     runs = [steps(*cell, noise=0.1) for cell in GRID]
     runs[2][10:14] = [StepSample(1.0, s.tokens, s.kv_tokens, s.sequences) for s in runs[2][10:14]]
-    model, _ = fit_blocks(runs)
+    model, _ = fit_cells([run] for run in runs)
     assert TRUE.predict(16, 3000) == pytest.approx(model.predict(16, 3000), rel=0.05)
 
 
@@ -64,7 +65,7 @@ def test_prompts_and_decodes_are_averaged_apart() -> None:
 
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(EngineError, match="needs at least 96 steps"):
-        fit_blocks([steps(1, 16)[:20]])
+        fit_cells([[steps(1, 16)[:20]]])
 
 
 class KnownEngine:
@@ -245,6 +246,24 @@ def test_a_plan_without_lengths_fits_the_profiles_context(
     prompt, output = plan["load"]["prompt_tokens"], plan["load"]["output_tokens"]
     assert 400 < prompt < 1000
     assert prompt / output == pytest.approx(4, rel=0.02)
+
+
+def test_own_lengths_spread_as_a_profiles_context_allows(
+    found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of a model do. One request in a hundred was longer, and so the plan was impossible."""
+    file = replace(found, context=4096, kv_tokens=max(found.kv_tokens, 8192)).save(tmp_path)
+    words = ["plan", "--profile", str(file), "--state-dir", str(tmp_path), "--rate", "1", "--prompt-tokens", "2000"]
+    assert main([*words, "--draws", "1", "--json"]) in (0, 3)
+    plan = json.loads(capsys.readouterr().out)
+    assert [] == [each["why"] for each in plan["rejected"] if "context" in each["why"]]
+    assert "as the context of 4,096 allows" in plan["load"]["name"]
+    assert 2000 == plan["load"]["prompt_tokens"]
+
+
+def test_a_plan_from_a_profile_asks_for_load_tests(found: Profile) -> None:
+    """Points do not go together with a profile."""
+    assert "load tests (--observe)" == measurements(engine_of(found, {}))
 
 
 def test_an_own_length_is_not_made_to_fit(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

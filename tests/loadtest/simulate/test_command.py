@@ -94,7 +94,7 @@ def test_the_table_and_the_page_show_a_run(
     text = page.read_text()
     assert 10 == text.count("<figure>") == text.count('<svg viewBox="0 0 420')
     assert "nan" not in text
-    assert "http" not in text
+    assert "://" not in text
     assert f"Policy {flags[0]}" in text
     assert "SLO 2 s" in text
 
@@ -240,7 +240,7 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             "replicas or min-replicas must be at least 1 with policy wva, which starts nothing from 0 replicas",
         ),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
-        ((), "one of trace, models and validate must be given"),
+        ((), "give --trace, --models or --validate"),
         (("--trace", "{trace}", "--fit", "1-3"), "fit is for validate"),
         (("--validate", ".", "--fit", "5-1"), "two whole numbers from 1 such as 1-100, got '5-1'"),
     ],
@@ -402,6 +402,20 @@ def test_nodes_fail_and_are_slow(trace: Path, capsys: pytest.CaptureFixture[str]
     assert "3 replicas die" in dying["notes"][0]  # type: ignore[index]
     assert "scripts" in str(dying["queue"])
     assert plain["completed"] == slow["completed"] == dying["completed"] == 200
+
+
+def test_only_nodes_that_were_there_fail_or_are_slow(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two replicas were told to die in a run that was over long before, and ten of two to be slow."""
+
+    def note(*flags: str) -> str:
+        status, out, err = run(capsys, "--trace", trace, "--policy", "static", "--replicas", "2", *flags, "--json")
+        assert 0 == status, err
+        return str(json.loads(out)["notes"][0])
+
+    assert note("--die", "50000:2").startswith("0 replicas die, not all 2 that were asked for; ")
+    assert note("--die", "5,50000").startswith("1 replica dies, not all 2 that were asked for; ")
+    assert note("--die", "5:9").startswith("2 replicas die, not all 9 that were asked for; ")
+    assert note("--slow", "10:2").startswith("2 replicas at first with steps 2 times as long; ")
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,14 @@ def test_a_fit_becomes_a_profile_to_plan_with(
     assert (2, True) == (status, "cannot be written: No such file or directory" in err)
 
 
+@pytest.mark.parametrize("model", [{}, {"model": "Qwen/Qwen3-30B-A3B", "enable_expert_parallel": True}])
 def test_a_profile_is_of_one_engine(
-    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], model: dict[str, object]
 ) -> None:
+    """Ranks that share experts were planned for with the flags of tensor parallelism."""
     kwargs = json.loads((runs[1] / "meta.json").read_text())["engine_kwargs"]
-    change(runs[1], engine_kwargs={**kwargs, "data_parallel_size": 2})
+    change(runs[1], engine_kwargs={**kwargs, "data_parallel_size": 2, **model}, hardware={"device_name": "NVIDIA H100"})
     status, _, err = run(capsys, "--validate", runs[1], "--fit", "1-30", "--save-profile", tmp_path / "x.json")
     assert 2 == status
-    assert "save-profile: a profile is of one engine, and the run's are 2 with a batch each" in err
+    assert "save-profile: a profile is of one engine, and the run's has 2 data parallel ranks" in err
     assert not (tmp_path / "x.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from typing import Any
 
 import pytest
@@ -272,6 +273,8 @@ def test_a_choice_among_no_tools_is_none(body: dict[str, Any]) -> None:
         ("\ud800" + line(), "", "has half of a surrogate pair, which is no character, at column 1"),
         (line(temperature=10**400), "body.temperature", "must be a number below 1.8e308, got 1000000"),
         (line(seed=0).replace('"seed": 0', '"seed": 1' + "0" * 5000), "", "has a number with too many digits"),
+        (line(user=math.nan), "", "has NaN, which is no JSON number"),
+        (line(user="7").replace('"7"', "1e999"), "", "has the number 1e999, which is too large"),
         ("[" * 100_000, "", "is nested too deeply"),
     ],
     ids=lambda value: value[:40],

@@ -36,7 +36,7 @@ def said(**message: Any) -> str:
         {"add_generation_prompt": True}, {"add_special_tokens": False}, {"continue_final_message": False},
         {"chat_template_kwargs": {}}, {"documents": []}, {"bad_words": []}, {"suffix": ""}, {"logit_bias": {}},
         {"include_reasoning": True}, {"thinking_token_budget": -1}, {"prediction": {"content": "x"}},
-        {"instructions": ""}, {"max_output_tokens": None},
+        {"instructions": ""}, {"max_output_tokens": None}, {"logit_bias": []},
         {"stop": []}, {"temperature": None, "frobnicate": None, "tools": None, "reasoning_effort": None},
     ],
     ids=json.dumps,
@@ -45,6 +45,12 @@ def test_a_value_that_changes_nothing_is_accepted(body: dict[str, Any]) -> None:
     read = read_line(line(**body), 1)
 
     assert (JobItem("a", [Message("user", "Hi")], Sampling()), ()) == (read.item, read.ignored)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "n", "seed", "top_k", "min_tokens", "prompt_logprobs"])
+def test_a_whole_number_may_be_written_as_a_decimal(name: str) -> None:
+    """JSON has one kind of number, and some languages write all of them so."""
+    assert read_line(line(**{name: 3}), 1) == read_line(line(**{name: 3.0}), 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,9 @@ def test_a_value_in_a_message_that_changes_nothing_is_accepted(message: dict[str
         (line(function_call={"name": "f"}), "body.function_call", 'must be "none" or "auto" or absent, got {"name": "'),
         (line(url=TEXT, reasoning_effort="high"), "body.reasoning_effort", "is not supported"),
         (line(enable_thinking=False), "body.enable_thinking", "is not supported"),
-        (line(reasoning={"effort": "low"}), "body.reasoning", "must be [] or {} or absent, got "),
+        (line(url=TEXT, reasoning={"effort": "low"}), "body.reasoning", "must be [] or {} or absent, got "),
+        (line(reasoning={"max_tokens": 9}), "body.reasoning.max_tokens", "is not supported"),
+        (line(reasoning="low"), "body.reasoning", 'must be an object, got "low"'),
         (line(thinking={"type": "disabled"}), "body.thinking", "must be [] or {} or absent, got "),
         (line(url=TEXT, include_reasoning=False), "body.include_reasoning", "must be true or absent, got false"),
         (line(url=TEXT, chat_template_kwargs={"a": 1}), "body.chat_template_kwargs", "must be {} or absent"),

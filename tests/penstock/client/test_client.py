@@ -47,6 +47,23 @@ async def test_generate_returns_everything(client):
     assert completion.request_id == "req-1"
 
 
+async def test_two_readers_of_a_stream_share_its_events(client, fake):
+    """As threads do that take their work from it; gRPC lets one thread read a call."""
+    fake.hold_after = 1
+    stream = client.stream("demo", "hi", Sampling(max_tokens=3))
+    readers = [Reader(stream)]
+    await readers[0].delta.wait()
+
+    readers.append(Reader(stream))
+    await asyncio.wait([readers[1].task], timeout=0.1)  # It reads by now, or later.
+    fake.release.set()
+    await asyncio.gather(*[reader.task for reader in readers])
+
+    events = [event for reader in readers for event in reader.events]
+    assert sorted(kinds(events)) == ["Delta", "Delta", "Delta", "Finished", "Queued", "Started"]
+    assert [0, 1, 2] == sorted(token for event in events if isinstance(event, api.Delta) for token in event.token_ids)
+
+
 async def test_a_stream_gives_every_token_once_and_finished_last(client):
     stream = client.stream("demo", "hi", Sampling(max_tokens=3))
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import grpc
 import pytest
 
-from penstock import DeadlineExceededError, RetryPolicy, Tls, UnavailableError
+from penstock import AsyncClient, Client, DeadlineExceededError, RetryPolicy, Tls, UnavailableError
 from penstock import client as api
 from penstock.client.explain import Attempt
+from penstock.v1 import jobs_pb2, jobs_pb2_grpc
 from penstock.values.errors import ErrorDetails
 from tests.penstock.client.events import collect
 from tests.penstock.client.fake_router import FakeRouter, serving
@@ -15,6 +20,9 @@ from tests.support.certificates import LOOPBACK, Authority
 from tests.support.ports import free_port
 
 ONCE = RetryPolicy(max_attempts=1, resume_for=0.0)
+AUTHORITY = Authority()
+HERE = AUTHORITY.issue("router", *LOOPBACK)
+OTHER = Authority("others").issue("client")
 
 
 def certified() -> grpc.ServerCredentials:
@@ -64,6 +72,31 @@ async def test_a_certificate_that_does_not_fit_is_named(connect) -> None:
     assert "its certificate is not signed by an authority of tls.root_certificates" in str(told)
 
 
+@pytest.mark.parametrize("shown", [{}, {"certificate_chain": OTHER.certificate, "private_key": OTHER.key}])
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "unary"])
+async def test_a_router_that_wants_another_certificate_is_asked_for_it(connect, shown, streamed) -> None:
+    """Of both, gRPC only says that the connection was closed."""
+    credentials = grpc.ssl_server_credentials([(HERE.key, HERE.certificate)], AUTHORITY.pem, True)
+    async with serving(FakeRouter(), credentials=credentials) as port:
+        told = await failure(connect(f"127.0.0.1:{port}", tls=Tls(AUTHORITY.pem, **shown), retry=ONCE), streamed)
+    assert "does it ask for a client's certificate (tls.certificate_chain)?" in str(told)
+
+
+@pytest.mark.parametrize(
+    "tls",
+    [
+        {"root_certificates": b"no PEM"},
+        {"root_certificates": AUTHORITY.pem, "certificate_chain": HERE.certificate, "private_key": b"no PEM"},
+        {"root_certificates": AUTHORITY.pem, "certificate_chain": HERE.certificate, "private_key": OTHER.key},
+    ],
+    ids=["authorities", "key", "no pair"],
+)
+async def test_a_certificate_that_grpc_cannot_use_is_not_blamed_on_the_router(connect, tls) -> None:
+    async with serving(FakeRouter(), credentials=certified()) as port:
+        told = await failure(connect(f"127.0.0.1:{port}", tls=Tls(**tls), retry=ONCE), streamed=False)
+    assert "gRPC can't use `tls`: a certificate or key of it is not PEM, or the two are no pair." in str(told)
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
@@ -108,3 +141,36 @@ def test_a_connection_that_worked_and_broke_is_not_taken_for_a_wrong_setting() -
     attempt = Attempt("a:1", tls=False, timeout=None)
     assert "TLS" in str(attempt.explained(error))
     assert "a:1: the connection was lost. gRPC says: Socket closed" == str(attempt.explained(error, begun=True))
+
+
+class _Job(jobs_pb2_grpc.JobServiceServicer):
+    """A job whose watches end as gRPC ends them when a router dies."""
+
+    async def WatchJob(  # noqa: N802
+        self, request: jobs_pb2.WatchJobRequest, context: Any
+    ) -> AsyncIterator[jobs_pb2.WatchJobResponse]:
+        yield jobs_pb2.WatchJobResponse(job=jobs_pb2.Job(job_id=request.job_id, state=jobs_pb2.JOB_STATE_RUNNING))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+async def test_a_watch_that_worked_and_broke_is_not_taken_for_a_wrong_setting(kind) -> None:
+    server = grpc.aio.server()
+    jobs_pb2_grpc.add_JobServiceServicer_to_server(_Job(), server)
+    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+
+    async def watch() -> None:
+        async with AsyncClient(target) as client:
+            async for _update in client.watch_job("j", patience=0.0):
+                pass
+
+    def watch_in_thread() -> None:
+        with Client(target) as client:
+            for _update in client.watch_job("j", patience=0.0):
+                pass
+
+    with pytest.raises(UnavailableError) as told:
+        await (watch() if kind is AsyncClient else asyncio.to_thread(watch_in_thread))
+    assert f"{target}: the connection was lost. gRPC says: Socket closed" == str(told.value)
+    await server.stop(None)

@@ -62,7 +62,7 @@ Client("127.0.0.1:1").close()
 
 
 def test_a_private_key_does_not_show():
-    assert "secret" not in repr(Tls(private_key=b"secret"))
+    assert "secret" not in repr(Tls(certificate_chain=b"shown", private_key=b"secret"))
 
 
 def test_details_that_cannot_be_read_leave_the_code():

@@ -226,6 +226,22 @@ def test_a_policy_and_certificates_name_the_wrong_field():
         api.Tls(private_key="-----BEGIN PRIVATE KEY-----")
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"certificate_chain": b"x"}, "private_key"),
+        ({"private_key": b"x"}, "certificate_chain"),
+        ({"certificate_chain": b"x", "private_key": b""}, "private_key"),
+        ({"certificate_chain": b"", "private_key": b"x"}, "certificate_chain"),
+    ],
+)
+def test_half_a_pair_of_certificate_and_key_is_refused(given, missing):
+    """With one, gRPC ends the process when it connects."""
+    with pytest.raises(ValueError, match=rf"^tls\.{missing}: certificate_chain and private_key must be given together"):
+        api.Tls(**given)
+    api.Tls(**{**given, missing: b"x"})
+
+
 def test_a_schema_that_is_no_json_is_refused():
     with pytest.raises(ValueError, match="json_schema: must be JSON, as text or as a mapping: Object of type set"):
         api.json_schema({"enum": {1, 2}})

@@ -121,6 +121,23 @@ def _is_up_of(process: psutil.Process, cluster: SimulatedCluster) -> bool:
     return process.ppid() == os.getpid() and "up" in words and "--until-eof" in words and bool(cluster.target)
 
 
+def test_a_dry_run_shows_what_names_a_pool_that_is_still_to_come(
+    cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PENSTOCK_API_KEY")
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        '[pools.demo]\nengine = "sim"\nreplicas = 2\n[pools.next]\nengine = "sim"\n[tenants.acme]\nweight = 2.0\n'
+        '[aliases.fast]\ntargets = [{model = "demo", weight = 9}, {model = "next", weight = 1}]\n'
+    )
+    assert 0 == main(["apply", str(file), "--dry-run", "--target", cluster.target])
+    said = capsys.readouterr()
+    heads = [line for line in said.out.splitlines() if not line.startswith(" ")]
+    assert ["+ pool next", "+ alias fast", "+ tenant acme"] == heads
+    assert "checked when its pool is there: alias fast" in " ".join(said.err.split())
+    assert 1 == main(["get", "aliases", "fast", "--target", cluster.target])
+
+
 def test_pools_are_added_changed_and_removed_while_it_runs(
     cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

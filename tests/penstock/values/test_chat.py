@@ -87,7 +87,15 @@ def test_a_call_may_have_no_arguments(arguments: str | None) -> None:
     assert ("now", "") == (found.name, found.arguments)
 
 
-MALFORMED = ('{"city": "Os', "{'city': 'Oslo'}", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a":' * 9_000)
+MALFORMED = (
+    '{"city": "Os',
+    "{'city': 'Oslo'}",
+    "[1]",
+    '{"a": NaN}',
+    '{"a": 1e999}',
+    '{"a": "\\ud800"}',
+    '{"a":' * 9_000,
+)
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -106,14 +114,16 @@ def test_they_are_sent_as_they_are_where_nothing_may_be_left_out(text: str) -> N
     assert text == call.arguments
 
 
-def test_an_answer_without_text_is_a_message() -> None:
-    assert sent({"role": "assistant", "content": None}) == types_pb2.ChatMessage(role="assistant")
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+@pytest.mark.parametrize("content", [{}, {"content": None}])
+def test_an_answer_and_a_result_may_have_no_text(role: str, content: dict[str, None]) -> None:
+    assert types_pb2.ChatMessage(role=role) == sent({"role": role, **content})
 
 
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        ({"role": "tool", "content": None, "tool_call_id": "1"}, "content: is required"),
+        ({"role": "user", "content": None}, "content: is required"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
          'content[0]: must be text, got a part of type "image_url"; models here see text only'),
         ({"role": "user", "content": ["a", {"type": "input_audio", "input_audio": {}}]},

@@ -1,16 +1,12 @@
 """Values survive the way to the wire and back."""
 
 import math
-import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.models import ResumeRecord
-from cluster.wire.resume_record import resume_record_from_wire, resume_record_to_wire
 from penstock import wire
-from penstock.internal.v1 import replica_pb2
 from penstock.models import (
     Capabilities,
     ConstraintKind,
@@ -139,14 +135,6 @@ def test_log_probabilities_stay_in_their_range(engine: float, sent: float):
     position = wire.logprobs_to_wire(PositionLogprobs(TokenLogprob(1, engine)))
 
     assert sent == position.chosen.logprob
-
-
-@pytest.mark.slow
-@given(st.builds(ResumeRecord, st.lists(ids).map(tuple), ids, st.text(string.hexdigits)))
-def test_resume_records_survive(record: ResumeRecord):
-    sent = resume_record_to_wire(record).SerializeToString()
-
-    assert record == resume_record_from_wire(replica_pb2.ResumeRecord.FromString(sent))
 
 
 @pytest.mark.slow

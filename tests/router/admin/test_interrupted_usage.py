@@ -13,7 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.router.generation.test_resume_state import of_group
 from tests.router.inference.test_preemption import QUICK, of_class
-from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, sim_pool
+from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
 PRICES = {"price_per_million_output_tokens": 1e6, "price_per_million_prompt_tokens": 1e6}
@@ -67,6 +67,21 @@ async def test_who_leaves_while_it_waits_again_pays_for_what_it_got(tmp_path: Pa
         assert line.output_tokens >= len(ids_of(events)) > 0
         assert line.cost == pytest.approx(line.prompt_tokens + line.output_tokens)
         chat.cancel()
+
+
+async def test_what_is_cancelled_before_it_ran_costs_nothing(tmp_path: Path) -> None:
+    """Its receipt says so too, whatever its prompt would have cost."""
+    async with running_stack(tmp_path, pools={"demo": POOL}) as stack:
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=5_000, ignore_eos=True))
+        await first_tokens(first, 1)
+        waits = stack.inference().StreamGenerate(stream_request(max_tokens=5_000))
+        queued = await waits.read()
+        await stack.inference().Cancel(api.CancelRequest(request_id=queued.queued.request_id))
+        end = (await collect(waits))[-1].finished
+        assert not end.receipt.attempts
+        assert 0 == end.receipt.cost
+        first.cancel()
+        await until(lambda: _requests(stack, 1))
 
 
 async def test_an_attempt_is_entered_once_where_no_other_follows(tmp_path: Path) -> None:

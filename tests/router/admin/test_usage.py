@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -115,6 +116,36 @@ async def test_the_ledger_agrees_with_receipts_and_with_the_engines(stack: Stack
     busy_s = 2 * sum(new.busy_s - old.busy_s for new, old in zip(after, before, strict=True))
     assert sum(line.gpu_seconds for line in lines) == pytest.approx(busy_s, rel=0.02)
     assert sum(line.output_tokens for line in lines) > sum(line.output_tokens for line in whole)
+
+
+async def test_the_price_of_several_choices_can_be_made_from_their_tokens(tmp_path: Path) -> None:
+    """Further choices find the prompt in the cache, and it is not in the request's prompt tokens again."""
+    prices = {
+        "price_per_million_prompt_tokens": 4e6,
+        "price_per_million_cached_tokens": 1e6,
+        "price_per_million_output_tokens": 2e6,
+    }
+    async with running_stack(tmp_path, pools={"demo": {**sim_pool(max_num_seqs=1), **prices}}) as one:
+        for number in (1, 2):
+            answer = await one.inference().Generate(request("word " * 100, n=3, max_tokens=4, ignore_eos=True))
+            used = answer.usage
+            # The second request finds what the first one left.
+            assert used.cached_tokens <= used.prompt_tokens
+            assert bool(used.cached_tokens) == (number == 2)
+            fresh = used.prompt_tokens - used.cached_tokens
+            assert answer.receipt.cost == pytest.approx(4 * fresh + used.cached_tokens + 2 * used.output_tokens)
+            # What each choice found is in its attempt.
+            assert all(attempt.cached_tokens for attempt in answer.receipt.attempts if attempt.choice_index)
+
+        async def entered() -> bool:
+            lines = (await one.admin().GetUsage(admin_pb2.GetUsageRequest())).lines
+            return sum(line.requests for line in lines) == 2
+
+        await until(entered)
+        [line] = (await one.admin().GetUsage(admin_pb2.GetUsageRequest())).lines
+        assert line.cached_tokens == used.cached_tokens
+        fresh = line.prompt_tokens - line.cached_tokens
+        assert line.cost == pytest.approx(4 * fresh + line.cached_tokens + 2 * line.output_tokens)
 
 
 async def test_a_tenant_sees_its_own_lines_only(stack: Stack, keys: Keys) -> None:

@@ -168,6 +168,32 @@ def test_what_a_line_said_long_ago_refuses_nobody() -> None:
     assert estimate.wait_s(RequestClass.STANDARD, 9) == pytest.approx(1.0)
 
 
+NOW_MS = 10**8
+
+
+@pytest.mark.parametrize("jump_ms", [-3 * 3_600_000, -1000, 3 * 3_600_000])
+def test_a_clock_that_is_set_says_nothing_of_the_pace(jump_ms: int) -> None:
+    estimate = PoolEstimate()
+    for second in range(100):
+        estimate.beat(beat(NOW_MS + 1000 * second, waiting=20, granted=5 * second))
+    for second in range(100, 103):
+        estimate.beat(beat(NOW_MS + jump_ms + 1000 * second, waiting=20, granted=5 * second))
+
+    assert estimate.wait_s(RequestClass.STANDARD, 9) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("jump_ms", [-3 * 3_600_000, -1000, 3 * 3_600_000])
+def test_a_rate_gets_old_although_the_clock_was_set(jump_ms: int) -> None:
+    """Set back, the last lesson would lie in the future for hours, and refuse who comes."""
+    estimate = PoolEstimate()
+    for second in range(100):
+        estimate.beat(beat(NOW_MS + 1000 * second, waiting=20, granted=5 * second))
+    for second in range(100, 102 + int(EXPIRY_S)):
+        estimate.beat(beat(NOW_MS + jump_ms + 1000 * second, waiting=0, granted=500))
+
+    assert estimate.wait_s(RequestClass.STANDARD, 9) is None
+
+
 def beat(time_ms: int, *, waiting: int, granted: int, replica: ReplicaState = ReplicaState.READY) -> RouterBeatReply:
     record = ReplicaRecord("r", b"", replica, Windows(8, 1000, 1000), 0, 0, 0, 0)
     return RouterBeatReply(

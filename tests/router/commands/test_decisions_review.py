@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
 from cluster.control.settings import ControlMode
 from cluster.forecast.pool_forecast import PoolForecast
+from cluster.hindsight.history import history_of
 from penstock.client import AsyncClient, Client, Decision, DecisionList, OperatingPoint
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
@@ -85,6 +87,14 @@ def test_pages_are_read_until_one_brings_nothing_older(pages: bool, unread: int,
     _, found = _read(cast("Client", router), "demo", 24.0)
     assert [number for number in range(least, 901) if number != unread] == [each.number for each in found]
     assert calls == router.calls
+
+
+def test_the_hours_that_are_asked_for_are_whole() -> None:
+    """Ticks come a little late, so none lies just an hour before the newest. A review needs an hour."""
+    ticks = [dataclasses.replace(tick, at=tick.at * 1.003) for tick in swing(2.0)]
+    router = Pages(recorded(ticks, [RAN] * len(ticks)), pages=True, unread=0)
+    _, found = _read(cast("Client", router), "demo", 1.0)
+    assert 3600.0 <= history_of(found, OperatingPoint(), WINDOW_S).seconds < 3600.0 + 2 * TICK_S
 
 
 async def run(stack: Stack, *flags: str) -> int:
@@ -174,6 +184,8 @@ def test_a_saving_that_would_be_shown_as_none_is_none(saved: float, said: str) -
 
 async def test_too_little_load_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with running_stack(tmp_path, replicas=0, pools={"demo": POOL}) as stack:
+        assert 2 == await run(stack, "--compare", "--hours", "0.5")
+        assert "--hours: a review needs at least 1, got 0.5" in capsys.readouterr().err
         assert 2 == await run(stack, "--compare")
         assert "0 minutes of load are on record, and a review needs 60" in " ".join(capsys.readouterr().err.split())
         await record(stack, 0.5)

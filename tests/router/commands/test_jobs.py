@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from cluster.addresses import free_port
 from cluster.cli.main import main
+from penstock.client import Client
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,6 +59,18 @@ async def test_a_file_goes_in_and_a_file_comes_out(run: Any, tmp_path: Path) -> 
     results = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     assert {f"q{n}" for n in range(30)} == {result["custom_id"] for result in results}
     assert all(result["response"]["body"]["choices"][0]["message"]["content"] for result in results)
+
+
+@pytest.mark.parametrize("flags", [("--detach",), ()])
+async def test_messages_that_nobody_watches_have_no_empty_line(
+    flags: tuple[str, ...], stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["jobs", "submit", "--target", f"127.0.0.1:{stack.routers[0].port}", write(tmp_path / "in.jsonl", 2)]
+    assert 0 == await asyncio.to_thread(main, [*words, *flags])
+    told = capsys.readouterr().err
+    # Of the job that is stored, and of its end.
+    assert (1 if flags else 2) == told.count("✓ job "), told
+    assert (True, False) == (all(told.splitlines()), "━" in told), told
 
 
 async def test_a_detached_job_is_shown_and_its_results_are_fetched_later(run: Any, tmp_path: Path) -> None:
@@ -185,16 +199,19 @@ async def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent
     assert before == len(stack.stored_jobs())
 
 
-async def test_no_bar_is_drawn_of_what_does_not_exist(run: Any, tmp_path: Path) -> None:
-    status, out, messages = await run("watch", "demo.typo")
-    assert (1, "", True) == (status, out, "no job 'demo.typo'" in messages)
-    assert "━" not in messages
-
+async def test_no_bar_is_drawn_of_what_does_not_exist(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, out, messages = await run("submit", write(tmp_path / "in.jsonl", 3, model="typo"))
     assert (1, "", True) == (status, out, "'typo'" in messages)
     assert "━" not in messages
 
     job_id = (await run("submit", write(tmp_path / "in.jsonl", 3), "--detach"))[1].strip()
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    status, out, messages = await run("watch", "demo.typo")
+    assert (1, "", True) == (status, out, "no job 'demo.typo'" in messages)
+    assert "━" not in messages
     assert "━" in (await run("watch", job_id))[2]
 
 
@@ -219,3 +236,33 @@ async def test_a_key_is_no_markup(run: Any, tmp_path: Path) -> None:
     assert 0 == (await run("submit", write(tmp_path / "in.jsonl", 1), "--detach", "--key", "nightly [/eu]"))[0]
     status, out, _messages = await run("list")
     assert (0, True) == (status, "nightly [/eu]" in out)
+
+
+@pytest.mark.parametrize("action", ["watch", "results"])
+async def test_a_watch_begins_only_where_a_router_answers(
+    action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once it goes on, it waits for routers that are away, for as long as that takes."""
+    monkeypatch.setattr(Client, "watch_job", lambda *_, **__: pytest.fail("a watch would wait for ever"))
+    assert 1 == await asyncio.to_thread(
+        main, ["jobs", action, "demo.1", "--target", f"127.0.0.1:{free_port('127.0.0.1')}"]
+    )
+    assert "is not available: nothing listens there" in " ".join(capsys.readouterr().err.split())
+
+
+async def test_a_command_finds_the_router_that_lives(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = f"127.0.0.1:{free_port('127.0.0.1')},127.0.0.1:{stack.routers[0].port}"
+    for _ in range(4):
+        # The order is drawn.
+        assert 0 == await asyncio.to_thread(main, ["jobs", "list", "--json", "--target", targets])
+    assert "" == capsys.readouterr().err
+
+
+async def test_a_list_without_jobs_says_so(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    target = f"127.0.0.1:{stack.routers[0].port}"
+    for words, said in (
+        (["explain", "--missed"], "no requests"),
+        (["usage", "--first-day", "2020-01-01", "--last-day", "2020-01-02"], "nothing was used"),
+    ):
+        assert 0 == await asyncio.to_thread(main, [*words, "--target", target])
+        assert f"{said}\n" == capsys.readouterr().out

@@ -52,6 +52,26 @@ def test_a_new_key_is_printed_once_and_works(file: Path, capsys: Captured, monke
     assert key[21:] not in file.read_text() + said
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--tenant", "a b"), "--tenant: must match pattern "),
+        (("--tenant", "acme", "--models", "x,,y"), "--models: must match pattern "),
+        (
+            ("--tenant", "acme", "--classes", "fast"),
+            "--classes: must be 'interactive', 'standard' or 'batch', got 'fast'",
+        ),
+        (("--tenant", "acme", "--not-before", "2d", "--expires", "1d"), "--expires: expires must be after not_before"),
+    ],
+)
+def test_what_is_wrong_with_a_new_key_is_told_of_its_flag(
+    flags: tuple[str, ...], told: str, file: Path, capsys: Captured
+) -> None:
+    new(file, capsys, "--tenant", "first")
+    assert 2 == main(["keys", "new", "--file", str(file), *flags])
+    assert capsys.readouterr().err.startswith(f"penstock: {told}")
+
+
 def test_a_key_that_does_not_count_now_fails_the_check(
     file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

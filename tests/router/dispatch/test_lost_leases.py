@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.errors import QueueUnavailableError
+from cluster.errors import PenstockError, QueueUnavailableError
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from deployments.replica.replica import Replica
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
@@ -86,3 +86,31 @@ async def test_a_router_says_when_it_has_no_time_for_its_mail(tmp_path: Path, mo
         # The loop stands still: this is what it is about.
         until_sync(lambda: any(beats))
         await until(lambda: beats[-2:] == [False, False])
+
+
+@pytest.mark.parametrize("error", [QueueUnavailableError("cut off by the test"), PenstockError("a script failed")])
+async def test_what_a_heartbeat_that_failed_told_is_told_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: PenstockError
+) -> None:
+    """Else a grant that is used would be taken back, and a prompt that is read would count as one that is not."""
+    async with running_stack(tmp_path) as stack:
+        membership, replica = stack.routers[0].pools["demo"]._membership, stack.replicas[0]
+        failed, told = set[str](), set[str]()
+
+        def watch(queue: Any, name: str, news: str) -> None:
+            send = getattr(queue, name)
+
+            async def watched(beat: Any) -> Any:
+                if getattr(beat, news) and news not in failed:
+                    failed.add(news)
+                    raise error
+                reply = await send(beat)
+                told.update({news} if getattr(beat, news) else ())
+                return reply
+
+            monkeypatch.setattr(queue, name, watched)
+
+        watch(membership._queue, "heartbeat_router", "started")
+        watch(replica._queue, "heartbeat_replica", "prefilled")
+        await stack.inference().Generate(request(max_tokens=2, ignore_eos=True))
+        await until(lambda: told == failed == {"started", "prefilled"})

@@ -17,7 +17,8 @@ from cluster.errors import QueueUnavailableError
 from cluster.queue.entries import Mail, QueueEntry, Settlement, Submitted
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.support.stack import collect, ids_of, request, running_stack, stream_request
+from tests.cluster.queue.backends import turns
+from tests.support.stack import collect, ids_of, request, request_id_of, running_stack, stream_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.every_store("connections of a running router")
@@ -72,6 +73,29 @@ async def test_streams_go_on_and_new_requests_are_told_when_to_come_back(tmp_pat
         stack.store.down = False
         await until(lambda: pool.available and pool.beat is not None and pool.beat.running == 0)
         assert 2 == (await stack.inference().Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
+
+
+async def test_a_request_that_ends_while_the_queue_is_away_runs_once_under_its_key(tmp_path: Path) -> None:
+    """Its client may have lost its connection with the same failure, and repeats the key afterwards."""
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 3.0}) as stack:
+        pool = stack.routers[0].pools["demo"]
+        asked = stream_request(max_tokens=100, ignore_eos=True, temperature=1.0)
+        asked.generate.idempotency_key = "mine"
+        call = stack.inference().StreamGenerate(asked)
+        events = [await call.read(), await call.read()]
+        stack.store.down = True
+        events.extend(await collect(call))
+        await until(lambda: len(pool.releases) == 1 and pool.active == 0)
+        await turns(20)
+        stack.store.down = False
+        await until(lambda: pool.available and not len(pool.releases))
+
+        reply = await stack.inference(1).Generate(asked.generate, timeout=30)
+        assert request_id_of(events) == reply.request_id
+        assert ids_of(events) == list(reply.choices[0].token_ids)
+        queue = stack.factory().pool("demo")
+        assert 1 == sum(line.requests for line in await queue.usage("", 0, 10**6))
+        await queue.close()
 
 
 async def test_a_queue_that_forgot_everything_is_filled_again_by_heartbeats(tmp_path: Path) -> None:

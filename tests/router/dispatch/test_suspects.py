@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cluster.errors import UnavailableError
 from cluster.models import GenerationSpec
 from cluster.queue.entries import Mark
 from cluster.settings import EngineKind, PoolSettings, SimSettings
@@ -166,6 +167,25 @@ async def test_a_held_suspect_can_be_cancelled(tmp_path: Path, monkeypatch: pyte
             call.cancel()
         await until(lambda: (pool.active, pool.quarantine.held) == (0, set()))
         await until(lambda: pool.beat is not None and (0, 0) == (sum(pool.beat.waiting), pool.beat.running))
+
+
+async def test_a_held_suspect_that_is_left_to_its_clients_next_call_is_held_no_more(tmp_path: Path) -> None:
+    """That call waits in line under the same id, and gives up its place there, not a slot."""
+    async with running_stack(tmp_path, sim=SIM) as stack:
+        engine: Any = stack.replicas[0]._engine
+        engine.wedge()
+        calls = [stack.inference().StreamGenerate(stream_request(f"number {number}")) for number in range(2)]
+        await until(lambda: stack.replicas[0].table.sequences == 2)
+        engine.die()
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: len(pool.quarantine.held) == 1)
+        held = pool.choices[next(iter(pool.quarantine.held))]
+        held.leave(UnavailableError("its replica is not reached"))
+
+        assert set() == pool.quarantine.held
+        for call in calls:
+            call.cancel()
+        await until(lambda: pool.active == 0)
 
 
 def test_suspects_run_one_at_a_time() -> None:

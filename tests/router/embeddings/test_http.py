@@ -57,6 +57,13 @@ async def test_base64_is_the_vector_in_float32(base: str) -> None:
     assert plain["data"][0]["embedding"] == list(struct.unpack(f"<{VECTOR_SIZE}f", data))
 
 
+async def test_vectors_have_an_id_as_all_other_answers(base: str) -> None:
+    """The server of vLLM gives it, and the SDKs of some vendors want it."""
+    _, found, headers = await post(base, "/v1/embeddings", {"model": "vectors", "input": "some text"})
+    assert found["id"] == f"embd-{headers['x-request-id']}"
+    assert found["created"] > 0
+
+
 async def test_every_form_of_an_input_gives_the_same_vector(base: str, client: AsyncClient) -> None:
     ids = list((await client.count_tokens("vectors", "some text")).token_ids)
     found = []

@@ -37,14 +37,20 @@ async def test_a_wrong_item_is_named_before_the_job_is_stored(client: AsyncClien
         await client.submit_job("vectors", [EmbedItem("a", "fine", options=late)])
 
 
-async def test_an_item_for_a_pool_with_another_task_ends_in_an_error_that_says_so(client: AsyncClient) -> None:
-    job = await client.submit_job("vectors", [JobItem("a", "hello"), EmbedItem("b", "hello")])
-    found = {}
-    async for update in client.watch_job(job.job_id):
-        found |= {result.custom_id: result for result in update.results}
-    assert found["a"].error is not None
-    assert "must have the task 'generate'" in found["a"].error.message
-    assert found["b"].embeddings is not None
+@pytest.mark.parametrize(
+    ("model", "items", "problem"),
+    [
+        ("vectors", [EmbedItem("a", "hello"), JobItem("b", "hello")], r"items\[1\]\.request: .*'generate'.*'embed'"),
+        ("texts", [EmbedItem("a", "hello")], r"items\[0\]\.embed: .*'embed'.*'generate'.*custom_id 'a'"),
+        ("classes", [EmbedItem("a", "hello")], r"items\[0\]\.embed: .*'embed'.*'classify'"),
+    ],
+    ids=["generates", "embeds", "embeds-for-classes"],
+)
+async def test_an_item_for_a_pool_with_another_task_is_named_before_the_job_is_stored(
+    client: AsyncClient, model: str, items: list[EmbedItem | JobItem], problem: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        await client.submit_job(model, items)
 
 
 async def test_a_batch_file_with_embeddings_runs_as_a_job(client: AsyncClient) -> None:

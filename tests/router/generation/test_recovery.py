@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.models import ResumeRecord
+from cluster.wire.resume_record import resume_record_from_wire
+from penstock.internal.v1 import replica_pb2 as pb
 from router.generation.history import History
 from router.generation.recovery import FOREIGN_GRANTS, Fit, Next, after_failure, fit
 from router.links.abandoned import AbandonedAttempts
@@ -109,14 +112,16 @@ def test_what_was_left_behind_is_told_once_and_bounded(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**32 - 1), max_size=3), st.text(max_size=4)), max_size=300))
-def test_a_record_holds_all_output(deltas: list[tuple[list[int], str]]) -> None:
+def test_a_replica_reads_all_output_and_its_deltas_from_a_record(deltas: list[tuple[list[int], str]]) -> None:
     history = History()
     for ids, text in deltas:
         history.add(ids, text)
-    record = history.record("w1")
-    assert [token for ids, _ in deltas for token in ids] == list(record.prior_token_ids)
-    assert ("".join(text for _, text in deltas), "w1") == (record.prior_text, record.model_digest)
-    assert (len(history), len(history.text)) == (len(record.prior_token_ids), record.prior_text_length)
+    sent = history.record("w1", "f1").SerializeToString()
+
+    tokens, text = tuple(token for ids, _ in deltas for token in ids), "".join(text for _, text in deltas)
+    lengths = tuple((len(ids), len(text)) for ids, text in deltas)
+    expected = ResumeRecord(tokens, len(text), "w1", text, lengths, "f1")
+    assert expected == resume_record_from_wire(pb.ResumeRecord.FromString(sent))
 
 
 def test_remembering_output_costs_less_than_twenty_five_bytes_per_token() -> None:

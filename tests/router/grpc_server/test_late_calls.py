@@ -26,6 +26,8 @@ class Clients(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__()
         self._port = port
+        self.connected = threading.Event()
+        self.send = threading.Event()
         self.sent = threading.Event()
         self.done: list[grpc.StatusCode] = []
 
@@ -34,6 +36,8 @@ class Clients(threading.Thread):
         with grpc.insecure_channel(f"127.0.0.1:{self._port}") as channel:
             grpc.channel_ready_future(channel).result(10 * patience())
             echo = channel.unary_unary("/test.Service/echo")
+            self.connected.set()
+            self.send.wait(60 * patience())
             calls = [echo.future(b"a", timeout=60 * patience()) for _ in range(CALLS)]
             self.sent.set()
             for call in calls:
@@ -54,7 +58,9 @@ async def codes(kind: Literal["direct", "aio"], options: Sequence[tuple[str, int
     await server.start()
     clients = Clients(port)
     clients.start()
-    await asyncio.to_thread(clients.sent.wait)
+    await asyncio.to_thread(clients.connected.wait)
+    clients.send.set()  # no turn of the loop from here on, or a fast machine serves the calls at once
+    clients.sent.wait()
     time.sleep(BUSY_S)  # noqa: ASYNC251 - the loop has no turns meanwhile
     await asyncio.to_thread(clients.join)
     await server.stop(0.2)

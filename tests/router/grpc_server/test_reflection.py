@@ -74,14 +74,34 @@ async def test_a_client_can_build_what_it_asks_for(stack: Stack, service: str, s
     assert symbol.rpartition(".")[0] == pool.FindFileContainingSymbol(symbol).package
 
 
+@pytest.mark.parametrize("service", [V1, ALPHA])
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "penstock.v1.InferenceService.Generate",
+        "penstock.v1.GenerateRequest.model",
+        "penstock.v1.Prompt.kind",
+        "penstock.v1.FINISH_REASON_STOP",
+        f"{V1}.ServerReflectionInfo",
+        "grpc.health.v1.Health.Check",
+    ],
+)
+async def test_a_symbol_within_another_one_is_found(stack: Stack, service: str, symbol: str) -> None:
+    """As by `grpcurl describe penstock.v1.InferenceService.Generate`."""
+    answer = await ask(stack, service, file_containing_symbol=symbol)
+    (first, *_) = answer.file_descriptor_response.file_descriptor_proto
+    assert symbol.startswith(f"{FileDescriptorProto.FromString(first).package}.")
+
+
 async def test_a_file_is_found_by_its_name(stack: Stack) -> None:
     answer = await ask(stack, V1, file_by_filename="penstock/v1/inference.proto")
     (first, *_) = answer.file_descriptor_response.file_descriptor_proto
     assert inference_pb2.DESCRIPTOR.serialized_pb == first
 
 
-async def test_an_unknown_symbol_is_not_found(stack: Stack) -> None:
-    answer = await ask(stack, V1, file_containing_symbol="penstock.v1.Nothing")
+@pytest.mark.parametrize("symbol", ["penstock.v1.Nothing", "penstock.v1.InferenceService.Nothing", "Nothing", ""])
+async def test_an_unknown_symbol_is_not_found(stack: Stack, symbol: str) -> None:
+    answer = await ask(stack, V1, file_containing_symbol=symbol)
     assert grpc.StatusCode.NOT_FOUND.value[0] == answer.error_response.error_code
 
 

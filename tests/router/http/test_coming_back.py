@@ -114,7 +114,8 @@ async def test_a_receipt_is_in_the_usage_where_it_is_asked_for(stack: Stack) -> 
 
 
 @pytest.mark.parametrize(
-    ("tier", "shown"), [("auto", "default"), ("scale", "default"), ("priority", "priority"), ("flex", "flex")]
+    ("tier", "shown"),
+    [("auto", "default"), ("scale", "default"), ("priority", "priority"), ("fast", "priority"), ("flex", "flex")],
 )
 async def test_the_tier_and_the_model_that_answered_are_named(stack: Stack, tier: str, shown: str) -> None:
     _, whole, _ = await post(stack, PATH, json={**BODY, "max_tokens": 1, "service_tier": tier})

@@ -191,6 +191,7 @@ _WRONG = {"reasoning_effort": "silly"}
     [
         ("/v1/chat/completions", {**_CHAT, **_WRONG}, "reasoning_effort"),
         ("/v1/chat/completions", {**_CHAT, **_WRONG, "stream": True}, "reasoning_effort"),
+        ("/v1/chat/completions", {**_CHAT, "reasoning": {"effort": "silly"}}, "reasoning.effort"),
         ("/v1/chat/completions", {**_CHAT, "chat_template_kwargs": _WRONG}, "chat_template_kwargs.reasoning_effort"),
         ("/tokenize", {**_CHAT, **_WRONG}, "reasoning_effort"),
         ("/v1/responses", {**_RESPONSE, "reasoning": {"effort": "silly"}}, "reasoning.effort"),

@@ -16,6 +16,7 @@ from cluster.addresses import is_own_name
 from cluster.telemetry.logs import JsonFormatter
 from cluster.trust import tls as tls_files
 from cluster.trust.verifying import trusting
+from penstock.batch.encoding import is_unicode
 from router.http import calls, event_stream
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.router.server.test_tls import dialer, shown_by, tls
@@ -149,6 +150,25 @@ async def test_a_header_that_is_no_text_is_named(stack: Stack, path: str, more: 
 
 
 @pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("/v1/messages", b"x-request-id: a\xff"),
+        ("/v1/chat/completions", b"Idempotency-Key: k\r\nLast-Event-ID: a\xff"),
+        ("/v1/chat/completions", b"Content-Encoding: a\xff"),
+    ],
+)
+async def test_an_error_repeats_no_byte_of_a_header_that_is_no_text(stack: Stack, path: str, header: bytes) -> None:
+    """Python reads it as half of a surrogate pair, and other languages' readers of JSON refuse that."""
+    body = json.dumps({"model": "nobody", "messages": ASK, "max_tokens": 2, "stream": True}).encode()
+    head = HEAD.replace(b"/v1/chat/completions", path.encode()) + CLOSE + header + b"\r\n"
+    answer = await raw(stack, head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    assert answer.startswith(b"HTTP/1.1 4")
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert is_unicode(error)
+    assert "request_id" not in error or f"x-request-id: {error['request_id']}\r\n".encode() in answer
+
+
+@pytest.mark.parametrize(
     ("path", "meant"),
     [
         ("/chat/completions", "/v1/chat/completions"),
@@ -169,9 +189,11 @@ async def test_a_path_like_no_other_is_told_nothing(stack: Stack) -> None:
     assert "Not Found: there is no /v1/weather/today" == body["error"]["message"]
 
 
-async def test_a_client_of_http_1_0_gets_its_stream(stack: Stack) -> None:
+@pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])
+async def test_a_client_of_http_1_0_gets_its_stream(stack: Stack, more: bytes) -> None:
+    """Only the end of the connection tells it the end of the stream."""
     body = BODY[:-1] + b', "stream": true}'
-    head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + more + f"Content-Length: {len(body)}\r\n\r\n".encode()
     answer = await raw(stack, head + body)
     assert answer.endswith(b"data: [DONE]\n\n")
     assert b"chunked" not in answer

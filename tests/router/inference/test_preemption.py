@@ -116,9 +116,11 @@ async def test_many_give_way_and_all_come_back(tmp_path: Path, store_url: str) -
         done = await asyncio.gather(*batch)
 
         assert [ids_of(events) for events in done] == plain
-        attempts = [len(events[-1].finished.receipt.attempts) for events in done]
-        assert max(attempts) <= 3
-        assert sum(attempts) > 4
+        receipts = [events[-1].finished.receipt for events in done]
+        # On a machine that stands still for a lease, attempts are lost too.
+        kept = [sum(not each.lost_time.ToNanoseconds() for each in receipt.attempts) for receipt in receipts]
+        assert max(kept) <= 3, receipts
+        assert sum(kept) > 4
 
 
 async def _collected(stack: Stack, router: int, wanted: api.StreamGenerateRequest) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
+from cluster.errors import InvalidRequestError, JobExistsError, QueueUnavailableError, UnavailableError
 from cluster.jobs.contract import ItemResult, JobRecord
 from cluster.jobs.pools import RedisJobPools
 from cluster.jobs.redis.keys import shared_key
@@ -20,6 +20,7 @@ from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
 from router.jobs import JobStores
+from router.routing import Aliases
 from tests.support.job_servicer import job_servicer
 from tests.support.stack import request, running_stack
 
@@ -126,6 +127,44 @@ async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
     await servicer.close()
     assert reply.existed
     assert [reply.job.job_id] == [name.decode() for name in redis.execute("ZRANGE", shared_key("a", "due"), 0, -1)]
+
+
+class Moving(Aliases):
+    """An alias whose main target changes."""
+
+    def __init__(self) -> None:
+        self.main = "a"
+
+    def home(self, _name: str) -> str:
+        return self.main
+
+
+def upload_to(model: str, custom_id: str = "1") -> AsyncIterator[api.SubmitJobRequest]:
+    async def parts() -> AsyncIterator[api.SubmitJobRequest]:
+        yield api.SubmitJobRequest(header=api.JobHeader(model=model, idempotency_key="k"))
+        item = api.JobItem(custom_id=custom_id, request=request(model=model))
+        yield api.SubmitJobRequest(items=api.JobItems(items=[item]))
+
+    return parts()
+
+
+async def test_a_repeat_finds_its_job_in_the_pool_that_its_alias_had_before() -> None:
+    redis, alias = InProcessRedis(ManualClock()), Moving()
+    stores = opened({name: RedisJobStore(redis, name) for name in ("a", "b")})
+    servicer = job_servicer(stores, alias)
+    await stores.start()
+    first = await servicer.SubmitJob(upload_to("chat"), None, ME)
+    assert first.job.job_id.startswith("a.")
+    alias.main = "b"
+    again = await servicer.SubmitJob(upload_to("chat"), None, ME)
+    assert again.existed
+    assert again.job.job_id == first.job.job_id
+    for other in (upload_to("chat", "2"), upload_to("b")):
+        with pytest.raises(JobExistsError):
+            await servicer.SubmitJob(other, None, ME)
+    assert not (await servicer.SubmitJob(upload_to("b"), None, Caller("another"))).existed
+    await servicer.close()
+    await stores.close()
 
 
 class Read(RedisJobStore):

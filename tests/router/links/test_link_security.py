@@ -183,6 +183,25 @@ async def test_links_over_mutual_tls_carry_work_and_nobody_else_gets_in(tmp_path
             assert "LinkLostError" == await refusal(ends_of(address, dialer=refused))
 
 
+async def test_a_bad_certificate_of_links_is_counted_when_it_is_noticed(tmp_path: Path) -> None:
+    authority = Authority()
+    async with tls_stack(tmp_path, authority) as stack:
+        metrics = stack.routers[0]._metrics.registry
+
+        def bad() -> float | None:
+            return metrics.get_sample_value(
+                "penstock_router_file_reloads_total", {"file": "replica.tls", "outcome": "bad"}
+            )
+
+        assert 0 == bad()
+        # A certificate that is not that of the key.
+        authority.write(tmp_path, "link")
+        # The last good one stays in force.
+        ours = stack.routers[0].pools["demo"].replicas._dialer
+        assert "" == await refusal(ends_of(stack.replicas[0].address, dialer=ours))
+        assert 1 == bad()
+
+
 async def test_a_replica_whose_certificate_has_another_name_is_not_trusted(tmp_path: Path) -> None:
     authority = Authority()
     files = tls_of(tmp_path, authority, authority.issue("node", dns("a-router")))

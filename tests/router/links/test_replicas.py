@@ -16,4 +16,5 @@ async def test_a_replica_that_a_client_named_has_announced_no_tokenizer(tmp_path
         assert await replicas.reach(replica.plan.replica_id, replica.address, 20.0) is not None
         assert (replica.plan.replica_id,) == replicas.connected()
         assert [] == replicas.reading("some digest")
+        assert not replicas._awaited
         await replicas.close()

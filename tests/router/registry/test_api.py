@@ -328,6 +328,7 @@ async def test_commands_name_what_is_not_there_or_wrong_as_it_was_written(
         (2, ["apply", str(file), "--yes"], "tenants.wrong.weight: must be at least 0.001, got 0"),
         (2, ["apply", str(file), "--yes"], "keys.short: must match"),
         (1, ["get", "tenants", "nobody"], "no tenant 'nobody'"),
+        (2, ["delete", "pools", "demo"], "a pool is removed by `penstock apply FILE --prune`"),
         (2, ["top", "--once", "--pool", "nope"], "--pool: 'nope' is none of demo"),
     ):
         assert status == await asyncio.to_thread(main, [*words, *target])

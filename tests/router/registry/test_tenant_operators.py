@@ -16,7 +16,14 @@ import pytest_asyncio
 from grpc_status import rpc_status
 
 from cluster.registry.contract import Edit
-from penstock.client import AsyncClient, NewKey, PermissionDeniedError, RegistryEdit, UnauthenticatedError
+from penstock.client import (
+    AsyncClient,
+    InvalidArgumentError,
+    NewKey,
+    PermissionDeniedError,
+    RegistryEdit,
+    UnauthenticatedError,
+)
 from penstock.v1 import admin_pb2, jobs_pb2, registry_pb2
 from router.identity import Caller, Role
 from router.identity.caller import Credential, CredentialKind
@@ -35,6 +42,8 @@ OTHER = "zzsecret"
 """Name of the other tenant, which is also in the names of what it sends."""
 FREE = "0" * 16
 """Id that no key has."""
+FIXED = "f" * 16
+"""Id of a key that only the settings may change."""
 
 
 class Tenants(Keys):
@@ -62,6 +71,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Tenants) -> Asyn
     sections = {
         "auth": {"keys_file": str(keys.path), "failures_per_minute": 0},
         "tenants": {OTHER: {"quota": quota}, "acme": {"quota": quota}},
+        "registry": {"fixed": [f"key/{FIXED}"]},
     }
     pools = {"demo": {**sim_pool(base_ms=10.0, max_num_seqs=1), "price_per_gpu_hour": 1.0}}
     folder = tmp_path_factory.mktemp("stack")
@@ -312,9 +322,17 @@ async def test_no_answer_says_whether_another_tenants_key_exists(stack: Stack, k
             return str(caught.value).replace(key, "KEY")
 
         for value in (None, {"tenant": "acme"}, {"tenant": OTHER}, {"role": "none"}, {}):
-            answers = [await told(mine.edit_registry([RegistryEdit("key", key, value)]), key) for key in (*made, FREE)]
+            answers = [
+                await told(mine.edit_registry([RegistryEdit("key", key, value)]), key) for key in (*made, FREE, FIXED)
+            ]
             assert 1 == len(set(answers))
-        assert 1 == len({await told(mine.replace_key(key), key) for key in (*made, FREE)})
+        assert 1 == len({await told(mine.replace_key(key), key) for key in (*made, FREE, FIXED)})
+        with pytest.raises(InvalidArgumentError, match=r"fixed by the setting registry\.fixed"):
+            await admin.edit_registry([RegistryEdit("key", FIXED, None)])
+        with pytest.raises(
+            InvalidArgumentError, match=rf"replaces: key '{FIXED}' is fixed by the setting registry\.fixed"
+        ):
+            await admin.replace_key(FIXED)
 
 
 async def test_an_operator_with_few_models_does_not_rule_over_keys_with_more() -> None:

@@ -14,11 +14,12 @@ from cluster.queue.heartbeats import ReplicaBeat
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.rollout.decide import hold
-from cluster.rollout.record import Rollout, RolloutState
+from cluster.rollout.record import Rollout
 from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import PoolSettings, Settings
 from penstock.models import ReplicaState
 from penstock.v1 import rollout_pb2 as api
+from penstock.values.admin.rollout import RolloutState
 from router.identity import Caller, Role
 from router.rollout.api import RolloutApi
 from router.rollout.keeper import RolloutKeeper, open_rollouts
@@ -112,6 +113,37 @@ async def test_the_way_back_from_a_roll_out_that_is_over_keeps_the_number_of_now
     await desk.becomes(RolloutState.DONE)
     await desk.has(now)
     assert now == await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+
+
+@pytest.mark.parametrize(("mode", "surge"), [("active", SURGE), ("advisory", 0), ("off", 0)])
+async def test_the_way_back_has_a_surge_only_where_an_autoscaler_starts_it(desk: Desk, mode: str, surge: int) -> None:
+    """The pool's autoscaler may have been switched off since. Nobody would start the replica that is waited for."""
+    await desk.has(3)
+    await desk.begin()
+    await desk.becomes(RolloutState.DONE)
+    pool = desk.keeper.pools["demo"]
+    scaled = pool.settings.autoscale.model_copy(update={"mode": mode})
+    pool.settings = pool.settings.model_copy(update={"autoscale": scaled, "replicas": 3})
+    await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+    found, _ = await pool.book.read()
+    assert found is not None
+    assert (RolloutState.ROLLING, surge) == (found.state, found.extra)
+
+
+@pytest.mark.parametrize(("replicas", "words"), [(1, "1 replica"), (5, "5 replicas")])
+async def test_a_number_that_an_operator_changes_is_that_of_the_roll_out(desk: Desk, replicas: int, words: str) -> None:
+    """By the registry, where no autoscaler decides on it."""
+    pool = desk.keeper.pools["demo"]
+    pool.settings = PoolSettings.model_validate({"engine": "sim", "replicas": 3})
+    await desk.has(3)
+    await pool.step()
+    await desk.begin()
+    await pool.step()
+    pool.settings = pool.settings.model_copy(update={"replicas": replicas})
+    await pool.step()
+    found, _ = await pool.book.read()
+    assert found is not None
+    assert (replicas, f"the pool has {words} from now on") == (found.size, found.steps[-1].text)
 
 
 async def test_a_clock_that_is_set_back_stops_no_roll_out(desk: Desk) -> None:

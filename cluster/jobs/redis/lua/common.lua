@@ -11,7 +11,8 @@
 --  4 HASH results  offset -> result
 --  5 STRING done   bit per item
 --  6 HASH failures item -> count
---  7 ZSET holds    open job on this file -> ms when it expires; of a job on a file: the file's
+--  7 ZSET holds    job on this file that is open, or ended before all items had run -> ms when it expires, or is
+--                  deleted; of a job on a file: the file's
 --  8 ZSET open     job -> ms from when it may be claimed
 --  9 ZSET due      job -> ms
 -- 10 ZSET index    score 0, "tenant\0created\0id"
@@ -79,6 +80,8 @@ local function finish(state, ttl)
   call('ZREM', OPEN, ID)
   call('ZADD', DUE, NOW + ttl, ID)
   leave_bodies()
+  -- Only the file names what did not run. It stays as long as the results.
+  if not OWN and number('results') < number('items') then call('ZADD', HOLDS, text(NOW + ttl), ID) end
   count('bytes', get('tenant'), -number('bodies'))
   call('HSET', RECORD, 'bytes', text(number('bytes') - number('bodies')), 'bodies', 0)
 end
@@ -127,7 +130,7 @@ local function forget()
   drop_rest()
 end
 
--- Forget a job, an upload or a file. A file that an open job reads is only hidden, and looked at again after a minute.
+-- Forget a job, an upload or a file. A file that a job needs is only hidden, and looked at again after a minute.
 local function remove()
   if get('kept') == '' then return forget() end
   call('ZREMRANGEBYSCORE', HOLDS, '-inf', NOW)

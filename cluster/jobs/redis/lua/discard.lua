@@ -9,6 +9,7 @@ if state == '' or state == 'uploading' or is_open(state) then return 0 end
 call('HSET', RECORD, 'dropped', ARGV[3])
 if ARGV[4] == '1' then
   call('UNLINK', RESULTS)
+  if not OWN then call('ZREM', HOLDS, ID) end
   count('bytes', get('tenant'), -number('bytes'))
   call('HSET', RECORD, 'bytes', 0)
 end

@@ -17,8 +17,10 @@ if A[3] > 0 then
     call('HSET', K[CONTROL], 'cells', count, 'cells_before', before, 'cells_most', most, 'cells_at', -1)
   end
 elseif A[2] > 0 and A[2] ~= count then
-  -- A pool without keys and quotas in its only cell has nothing that would have to be looked for there.
-  local bare = not found[1] and call('EXISTS', K[CLIENT_KEYS], K[QUOTAS], K[OPEN_COUNTS]) == 0
+  -- A new pool has nothing in its only cell that would have to be looked for there. One that has served may get it
+  -- there still: not all routers know of the change yet.
+  local served = P[P_GRANTED] + P[P_GRANTED + 1] + P[P_GRANTED + 2] > 0
+  local bare = not found[1] and not served and call('EXISTS', K[CLIENT_KEYS], K[QUOTAS], K[OPEN_COUNTS]) == 0
   -- Homes have not moved yet after a change a moment ago.
   if at < 0 or Q.now - at >= A[4] then before = count end
   count, most = A[2], math.max(most, A[2])

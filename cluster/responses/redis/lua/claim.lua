@@ -1,6 +1,6 @@
 -- Take a response that runs.
 --
--- ARGV: 4 token, 5 lease ms, 6 1 to take it from a live owner too
+-- ARGV: 4 token, 5 lease ms, 6 1 to take it from a live owner too, 7 ttl ms
 -- Reply: 1 taken; 0 not
 
 pass_when_full()
@@ -15,4 +15,5 @@ local ends = tonumber(call('ZSCORE', OPEN, MEMBER))
 if ARGV[6] ~= '1' and ends and ends > NOW and ends - NOW <= 2 * lease then return 0 end
 call('HSET', RESPONSE, 'token', ARGV[4], 'read', text(NOW))
 call('ZADD', OPEN, text(NOW + lease), MEMBER)
+call('ZADD', DUE, text(NOW + tonumber(ARGV[7])), MEMBER)
 return 1

@@ -43,14 +43,16 @@ local function is_running() return is_here() and get('result') == '' end
 
 local function is_held(token) return is_running() and get('token') == token end
 
--- Return ids of ended responses that must go so that so many more bytes, and one more response, are within the bounds.
--- Nil where that is not enough.
-local function surplus(most, most_bytes, bytes, more)
+local SOME = 512 -- most ids that one call returns: a bound that was lowered leaves very many
+
+-- Return ids of ended responses that must go so that so many more bytes, and `more` responses, are within the bounds;
+-- others may have to go after them. `some` is how many go at once for bytes: how many each has is not known here.
+-- Nil where none is left.
+local function surplus(most, most_bytes, bytes, more, some)
   local excess = call('ZCARD', ENDED) + counted('running') + more - most
   local excess_bytes = counted('bytes') + bytes - most_bytes
   if excess <= 0 and excess_bytes <= 0 then return {} end
-  -- How many bytes each of them has is not known here, so some go at once.
-  local oldest = call('ZRANGE', ENDED, 0, math.max(excess, excess_bytes > 0 and 4 or 1) - 1)
+  local oldest = call('ZRANGE', ENDED, 0, math.min(SOME, math.max(excess, excess_bytes > 0 and some or 1)) - 1)
   if #oldest == 0 then return nil end
   return oldest
 end

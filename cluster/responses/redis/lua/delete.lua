@@ -1,6 +1,7 @@
 -- Forget a response.
 --
--- Reply: 1 done; 0 there was none
+-- ARGV: 4 token without which it is left alone, or ""
+-- Reply: 1 done; 0 there was none, or the token does not hold it
 
 pass_when_full()
 if not is_here() then
@@ -10,6 +11,7 @@ if not is_here() then
   call('ZREM', ENDED, ID)
   return 0
 end
+if ARGV[4] ~= '' and not is_held(ARGV[4]) then return 0 end
 count('bytes', -(tonumber(get('bytes')) or 0))
 if get('result') == '' then count('running', -1) end
 call('UNLINK', RESPONSE, JOURNAL)

@@ -1,6 +1,6 @@
 -- Read on, for a reader at another router.
 --
--- ARGV: 4 number of the journal that the reader knows, 5 first chunk to read of it, 6 most chunks
+-- ARGV: 4 number of the journal that the reader knows, 0 for any, 5 first chunk to read of it, 6 most chunks
 -- Reply: {} there is none; {request, result, started, journal, ms since its creation, 1 if it has a lease else 0, 1 if
 --         the lease has not ended else 0, chunks, id of the cluster's request, its resume token}
 
@@ -8,7 +8,8 @@ if not is_here() then return {} end
 pass_when_full()
 local ends = tonumber(call('ZSCORE', OPEN, MEMBER))
 local journal = get('journal')
-local first = journal == ARGV[4] and tonumber(ARGV[5]) or 0
+local known = journal == ARGV[4] or ARGV[4] == '0'
+local first = known and tonumber(ARGV[5]) or 0
 local chunks = {}
 if get('result') == '' then
   call('HSET', RESPONSE, 'read', text(NOW))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from functools import reduce
 from importlib import import_module
 from typing import Any
@@ -12,13 +11,13 @@ from cluster.errors import EngineStartError
 from deployments.engines.vllm.internals.used import CHECKED, Used
 
 
-def check_internals(used: Iterable[Used] = CHECKED) -> None:
+def check_internals() -> None:
     """Check that the internals that we call or replace are those that we are written for.
 
     Raises:
         EngineStartError: one is missing, has other parameters, or lacks a field.
     """
-    for each in used:
+    for each in CHECKED:
         found = _resolve(each)
         if each.parameters is not None:
             names = tuple(inspect.signature(found).parameters)

@@ -121,7 +121,7 @@ FRONTEND = (
     Used(
         "vllm.v1.engine.detokenizer:BaseIncrementalDetokenizer", attributes=("min_tokens", "_last_output_text_offset")
     ),
-    Used("vllm.v1.engine.detokenizer:FastIncrementalDetokenizer", attributes=("decode_next",)),
+    Used("vllm.v1.engine.detokenizer:FastIncrementalDetokenizer", attributes=("decode_next", "tokenizer")),
     Used(
         "vllm.v1.metrics.stats:SchedulerStats",
         attributes=("num_running_reqs", "kv_cache_usage", "spec_decoding_stats", "num_kv_fetch_reqs_by_stage"),
@@ -161,7 +161,7 @@ PARAMETERS = (
     ),
     Used("vllm.lora.utils:get_adapter_absolute_path"),
     Used("vllm.lora.peft_helper:PEFTHelper.from_local_dir"),
-    Used("vllm.lora.peft_helper:PEFTHelper", attributes=("validate_legal",)),
+    Used("vllm.lora.peft_helper:PEFTHelper", attributes=("get_rank_and_scaling", "validate_legal")),
 )
 """Requests' parameters and adapters."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -68,20 +68,25 @@ class VllmOutputParser:
         if self._failed:
             return ParsedDelta(text) if text else None
         pieces: list[ParsedDelta | None] = []
+        untaken: Iterator[tuple[Sequence[int], str]] = iter(())
         try:
             if not last and self._tokens.alone(token_ids):
                 # Nearly every call.
                 return self._take(token_ids, text)
             if last and not token_ids and not text and self._nothing_held():
                 return None
-            pieces += [self._take(ids, own) for ids, own in self._tokens.split(token_ids, text, last=last)]
+            untaken = iter(list(self._tokens.split(token_ids, text, last=last)))
+            # One by one: what came before a fault counts.
+            for ids, own in untaken:
+                pieces.append(self._take(ids, own))
             if last:
                 self._catch_up()
-                pieces += [self._parse([], "", last=True), self._rest()]
+                pieces.append(self._parse([], "", last=True))
+                pieces.append(self._rest())
         except Exception:  # noqa: BLE001 - a parser must not end the stream
             _LOG.exception("parser.failed", extra={"parser": type(self._parser).__name__})
             self._failed = True
-            rest = "".join(self._unseen)
+            rest = "".join([*self._unseen, *(own for _, own in untaken), self._tokens.left()])
             pieces.append(ParsedDelta(rest) if rest else None)
         return joined(pieces)
 

@@ -17,6 +17,7 @@ from deployments.engines.vllm.parsing.passing import passing_of
 from deployments.engines.vllm.parsing.request import chat_request, grammar_request, template_kwargs
 from deployments.engines.vllm.parsing.tokens import TokenTexts
 from deployments.engines.vllm.sampling import CONSTRAINED_PRIOR_KEY, PRIOR_KEY
+from deployments.engines.vllm.text import detokenizer_of
 from penstock.models import OutputParsing, ToolMode
 
 
@@ -124,12 +125,11 @@ def _sequence(parsers: Parsers, kind: Any, parsing: OutputParsing, spec: Generat
 def _token_texts(parsers: Parsers, spec: GenerationSpec, *, skip_special_tokens: bool) -> TokenTexts:
     def begin() -> Callable[[int], str]:
         from vllm.sampling_params import SamplingParams
-        from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
         params = SamplingParams(skip_special_tokens=skip_special_tokens)
         ids = list(spec.prompt_token_ids)
         wanted: Any = SimpleNamespace(request_id="", sampling_params=params, prompt_token_ids=ids, prompt_embeds=None)
-        detokenizer = IncrementalDetokenizer.from_new_request(parsers.tokenizer, wanted)
+        detokenizer = detokenizer_of(parsers.tokenizer, wanted)
 
         def decode(token: int) -> str:
             detokenizer.update([token], False)

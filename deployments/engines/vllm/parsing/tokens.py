@@ -67,3 +67,8 @@ class TokenTexts:
             if left and not waiting:
                 yield [], left
             waiting.clear()
+
+    def left(self) -> str:
+        """Return the text that has come and was not given. It is not given any more."""
+        left, self._left = self._left, ""
+        return left

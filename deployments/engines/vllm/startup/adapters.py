@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import tempfile
@@ -13,6 +14,8 @@ from cluster.errors import EngineRequestError, EngineStartError
 from cluster.settings import PoolSettings
 from cluster.sources import SourceKind, source_of
 from deployments.engines.adapter_files import CONFIG, adapter_folder, make_home
+from deployments.engines.adapter_weights import check_weights
+from deployments.engines.vllm.startup.model_folder import folder_of
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend
@@ -45,14 +48,15 @@ class Adapters:
             raise EngineRequestError(f"adapter {name!r} is not loaded")
         return self._requests[name]
 
-    async def load_first(self, frontend: Frontend) -> None:
-        """Load the adapters of the settings.
+    async def load_first(self, frontend: Frontend, config: Any) -> None:
+        """Load the adapters of the settings. By now the model's files are there.
 
         Raises:
             EngineStartError: one can't be loaded.
         """
         for name, folder in self.folders.items():
             try:
+                await asyncio.to_thread(_check, folder, config)
                 await frontend.load_adapter(self._requests[name])
             except Exception as error:
                 raise _unloadable(name, folder, error) from error
@@ -69,7 +73,7 @@ class Adapters:
             raise EngineRequestError(f"adapter {name!r} is loaded already")
         request = self._request(name, folder)
         try:
-            _check(folder, config)
+            await asyncio.to_thread(_check, folder, config)
             await frontend.load_adapter(request)
         except Exception as error:
             # vLLM raises exceptions of many kinds.
@@ -119,7 +123,7 @@ def _folder(text: str, home: Path) -> Path:
 
 
 def check_folders(folders: Mapping[str, Path], config: Any) -> None:
-    """Let vLLM check the adapters' own configurations before it reads the model's weights, which may take minutes.
+    """Check the adapters before vLLM reads the model's weights, which may take minutes.
 
     Raises:
         EngineStartError: one does not fit.
@@ -134,7 +138,18 @@ def check_folders(folders: Mapping[str, Path], config: Any) -> None:
 def _check(folder: Path, config: Any) -> None:
     from vllm.lora.peft_helper import PEFTHelper
 
-    PEFTHelper.from_local_dir(str(folder), config.model_config.max_model_len).validate_legal(config.lora_config)
+    model = config.model_config
+    described = PEFTHelper.from_local_dir(str(folder), model.max_model_len)
+    described.validate_legal(config.lora_config)
+    check_weights(folder, lambda module: described.get_rank_and_scaling(module)[0], _model_folder(model))
+
+
+def _model_folder(model: Any) -> Path | None:
+    try:
+        return folder_of(model.model, model.revision)
+    except (OSError, ValueError):
+        # Of a hub's model that is fetched with its weights, later.
+        return None
 
 
 def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartError:

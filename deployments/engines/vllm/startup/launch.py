@@ -38,6 +38,7 @@ from deployments.engines.vllm.startup.arguments import (
 from deployments.engines.vllm.startup.early_core import EarlyCore
 from deployments.engines.vllm.startup.environment import engine_environment, inherited
 from deployments.engines.vllm.startup.extra import check_names, extra_id
+from deployments.engines.vllm.startup.model_folder import folder_of
 from deployments.engines.vllm.startup.object_store import check_readers
 from penstock.models import NOT_POOLING, NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
@@ -207,7 +208,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
     from vllm.platforms import current_platform
 
     config = launched.config
-    folder = _folder_of(config.model_config.model, config.model_config.revision)
+    folder = folder_of(config.model_config.model, config.model_config.revision)
     # Of an object store's model the folder has all but the weights.
     digest = identity.model_digest(folder, launched.adapters.folders, config.model_config.model_weights)
     hardware = identity.hardware_name(current_platform.get_device_name())
@@ -322,14 +323,6 @@ def _variant(pool: PoolSettings, config: Any) -> str:
     if extra := extra_id(pool.vllm.extra):
         parts.append(extra)
     return "-".join(parts)
-
-
-def _folder_of(model: str, revision: str | None) -> Path:
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(model, revision=revision, local_files_only=True))
 
 
 @contextmanager

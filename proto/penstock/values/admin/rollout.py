@@ -14,14 +14,14 @@ from penstock.wire import duration_from_wire
 
 
 class RolloutState(enum.StrEnum):
-    """State of a roll-out."""
+    """State of a roll-out. Clusters store the values."""
 
     ROLLING = "rolling"
     """Replicas change to the new revision, one at a time."""
     HELD = "held"
-    """An operator has stopped it."""
+    """An operator has stopped it. No replica changes."""
     GOING_BACK = "going back"
-    """Replicas of the new revision give way to the old one."""
+    """Replicas of the new revision give way to the old one, one at a time."""
     DONE = "done"
     """All replicas have the new revision."""
     RETURNED = "returned"
@@ -29,7 +29,7 @@ class RolloutState(enum.StrEnum):
 
     @property
     def active(self) -> bool:
-        """Whether it goes on."""
+        """Whether it goes on: replicas of two revisions may run."""
         return self in (RolloutState.ROLLING, RolloutState.HELD, RolloutState.GOING_BACK)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -85,11 +89,11 @@ def test_mistakes_within_lists_and_missing_keys_have_lines_too(file: Path, capsy
     file.write_text(TABLES, encoding="utf-8-sig")
     assert 2 == main(["config", "check", str(file)])
     said = capsys.readouterr().err
-    assert f"{file}:6: pools.a.autoscale.schedule.1.start: must match" in said
+    assert f"{file}:6: pools.a.autoscale.schedule.1.start: must be a time of day as HH:MM" in said
     assert f"{file}:10: aliases.b.targets.0.weight: must be at least 0, got -1" in said
     assert f"{file}:13: auth.jwt.x.audiences: is required" in said
     assert f"{file}:16: pools.c.d.replicas: must be at least 1, got 0" in said
-    assert f"{file}:10: aliases.b.targets: must have at least 1 item" in said  # of those that are good
+    assert "aliases.b.targets: must have" not in said
 
 
 def test_check_finds_that_nobody_could_call(file: Path, capsys: Captured) -> None:
@@ -232,6 +236,46 @@ def test_a_file_to_begin_with_has_no_problems_and_is_not_lost(file: Path, capsys
     capsys.readouterr()
     assert 0 == main(["config", "init", "-"])
     assert TEXT == capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "flags"), [(None, ()), ("# mine\n", ("--force",))])
+def test_a_disk_that_is_full_costs_no_file_and_leaves_none(
+    before: str | None, flags: tuple[str, ...], file: Path
+) -> None:
+    file.unlink(missing_ok=True)
+    if before is not None:
+        file.write_text(before, encoding="utf-8")
+    found = sorted(file.parent.iterdir())
+    command = f'ulimit -f 1; exec "{sys.executable}" -m cluster.cli.main config init "{file}" {" ".join(flags)}'
+    # One block is less than the text: the end of it fails, as on a full disk.
+    assert len(TEXT) > 1024
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, check=False)
+    assert (2, f"penstock: {file} cannot be written: File too large") == (ended.returncode, ended.stderr.strip())
+    assert found == sorted(file.parent.iterdir())
+    assert before is None or before == file.read_text(encoding="utf-8")
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(file: Path, tmp_path: Path) -> None:
+    file.write_text("# mine\n", encoding="utf-8")
+    file.chmod(0o640)
+    link = tmp_path / "link.toml"
+    link.symlink_to(file)
+    assert 0 == main(["config", "init", str(link), "--force"])
+    assert link.is_symlink()
+    assert (TEXT, 0o640) == (file.read_text(encoding="utf-8"), file.stat().st_mode & 0o777)
+    file.unlink()
+    assert 0 == main(["config", "init", str(link), "--force"])
+    assert (True, TEXT) == (link.is_symlink(), file.read_text(encoding="utf-8"))
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert 0 == main(["config", "init", str(pipe), "--force"])
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert TEXT.encode() == os.read(reader, 65_536)
+    finally:
+        os.close(reader)
 
 
 def test_what_a_file_to_begin_with_offers_is_good() -> None:

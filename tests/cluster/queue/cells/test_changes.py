@@ -33,6 +33,13 @@ async def change(scene: CellScene, cells: int) -> None:
     await scene.beat()
 
 
+async def three_beats(scene: CellScene) -> None:
+    """Let all routers hear of a number, a second apart."""
+    for _ in range(3):
+        await scene.beat()
+        scene.clock.advance(1.0)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 3), (4, 2)])
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 11.0, 60.0])
 async def test_a_key_is_found_after_the_number_of_cells_has_changed(before: int, after: int, seconds: float) -> None:
@@ -54,10 +61,17 @@ async def test_a_key_is_found_after_the_number_of_cells_has_changed(before: int,
     await scene.close()
 
 
-async def test_two_routers_that_learn_of_it_one_after_the_other_take_a_key_once() -> None:
-    scene = await opened(2, replicas=8)
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("seconds", [0, 1, 3, 6])
+async def test_two_routers_that_learn_of_it_one_after_the_other_take_a_key_once(before: int, seconds: int) -> None:
+    """The second one is not told of it, and reads the record."""
+    scene = await opened(before, replicas=8)
+    await scene.queue.submit("A", entry("before"))
     scene.layouts["A"].change(4)
     await scene.beat()
+    for _ in range(seconds):
+        scene.clock.advance(1.0)
+        await scene.beat()
     for number in range(30):
         tenant = f"tenant-{number}"
         answers = [
@@ -65,6 +79,16 @@ async def test_two_routers_that_learn_of_it_one_after_the_other_take_a_key_once(
             for router in (ROUTERS if number % 2 else ROUTERS[::-1])
         ]
         assert [True, False] == [answer.known is None for answer in answers]
+    await scene.close()
+
+
+async def test_homes_in_a_new_pool_move_at_all_routers_at_once() -> None:
+    """It has no keys, so nothing is looked for in former homes, and no tenant has to wait for its own."""
+    scene = await opened(1, replicas=8)
+    scene.layouts["A"].change(4)
+    await three_beats(scene)
+    assert [4, 4] == [layout.homes for layout in scene.layouts.values()]
+    assert [[], []] == [queue._homes.former("acme") for queue in scene.routers_queues.values()]
     await scene.close()
 
 
@@ -104,9 +128,7 @@ async def test_the_number_is_on_record_again_after_the_store_lost_it() -> None:
 async def test_a_router_with_another_number_follows_the_newest() -> None:
     scene = await opened(2, replicas=8)
     scene.layouts["B"].change(4)
-    for _ in range(3):
-        await scene.beat()
-        scene.clock.advance(1.0)
+    await three_beats(scene)
     assert [4, 4] == [scene.layouts[router].count for router in ROUTERS[:2]]
     assert scene.layouts["A"].homes == scene.layouts["B"].homes
     scene.clock.advance(60.0)

@@ -11,6 +11,7 @@ from cluster.queue.cells.ids import EntryCells
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.merge import (
     merge_costs,
+    merge_known,
     merge_lines,
     merge_marks,
     merge_replicas,
@@ -85,6 +86,21 @@ def test_an_autoscaler_counts_each_routers_report_once_and_the_work_of_all_cells
     assert (RouterReport("A", 100, b"new"), RouterReport("B", 300, b"b")) == merged.reports
     assert ((1, 2, 12), 8, (10, 20, 30)) == (merged.waiting, merged.running, merged.longest_wait_ms)
     assert (["a", "b"], b"first", 9) == ([each.replica_id for each in merged.replicas], merged.point, merged.time_ms)
+
+
+def test_a_cell_that_is_away_counts_as_it_was_less_what_has_gone_elsewhere() -> None:
+    moved, stays = replace(record("a"), sequences=3), replace(record("b", age_ms=100), sequences=2)
+    before = view(time_ms=1000, replicas=(moved, stays), reports=(RouterReport("A", 0, b"old"),), running=5)
+    now = view(time_ms=8000, replicas=(record("a"),), running=1, routers=("B",))
+    found = merge_known({0: now}, {0: now, 1: before}, range(2))
+    assert ((1,), False) == (found.away, found.unseen)
+    assert {"a": 0, "b": 7100} == {one.replica_id: one.heartbeat_age_ms for one in found.replicas}
+    # What ran on the one that moved has ended: it would have stayed otherwise.
+    assert (3, (2, 4, 6), 8000) == (found.running, found.waiting, found.time_ms)
+    # Routers report to all cells, and one that has gone since is in no other one.
+    assert ((), ("B",)) == (found.reports, found.routers)
+    assert ((1, 2), True) == ((unseen := merge_known({0: now}, {0: now, 1: before}, range(3))).away, unseen.unseen)
+    assert ((), False) == ((whole := merge_known({0: now}, {0: now}, range(1))).away, whole.unseen)
 
 
 def test_usage_adds_up_by_day_tenant_and_hour() -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import GenerationSpec, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
 from deployments.engines.vllm.startup.adapters import Adapters
-from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, ModelTask, PositionLogprobs, SamplingParams, StructuredOutput
 
 STEP_S = 0.02
 
@@ -269,3 +271,24 @@ async def test_an_engine_that_never_started_takes_nothing_and_can_be_closed() ->
     with pytest.raises(EngineDeadError, match="has not started"):
         await engine.submit("a", spec(), Sink())
     await engine.close()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+async def test_a_vector_with_a_number_that_is_not_finite_is_an_error_of_its_input(number: float) -> None:
+    engine = engine_with(Frontend())
+    sinks = {"whole": Sink(), "broken": Sink()}
+    for name, sink in sinks.items():
+        pooling = PoolingSpec(ModelTask.EMBED, (2,))
+        await engine.submit(name, GenerationSpec([1, 2], NOTHING_TO_SAMPLE, pooling=pooling), sink)
+    for name, value in (("whole", 0.5), ("broken", number)):
+        vector = torch.tensor([0.25, value, 0.25])
+        engine._live[name].take(SimpleNamespace(pooling_output=vector, finish_reason="stop"), time.monotonic())
+    engine.on_step(stats(0), time.monotonic())
+
+    whole, broken = sinks["whole"].end, sinks["broken"].end
+    assert whole is not None
+    assert broken is not None
+    assert (FinishReason.STOP, struct.pack("<3f", 0.25, 0.5, 0.25)) == (whole.reason, *whole.vectors)
+    assert (FinishReason.ERROR, True, ()) == (broken.reason, broken.invalid_request, broken.vectors)
+    assert "NaN or infinite" in broken.error
+    assert not engine.live_ids()

@@ -123,13 +123,15 @@ class Core:
 
 async def test_a_prompt_that_the_tokenizer_fails_on_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has it by then: it begins while the text is prepared."""
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
     from deployments.engines.vllm import adapter
     from deployments.engines.vllm.sequence import VllmSequence
 
     def fail(tokenizer: Any, request: Any) -> None:
         raise ValueError("no such token")
 
-    monkeypatch.setattr(adapter.IncrementalDetokenizer, "from_new_request", fail)
+    monkeypatch.setattr(IncrementalDetokenizer, "from_new_request", fail)
     frontend, core = object.__new__(adapter.Frontend), Core()
     params = SimpleNamespace(skip_special_tokens=True, spaces_between_special_tokens=True)
     request = SimpleNamespace(request_id="one-internal", sampling_params=params, pooling_params=None)

@@ -84,10 +84,25 @@ async def test_an_adapter_that_does_not_load_is_named(adapted: Started, tmp_path
     folder = make_adapter(tmp_path, strength=0.5)
     (folder / "adapter_model.safetensors").write_bytes(b"not weights")
     with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'broken'"):
-        await Adapters({"broken": folder}, first=9).load_first(adapted.engine._frontend)
+        await Adapters({"broken": folder}, first=9).load_first(adapted.engine._frontend, adapted.engine._up.config)
     with pytest.raises(EngineRequestError, match="the engine can't load the adapter"):
         await adapted.engine.load_adapter("broken", folder)
     # The others still work.
+    await test_each_request_gets_its_adapter(adapted)
+
+
+async def test_an_adapter_of_another_model_is_refused_by_name(
+    adapted: Started, vllm_settings: VllmSettings, tmp_path: Path
+) -> None:
+    # vLLM would serve with it.
+    folder = make_adapter(tmp_path, strength=0.5, hidden=32)
+    complaint = r"self_attn\.o_proj is for a layer of 32 x 32, and the model's has "
+    with pytest.raises(EngineRequestError, match=complaint):
+        await adapted.engine.load_adapter("narrow", folder)
+    engine = build_engine(PoolSettings(model=str(adapted.model), vllm=settings(vllm_settings, narrow=folder)))
+    with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'narrow'.*" + complaint):
+        await engine.start()
+    assert engine._launched is None
     await test_each_request_gets_its_adapter(adapted)
 
 

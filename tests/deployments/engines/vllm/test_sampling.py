@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from cluster.errors import EngineRequestError
@@ -162,14 +163,15 @@ def test_what_vllm_refuses_is_refused_each_time() -> None:
             translate(spec(SamplingParams(9, top_p=3.0)))
 
 
-def test_minus_infinity_becomes_a_number() -> None:
-    import numpy as np
-
+@pytest.mark.parametrize("value", [-np.inf, np.nan])
+def test_what_is_no_number_becomes_one(value: float) -> None:
     from deployments.engines.vllm.logprobs import to_positions
 
-    (position,) = to_positions(np.array([[7, 8, 9]]), np.array([[-0.5, -0.25, -np.inf]]), np.array([2]), 2)
+    (position,) = to_positions(np.array([[7, 8, 9]]), np.array([[-0.5, -0.25, value]]), np.array([2]), 2)
     assert position.chosen.token_id == 7
     assert [(each.token_id, each.logprob) for each in position.top] == [(8, -0.25), (9, -9999.0)]
+    (lost,) = to_positions(np.array([[7]]), np.array([[value]]), np.array([1]), 0)
+    assert -9999.0 == lost.chosen.logprob
 
 
 def test_internals_are_those_that_the_adapter_was_written_for() -> None:

@@ -15,8 +15,8 @@ from cluster.models import GenerationSpec
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.registry.adapters import (
     AdapterState,
+    ReplicaReport,
     adapter_status,
-    wait_until_gone,
     wait_until_loaded,
     wait_until_unused,
 )
@@ -65,6 +65,11 @@ class Fleet:
     async def states(self, name: str) -> dict[str, str]:
         found = (await adapter_status(self.router, [name])).get(name, ())
         return {each.replica: each.report.state.value for each in found}
+
+    async def tell(self, name: str, states: list[str]) -> bool:
+        """Return whether replicas say this of an adapter, also of a deleted one."""
+        told = [ReplicaReport.read(each.watcher.report).adapters.get(name) for each in await self.router.watchers()]
+        return states == [each.state.value for each in told if each is not None]
 
     async def is_used(self) -> bool:
         return await wait_until_unused(self.router, "poet", 0.0) == 1
@@ -158,12 +163,31 @@ async def test_deletion_tells_who_uses_it_and_ends_when_it_is_gone(tmp_path: Pat
         running = Recorder()
         await keeper.sequences.submit("long", GenerationSpec(PROMPT, greedy(20_000), lora_adapter="poet"), running)
         await until(made.is_used)
-        version = await made.router.apply([Edit("adapter", "poet", None)], ME)
-        assert await wait_until_gone(made.router, "poet", version, 1.5) == ["a"]
+        await made.router.apply([Edit("adapter", "poet", None)], ME)
+        await until(lambda: made.tell("poet", ["unloading"]))
         with pytest.raises(EngineRequestError, match="adapter 'poet' is not loaded"):
             await made.tokens("a", "poet")
         await keeper.sequences.abort(["long"])
-        assert await wait_until_gone(made.router, "poet", version, 10.0) == []
+        await until(lambda: made.tell("poet", []))
         assert await wait_until_unused(made.router, "poet", 0.0) == 0
         with suppress(FileNotFoundError):
             assert list((tmp_path / "copies").glob("*/copy-*")) == []
+
+
+async def test_an_adapter_that_the_engine_fails_to_forget_keeps_no_other_from_coming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet(tmp_path) as made:
+        await made.add("a")
+        await made.router.apply([put("poet", make_files(tmp_path / "poet"))], ME)
+        await wait_until_loaded(made.router, "poet", 10.0)
+
+        async def fails(_name: str) -> None:
+            raise RuntimeError("a worker failed")
+
+        monkeypatch.setattr(made.engines["a"], "unload_adapter", fails)
+        await made.router.apply([Edit("adapter", "poet", None)], ME)
+        await made.router.apply([put("coder", make_files(tmp_path / "coder"))], ME)
+        states = await wait_until_loaded(made.router, "coder", 10.0)
+        assert [each.report.state for each in states] == [AdapterState.LOADED]
+        await until(lambda: made.tell("poet", []))

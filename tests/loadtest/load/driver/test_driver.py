@@ -13,6 +13,7 @@ from cluster.lifecycle import TaskOwner
 from loadtest.load.driver import driver
 from loadtest.load.driver.driver import Driver
 from loadtest.load.driver.frames import Unframer
+from loadtest.load.schedule.plan import PlannedRequest
 from tests.support.waiting import until
 
 
@@ -42,3 +43,30 @@ async def test_nothing_is_told_of_a_run_that_is_over(monkeypatch: pytest.MonkeyP
     await owner.close()
 
     assert ["window", "drain", "ended", "ended"] == sent.kinds
+
+
+async def test_a_request_is_open_from_its_time_on() -> None:
+    """The driver has requests half a second before they are due, which at a high rate are many."""
+    due, released, sent = time.monotonic(), asyncio.Event(), list[int]()
+
+    async def send(planned: PlannedRequest, *_: object) -> None:
+        sent.append(planned.number)
+        await released.wait()
+
+    owner, windows = TaskOwner("test"), list[Any]()
+    made: Any = Driver(asyncio.StreamReader(), Sent(), owner)  # type: ignore[arg-type]
+    made._send = lambda kind, body: windows.append(body) if kind == "window" else None
+    made._run = SimpleNamespace(
+        starts_at=due, warmup_s=0.0, clipped=0, over=False, slos={}, content=lambda _: ([1], 1),
+        transport=SimpleNamespace(send=send),
+    )  # fmt: skip
+    for number, at_s in enumerate((0.0, 3600.0, 3600.0)):
+        made._arrive(PlannedRequest(number, at_s, "chat", 2, 1, 1))
+    await until(lambda: sent == [0])
+    made._close_window(made._run)
+    released.set()
+    await until(lambda: len(made._streams) == 2)
+    made._close_window(made._run)
+    await made._cut()
+    await owner.close()
+    assert [1, 0] == [window["running"] for window in windows]

@@ -123,6 +123,18 @@ def test_a_load_is_said_in_words() -> None:
     assert "Replay of sample.csv, 2 times as fast, for 10 min." == load_words({**found, "scenario": trace})[0]
 
 
+def test_prompts_from_caches_are_said_and_compared() -> None:
+    """A second test with the same seed computes none of its prompts, so it is faster whatever was changed."""
+    first = {**figures(), "prompt_tokens": 1000, "cached_tokens": 0}
+    second = {**first, "cached_tokens": 987}
+    assert "98.7 % of the prompt tokens came from prefix caches" in load_words(second)[-1]
+    assert not any("caches" in each for each in load_words(first))
+    grid = compared(second, first, "first.json").grid
+    assert grid is not None
+    (row,) = (row for row in grid.rows if row[0] == "Prompt tokens from caches")
+    assert ["98.7 %", "0.0 %"] == list(row[1:3])
+
+
 def test_users_are_named_instead_of_a_scenario_that_did_not_run() -> None:
     found = {**figures(), "users": {"ChatUser": 1}, "user_rate": 0.2}
     assert "1 user (1 ChatUser), each sending 0.2 per second, for 40 s." == load_words(found)[0]

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from loadtest.load.results.attainment import Course, attainment, course_of, majority, student, wilson
-from loadtest.load.results.sweep import END_TRIALS, SPARE_TRIALS, SearchPlan, Trial, search
+from loadtest.load.results.sweep import END_TRIALS, SPARE_TRIALS, Search, SearchPlan, Trial
 
 
 def trial_at(knee: float, noise: float = 0.0, trusted: bool = True) -> Any:
@@ -24,7 +24,7 @@ def trial_at(knee: float, noise: float = 0.0, trusted: bool = True) -> Any:
 
 @pytest.mark.parametrize("knee", [1.0, 1.3, 17.0, 63.9, 100.0])
 def test_the_knee_is_found_within_the_precision(knee: float) -> None:
-    found = search(SearchPlan(1.0, 128.0, repeats=1, precision=0.05), trial_at(knee))
+    found = Search(SearchPlan(1.0, 128.0, repeats=1, precision=0.05), trial_at(knee)).run()
     assert found.holds is not None
     assert found.holds.rate <= knee
     assert found.fails is not None
@@ -43,7 +43,7 @@ def test_noise_is_met_with_more_trials_at_the_ends() -> None:
         def trial(rate: float, repeat: int, rnd: random.Random = rnd) -> Trial:
             return Trial(rate, repeat, rate <= 20.0 * (1 + rnd.gauss(0, 0.1)), True, 99, 100, {})
 
-        found = search(plan, trial)
+        found = Search(plan, trial).run()
         assert found.holds is not None
         assert found.fails is not None
         knees.append(found.holds.rate)
@@ -60,7 +60,7 @@ def test_a_rate_that_broke_by_chance_is_no_end_of_the_search() -> None:
         unlucky = rate == 4.0 and repeat < 2
         return Trial(rate, repeat, rate <= 10.0 and not unlucky, True, 99, 100, {})
 
-    found = search(SearchPlan(1.0, 64.0, repeats=3), trial)
+    found = Search(SearchPlan(1.0, 64.0, repeats=3), trial).run()
     assert found.holds is not None
     assert found.fails is not None
     assert found.holds.rate <= 10.0 < found.fails.rate
@@ -71,14 +71,14 @@ def test_a_rate_that_held_by_chance_is_no_answer() -> None:
         lucky = rate == 8.0 and repeat < 2
         return Trial(rate, repeat, rate <= 3.0 or lucky, True, 99, 100, {})
 
-    found = search(SearchPlan(1.0, 64.0, repeats=3), trial)
+    found = Search(SearchPlan(1.0, 64.0, repeats=3), trial).run()
     assert found.holds is not None
     assert found.fails is not None
     assert found.holds.rate <= 3.0 < found.fails.rate
 
 
 def test_where_all_rates_hold_the_highest_is_sure() -> None:
-    found = search(SearchPlan(1.0, 4.0, repeats=3), trial_at(100.0))
+    found = Search(SearchPlan(1.0, 4.0, repeats=3), trial_at(100.0)).run()
     ran = [(trial.rate, trial.repeat) for trial in found.trials]
     assert [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1), (4.0, 0), (4.0, 1), (4.0, 2)] == ran
     assert found.holds is not None
@@ -95,7 +95,7 @@ def test_trials_that_a_late_generator_broke_are_run_again() -> None:
         late = repeat == 0
         return Trial(rate, repeat, rate <= 2 and not late, not late, 99, 100, {})
 
-    found = search(SearchPlan(1.0, 4.0, repeats=1, precision=0.9, confidence=0.5), trial)
+    found = Search(SearchPlan(1.0, 4.0, repeats=1, precision=0.9, confidence=0.5), trial).run()
     assert found.holds is not None
     assert found.fails is not None
     assert (2.0, pytest.approx(8**0.5)) == (found.holds.rate, found.fails.rate)
@@ -105,7 +105,7 @@ def test_trials_that_a_late_generator_broke_are_run_again() -> None:
 
 
 def test_a_cluster_that_holds_nothing_is_said_to() -> None:
-    found = search(SearchPlan(1.0, 4.0, repeats=1, confidence=0.5), trial_at(0.5, trusted=False))
+    found = Search(SearchPlan(1.0, 4.0, repeats=1, confidence=0.5), trial_at(0.5, trusted=False)).run()
     assert found.fails is not None
     assert (None, 1.0) == (found.holds, found.fails.rate)
     assert 1 + SPARE_TRIALS == len(found.trials)
@@ -116,7 +116,7 @@ def test_a_cluster_that_holds_nothing_is_said_to() -> None:
 
 @pytest.mark.parametrize(("knee", "holds"), [(0.3, True), (0.01, False)])
 def test_below_the_first_rate_it_looks_down_to_the_floor(knee: float, holds: bool) -> None:
-    found = search(SearchPlan(1.0, 4.0, repeats=1, floor=1 / 8), trial_at(knee))
+    found = Search(SearchPlan(1.0, 4.0, repeats=1, floor=1 / 8), trial_at(knee)).run()
     assert found.fails is not None
     if holds:
         assert found.holds is not None

@@ -17,9 +17,10 @@ from loadtest.load.driver.target import Target
 from loadtest.load.locust.options import add_load_flags, scenario_of
 from loadtest.load.runner import RunOptions, _words
 from loadtest.load.schedule.lengths import recorded
-from loadtest.load.schedule.plan import plan, plan_of_user
+from loadtest.load.schedule.plan import plan, plan_of_user, until_last
 from loadtest.load.schedule.prompts import Prompts
 from loadtest.load.schedule.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
+from loadtest.traces.sample import SAMPLE
 from penstock.models import RequestClass
 
 
@@ -191,3 +192,27 @@ def test_a_wrong_field_is_named(fields: dict[str, object], said: str) -> None:
 def test_an_unknown_scenario_names_the_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"must be one of smoke, chat.* got 'chart'"):
         find_scenario("chart")
+
+
+@pytest.mark.parametrize(("scale_rate", "lasts_s"), [(1.0, 5.0), (4.0, 2.0), (0.01, 60.0)])
+def test_a_load_ends_with_its_trace(tmp_path: Path, scale_rate: float, lasts_s: float) -> None:
+    """Else its rates were over the whole asked time."""
+    trace = tmp_path / "short.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n4,1,1\n2,1,1\n", encoding="utf-8")
+    scenario = scenario_from({"name": "short", "trace": str(trace), "scale_rate": scale_rate, "duration_s": 60.0})
+    ended = until_last(scenario)
+    assert lasts_s == ended.duration_s
+    assert list(plan(scenario)) == list(plan(ended))
+    assert SCENARIOS["chat"] == until_last(SCENARIOS["chat"])
+
+
+def test_files_of_a_scenario_are_in_its_folder_or_the_sample(tmp_path: Path) -> None:
+    beside = tmp_path / "own.csv"
+    beside.write_text("arrival_s,prompt_tokens,output_tokens\n0,7,3\n", encoding="utf-8")
+    scenario = tmp_path / "load.toml"
+    for field in ("trace", "lengths"):
+        scenario.write_text(f'{field} = "own.csv"', encoding="utf-8")
+        assert str(beside) == getattr(find_scenario(str(scenario)), field)
+        scenario.write_text(f'{field} = "sample"', encoding="utf-8")
+        assert str(SAMPLE) == getattr(find_scenario(str(scenario)), field)
+    assert next(plan(find_scenario(str(scenario)))).prompt_tokens > 1

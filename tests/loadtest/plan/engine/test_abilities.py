@@ -12,10 +12,10 @@ import pytest
 
 from cluster.cli.main import main
 from cluster.errors import SettingsError
-from loadtest.plan.engine.abilities import ability, check_abilities
-from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.abilities import ability, broken_blocks, check_abilities
+from loadtest.plan.engine.architectures import KNOWN, load_shape
 from loadtest.plan.engine.gpus import AMD, GPUS, load_gpu
-from loadtest.plan.engine.shapes import BFLOAT16_ONLY
+from loadtest.plan.engine.shapes import BFLOAT16_ONLY, shape_of
 from loadtest.plan.search import engines
 
 LLAMA = load_shape("llama-3.1-8b")
@@ -156,3 +156,43 @@ def test_families_without_float16_are_those_of_vllm() -> None:
     assert set(re.findall(r'^\s*"(\w+)":', listed, flags=re.M)) == BFLOAT16_ONLY
     named = ("gemma-2-2b", "gemma-3-1b", "gemma-3-27b", "llama-3.1-8b")
     assert [True, True, True, False] == [not load_shape(name).float16 for name in named]
+
+
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "words"),
+    [
+        ("qwen3-4b", 8, "weight_block_size is 128, and a width of 9,728 split over 8 GPUs, 1216 each, has no whole"),
+        ("qwen3-4b", 4, None),
+        ("qwen3-32b", 8, None),
+        ("deepseek-v3", 16, None),
+        ("deepseek-v3", 32, "a width of 18,432 split over 32 GPUs, 576 each"),
+        # Kernels for experts take scales of blocks of 32.
+        ("qwen3-30b-a3b", 8, None),
+        ("qwen3-30b-a3b", 16, "a width of 768 split over 16 GPUs, 48 each"),
+    ],
+)
+def test_published_blocks_are_split_whole(model: str, ranks: int, words: str | None) -> None:
+    """Engines refuse weights whose inner width on a rank is no multiple of a block that shares a scale."""
+    shape = shape_of(model, {**KNOWN[model], "quantization_config": BLOCKS})
+    found = broken_blocks(shape, ranks, "fp8")
+    assert (found is None) == (words is None)
+    assert (words or "") in (found or "")
+    assert broken_blocks(shape, ranks, "bf16") is None
+    assert broken_blocks(load_shape(model.replace("deepseek-v3", "qwen3-4b")), ranks, "fp8") is None
+
+
+def test_a_split_that_breaks_blocks_is_refused() -> None:
+    shape = shape_of("x", {**KNOWN["qwen3-4b"], "quantization_config": BLOCKS})
+    found, lost = engines(shape, [GPUS["l4"]], ["fp8"], prices={})
+    assert {1, 2, 4} == {each.gpus for each in found if each.layout.pipeline == 1}
+    assert ["8 x l4, fp8"] == [each.name for each in lost if "weight_block_size" in each.why]
+
+
+@pytest.mark.parametrize("sides", ["128", [128], [128, 0], [128, True], {"n": 128}])
+def test_blocks_of_another_form_are_refused(sides: object) -> None:
+    section = {"quant_method": "fp8", "weight_block_size": sides}
+    with pytest.raises(SettingsError, match="weight_block_size must be a list of two whole numbers of at least 1, got"):
+        shape_of("x", {**KNOWN["qwen3-4b"], "quantization_config": section})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from cluster.errors import SettingsError
 from loadtest.plan.engine.architectures import KNOWN, find_shape, load_shape
 from loadtest.plan.engine.gpus import find_gpu
 from loadtest.plan.engine.memory import size
-from loadtest.plan.engine.precision import weights_of
-from loadtest.plan.engine.shapes import TIED, ModelShape, read_config, shape_of
+from loadtest.plan.engine.shapes import TIED, ModelShape, shape_of
 
 LLAMA: Mapping[str, Any] = KNOWN["llama-3.1-8b"]
 
@@ -56,89 +54,6 @@ def test_a_model_has_as_many_parameters_as_its_card_says(name: str, billions: fl
     found = shape(name)
     assert billions == pytest.approx((found.parameters + found.tower) / 1e9, rel=0.02)
     assert active == pytest.approx(found.active_parameters / 1e9, rel=0.12)
-
-
-@pytest.mark.parametrize(
-    ("name", "precision"),
-    [
-        ("nvidia/Llama-3.3-70B-Instruct-FP4", "fp4"),
-        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
-        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", "int8"),
-        ("nvidia/DeepSeek-R1-0528-NVFP4", "fp4"),
-        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "int4"),
-        ("Qwen/Qwen3-32B-FP8", "fp8"),
-        ("moonshotai/Kimi-K2.5", "int4"),
-        ("unsloth/Qwen3-32B-bnb-4bit", "int4"),
-        ("meta-llama/Llama-3.1-8B-Instruct", "bf16"),
-    ],
-)
-def test_the_precision_in_a_name_is_that_of_the_weights(name: str, precision: str) -> None:
-    assert precision == shape(name).native
-
-
-@pytest.mark.parametrize(
-    ("section", "precision"),
-    [
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_method": "gptq", "bits": 8}, "int8"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
-        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, "mxfp4"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "format": "float-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
-            },
-            "fp8",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "format": "nvfp4-pack-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"}}},
-            },
-            "fp4",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "format": "pack-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
-            },
-            "int4",
-        ),
-    ],
-)
-def test_tools_that_quantise_are_read(section: dict[str, Any], precision: str) -> None:
-    assert precision == shape_of("x", {**LLAMA, "quantization_config": section}).native
-
-
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
-        ({"quant_method": "quip"}, "quantization_config.quant_method must be one of"),
-        ({"quant_method": "modelopt", "quant_algo": "W2A2"}, "quantization_config.quant_algo must be one of"),
-        ({"quant_method": "modelopt"}, "quantization_config.quant_algo must be one of"),
-        ({"quant_method": "gptq", "bits": 3}, "quantization_config.bits must be 4 or 8, got 3"),
-        ({"quant_method": "compressed-tensors"}, "quantization_config.config_groups must be an object with a group"),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 2, "type": "int"}}}},
-            "quantization_config.config_groups.g.weights.num_bits must be 4 or 8, got 2",
-        ),
-    ],
-)
-def test_an_unknown_quantisation_is_an_error_that_names_the_field(section: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        shape_of("x", {**LLAMA, "quantization_config": section})
-
-
-def test_modelopts_own_file_beside_the_config_is_read(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(dict(LLAMA)))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    assert "fp4" == read_config(tmp_path).native
 
 
 def test_windowed_layers_keep_their_window_and_the_others_all_tokens() -> None:
@@ -305,6 +220,29 @@ def test_an_encoder_has_no_kv_cache() -> None:
     assert 0.0 == found.kv_bytes()
 
 
+@pytest.mark.parametrize("family", ["apertus", "arcee", "jais2", "nanochat", "lfm2", "gemma4_text"])
+def test_a_family_is_as_large_as_transformers_builds_it(family: str) -> None:
+    """They were 27 to 38 % too large, and Gemma 4 with vectors per layer 42 % too small."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    config = transformers.CONFIG_MAPPING[family]()
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    read = shape_of(family, json.loads(config.to_json_string(use_diff=False)))
+    assert sum(each.numel() for each in built.parameters()) == pytest.approx(read.parameters, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok must be at most the number of experts, 8, got 9"),
+        ({"quantization_config": {"quant_method": "modelopt", "quantization": 1.5}}, "quantization_config.quant_algo"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_named(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        shape_of("x", {**KNOWN["mixtral-8x7b"], **more})
+
+
 @pytest.mark.parametrize(
     ("config", "billions"),
     [
@@ -344,91 +282,29 @@ def test_shared_experts_and_dense_layers_are_not_routed() -> None:
     assert 48 * 3 * 5120 * 8192 == pytest.approx(scout.parameters - routed - 2 * 202048 * 5120, rel=0.7)
 
 
-def test_only_experts_are_quantised_where_the_config_leaves_attention_out() -> None:
-    """Kimi-K2.5 is published with 594 GB: experts in 4 bits, the rest in 16."""
-    found = shape("kimi-k2.5")
-    assert found.experts is not None
-    rest = found.parameters - found.experts.parameters
-    weights = weights_of(found, "int4")
-    assert 2 * rest == pytest.approx(weights.total_bytes - weights.expert_bytes)
-    assert 594e9 == pytest.approx(weights.total_bytes, rel=0.05)
-
-
 @pytest.mark.parametrize(
-    "section",
+    ("config", "billions"),
     [
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.0.self_attn*"]},
-        {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["self_attn", "shared_expert", "mlp.gate"]},
-        {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.q_proj"]},
+        (
+            {
+                "model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "kv_channels": 128, "vocab_size": 151936, "seq_length": 8192,
+                "tie_word_embeddings": False,
+            },
+            7.72,
+        ),
+        (
+            {
+                "model_type": "git", "hidden_size": 8192, "intermediate_size": 32768, "moe_intermediate_size": 16384,
+                "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+                "num_local_experts": 8, "num_experts_per_tok": 2, "residual_moe": True, "vocab_size": 131072,
+                "max_position_embeddings": 131072,
+            },
+            269.5,
+        ),
     ],
-)
-def test_attention_that_a_tool_left_out_is_in_16_bits(section: dict[str, Any]) -> None:
-    """DeepSeek-R1 in NVFP4 has 11 billion parameters of attention, in 23 GB and not in 6."""
-    found = shape_of("x", {**KNOWN["deepseek-v3"], "quantization_config": section})
-    assert found.experts is not None
-    weights = weights_of(found, found.native)
-    assert 2 * (found.parameters - found.experts.parameters) == pytest.approx(
-        weights.total_bytes - weights.expert_bytes
-    )
-
-
-def test_attention_that_modelopts_own_file_leaves_out_is_in_16_bits(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**KNOWN["qwen3-30b-a3b"]}))
-    more = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(more))
-    assert read_config(tmp_path).experts_only
-
-
-@pytest.mark.parametrize(
-    ("printed", "name"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "a100-40"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
-        ("NVIDIA A100-PCIE-40GB", "a100-40-pcie"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("Tesla V100-SXM2-32GB", "v100"),
-        ("Tesla V100-PCIE-32GB", "v100-pcie"),
-        ("NVIDIA A800-SXM4-80GB", "a800"),
-        ("NVIDIA A800 80GB PCIe", "a800-pcie"),
-        ("NVIDIA H800", "h800"),
-        ("NVIDIA H800 PCIe", "h800-pcie"),
-        ("NVIDIA H100 NVL", "h100-nvl"),
-        ("h100-nvl", "h100-nvl"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H20", "h20"),
-        ("h20-141gb", "h20-141"),
-        ("NVIDIA GH200 480GB", "gh200"),
-        ("NVIDIA GB200", "gb200"),
-        ("NVIDIA GB300", "gb300"),
-        ("NVIDIA B300 SXM6 AC", "b300"),
-        ("Tesla T4", "t4"),
-        ("NVIDIA L4", "l4"),
-        ("NVIDIA A10G", "a10g"),
-        ("NVIDIA RTX A6000", "a6000"),
-        ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
-        ("NVIDIA GeForce RTX 3090", "rtx3090"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("NVIDIA GeForce RTX 5090", "rtx5090"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
-        ("AMD Instinct MI300X OAM", "mi300x"),
-        ("AMD Instinct MI355X", "mi355x"),
-    ],
-)
-def test_accelerators_are_known_by_the_names_that_drivers_print(printed: str, name: str) -> None:
-    found = find_gpu(printed)
-    assert found is not None
-    assert name == found.name
-
-
-@pytest.mark.parametrize("printed", ["Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4080", "NVIDIA H100 40GB", "tpu-v6"])
-def test_accelerators_with_another_memory_or_number_are_not_taken_for_their_neighbours(printed: str) -> None:
-    assert find_gpu(printed) is None
-
-
-def test_reductions_between_servers_take_the_network() -> None:
-    gpu = find_gpu("h100")
-    assert gpu is not None
-    assert gpu.link == gpu.reduce_bandwidth(8)
-    assert 50e9 == gpu.reduce_bandwidth(16)
+    ids=["Qwen-7B", "Grok-2"],
+)  # fmt: skip
+def test_odd_feed_forward_parts_are_as_large_as_published(config: dict[str, Any], billions: float) -> None:
+    """The first Qwen's width is of gate and values together; Grok-2 has a dense part beside its experts."""
+    assert billions == pytest.approx(shape_of("x", config).parameters / 1e9, rel=0.01)

@@ -145,6 +145,8 @@ def test_overhead_grows_with_the_step() -> None:
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
         ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.3-70b"),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b"),
+        ("nvidia/Kimi-K2-Thinking-NVFP4", "kimi-k2-thinking"),
         ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("openai/gpt-oss-20b", "gpt-oss-20b"),
@@ -153,6 +155,29 @@ def test_overhead_grows_with_the_step() -> None:
 )
 def test_hub_ids_are_recognised(name: str, known: str) -> None:
     assert known == shape(name).name
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("Qwen/Qwen3-4B", 40_960),
+        ("Qwen/Qwen3-4B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-4B-Thinking-2507-FP8", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", 262_144),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262_144),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 262_144),
+        ("Qwen/Qwen3-Embedding-0.6B", 32_768),
+        ("Qwen/Qwen2.5-32B-Instruct", 32_768),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", 131_072),
+        ("moonshotai/Kimi-K2-Instruct", 131_072),
+        ("moonshotai/Kimi-K2-Instruct-0905", 262_144),
+        ("BAAI/bge-m3", 8194),
+        ("intfloat/multilingual-e5-large", 514),
+    ],
+)
+def test_a_model_has_its_own_context_also_where_another_has_its_architecture(name: str, context: int) -> None:
+    """Requests of 60,000 tokens were refused for Qwen3-4B-Instruct-2507, and fit its 262,144."""
+    assert context == shape(name).context
 
 
 @pytest.mark.parametrize("name", ["someone/llama-3.1-71b", "phi-9", ""])

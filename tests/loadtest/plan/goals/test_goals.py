@@ -16,7 +16,7 @@ from rich.console import Console
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
-from cluster.settings.pools import PoolSettings
+from cluster.settings.pools import PoolSettings, TaskKind
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.goals.budget import affordable, served, why_not
 from loadtest.plan.goals.chart import values_of
@@ -27,7 +27,7 @@ from loadtest.plan.option import Engine, Layout, Operation, Promise, operate
 from loadtest.plan.report import Plan, engine_flags, model_words, show
 from loadtest.plan.search import Candidate, SimulatedCandidate
 from loadtest.plan.traffic import steady_load
-from loadtest.plan.trial import Range, Ranges
+from loadtest.plan.trial import Range, Ranges, TrialFigures
 
 LOAD = steady_load(1.0, 100, 40, 0.2)
 PROMISE = Promise(2.0, 0.1, 0.97)
@@ -59,6 +59,18 @@ def test_a_budget_buys_whole_replicas() -> None:
     assert ["2 x card, bf16: one replica costs 4 per hour"] == why_not([ENGINE], LOAD, PROMISE, 3.9)
     with pytest.raises(SettingsError, match="budget: card has no price above 0; give --price card=NUMBER"):
         affordable([replace(ENGINE, price=None)], LOAD, PROMISE, 13.0)
+
+
+def test_an_engine_that_keeps_no_rate_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was left out of the answer without a word."""
+    none = TrialFigures(9.0, 9.0, 9.0, 9.0, 0.0, 0.0)
+    monkeypatch.setattr("loadtest.plan.goals.budget.try_out", lambda *_, **__: none)
+    words = ["--model", "qwen3-8b", "--gpu", "h100", "--tp", "1", "--price", "h100=2", "--budget", "4", "--no-store"]
+    assert 3 == main(["plan", *words, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert ([], ["1 x h100, bf16: no rate that was tried keeps the SLO"]) == (found["served"], found["rejected"])
 
 
 @pytest.mark.slow
@@ -105,6 +117,22 @@ def test_a_fleet_is_of_one_kind_and_serves_every_model() -> None:
     assert [("cheap", 12.0), ("dear", 18.0)] == [(each.gpu, each.hourly) for each in both]
 
 
+def test_a_fleet_tells_why_an_engine_is_not_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Engines that no number of replicas makes good enough were told nowhere, and the JSON told no reason at all."""
+    none = TrialFigures(9.0, 9.0, 9.0, 9.0, 0.0, 0.0)
+    monkeypatch.setattr("loadtest.plan.search.try_out", lambda *_, **__: none)
+    monkeypatch.setattr("loadtest.plan.trial.try_out", lambda *_, **__: none)
+    words = ["--model", "qwen3-8b", "--rate", "1", "--gpu", "h100", "--tp", "1", "--also", "llama-3.1-8b,1,900000,9"]
+    assert 3 == main(["plan", *words, "--draws", "1", "--no-store", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    first, second = found["rejected"]
+    assert [] == found["fleets"]
+    assert first.startswith("qwen3-8b: 1 x h100, bf16: TTFT SLO: no number up to ")
+    assert second.startswith("llama-3.1-8b: 1 x h100, bf16: the longest request has ")
+
+
 def test_a_rate_of_another_model_has_a_bound() -> None:
     with pytest.raises(SettingsError, match=r"also: the rate of qwen3-8b must be at most 1000000, got 1e\+300"):
         also("qwen3-8b,1e300,500,200", 0.5)
@@ -149,8 +177,21 @@ def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
     planned = Candidate(replace(ENGINE, gpu="t4", kv_element_bytes=1.0), run(), 1)
     settings = PoolSettings.model_validate(pool_of(planned, PROMISE, "Qwen/Qwen3-32B"))
     assert ("fp8", "float16") == (settings.vllm.kv_cache_dtype, settings.vllm.dtype)
-    assert "--kv-cache-dtype fp8 --dtype half" in engine_flags(planned)
-    assert "dtype" not in engine_flags(Candidate(ENGINE, run(), 1))
+    assert "--kv-cache-dtype fp8 --dtype half" in engine_flags(planned, LOAD)
+    assert "dtype" not in engine_flags(Candidate(ENGINE, run(), 1), LOAD)
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [("Qwen/Qwen3-Embedding-8B", TaskKind.EMBED), ("Qwen/Qwen3-8B", TaskKind.EMBED), ("BAAI/bge-m3", TaskKind.AUTO)],
+)
+def test_a_plan_for_vectors_is_a_pool_that_embeds(model: str, task: TaskKind) -> None:
+    """A model that can generate too would do that, and refuse each text. One that only reads tells what it does."""
+    planned, promise = Candidate(ENGINE, run(), 1), Promise(2.0, math.inf)
+    assert task is PoolSettings.model_validate(pool_of(planned, promise, model, vectors=True)).task
+    assert TaskKind.AUTO is PoolSettings.model_validate(pool_of(planned, promise, model)).task
+    assert engine_flags(planned, replace(LOAD, vectors=True)).startswith("--runner pooling ")
+    assert "--runner" not in engine_flags(planned, LOAD)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +238,14 @@ def test_a_file_is_no_model_for_an_engine(tmp_path: Path) -> None:
         (["--budget", "10", "--also", "x,1,2,3"], "budget and also: give one of them"),
         (["--budget", "10", "--apply", "out"], "apply has no effect with budget"),
         (["--embeddings", "--rate", "3", "--slo-tpot", "0.1"], "slo-tpot: embeddings have no output tokens"),
+        (
+            ["--embeddings", "--rate", "3", "--also", "llama-3.1-8b,1,2,200"],
+            "also: embeddings have no output tokens, so OUTPUT must be 1, got 200 of llama-3.1-8b",
+        ),
         (["--rate", "3", "--pp", "2", "--dp", "8"], "pp and dp: give one of them"),
+        (["--budget", "9", "--price", "h100=2", "--price", "h200=3"], "price: h200 is not looked at, only h100"),
+        (["--requests", "9", "--deadline", "1", "--price", "h200=3"], "price: h200 is not looked at, only h100"),
+        (["--rate", "3", "--also", "llama-3.1-8b,1,2,3", "--price", "h200=3"], "price: h200 is not looked at"),
         (["--rate", "3", "--points-of", "h100,1,bf16"], "points-of says what points are of; give points"),
     ],
 )
@@ -222,6 +270,7 @@ def test_embeddings_are_planned_by_their_first_token(capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert (1.0, None, None) == (found["load"]["output_tokens"], found["slo"]["itl_p95_s"], found["slo"]["tpot_s"])
     assert found["candidates"][0]["attainment_when_sure"] >= 0.99
+    assert "--runner pooling" in found["candidates"][0]["engine_flags"]
     assert not any("SLO" in each["change"] for each in found["what_ifs"])
 
 
@@ -235,6 +284,18 @@ def test_other_goals_say_what_they_answer(capsys: pytest.CaptureFixture[str]) ->
     assert "What is known of the engines' speed: prior" in said
 
 
+@pytest.mark.parametrize("lengths", [["--prompt-tokens", "100000", "--output-tokens", "1000"], ["--lengths", "sample"]])
+def test_other_goals_say_what_is_special_about_their_requests(
+    lengths: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cache that serves nine tenths of each prompt, and a narrower spread, were told nowhere."""
+    words = ["plan", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "h100", "--price", "h100=2", "--budget", "1"]
+    assert 3 == main([*words, *lengths, "--prefix-hit", "0.9", "--no-store"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tokens, 90% of each prompt in the prefix cache" in said
+    assert ("as the context of 131,072 allows; TTFT" in said) == ("--prompt-tokens" in lengths)
+
+
 def test_a_model_is_told_as_asked_and_as_known() -> None:
     assert "qwen3-32b" == model_words("Qwen/Qwen3-32B", "qwen3-32b")
     assert "bge-m3 (planned as xlm-roberta-large)" == model_words("BAAI/bge-m3", "xlm-roberta-large")
@@ -243,9 +304,11 @@ def test_a_model_is_told_as_asked_and_as_known() -> None:
 
 
 def test_vectors_have_no_gaps_between_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    load = steady_load(1.0, 100, 1, 0.2)
-    silent = Promise(2.0, math.inf, 0.97)
-    show(Plan("toy", load, silent, [candidate(ENGINE, 1)], [], [], []), Console(width=200))
+    silent, load = Promise(2.0, math.inf, 0.97), steady_load(1.0, 100, 1, 0.2)
+    # Texts of one token, such as those of a classification, are texts.
+    show(Plan("toy", load, PROMISE, [candidate(ENGINE, 1)], [], [], []), Console(width=200))
+    assert "tokens/s" in capsys.readouterr().out
+    show(Plan("toy", replace(load, vectors=True), silent, [candidate(ENGINE, 1)], [], [], []), Console(width=200))
     head = capsys.readouterr().out
     assert "vectors/s" in head
     assert "ITL" not in head

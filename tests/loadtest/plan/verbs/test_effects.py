@@ -51,6 +51,23 @@ def test_a_flag_without_effect_is_refused(line: str, words: str, capsys: pytest.
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--gpu h100,h100", "gpu: h100 is given 2 times, and can be given once"),
+        ("--gpu NVIDIA-L4,l40s,l4", "gpu: l4 is given 2 times, and can be given once"),
+        ("--precision fp16,bf16", "precision: bf16 is given 2 times, and can be given once"),
+        ("--tp 2 --tp 4 --tp 2", "tp: 2 is given 2 times, and can be given once"),
+        ("--tp 1 --pp 2 --pp 2", "pp: 2 is given 2 times, and can be given once"),
+        ("--price h100=2 --price H100-SXM=3", "price: h100 has two prices, 2 and 3"),
+    ],
+)
+def test_a_choice_that_is_given_twice_is_refused(flags: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each was simulated and listed twice; of two prices the last one counted."""
+    assert 2 == main(["plan", "--model", "llama-3.1-8b", "--rate", "5", "--no-store", *flags.split()])
+    assert words in capsys.readouterr().err
+
+
 def test_every_flag_has_an_effect_somewhere() -> None:
     """A new flag belongs to a question, or it is refused everywhere."""
     parser = argparse.ArgumentParser()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import time
+
 import pytest
 
+from cluster.autoscaler.ahead.foresight import Foresight
 from cluster.control.replica_rules import GroupBounds
+from cluster.control.settings import ControlMode
 from cluster.control.step_model import Shape, StepModel
+from cluster.forecast.schedule import ScheduledTime
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
@@ -126,6 +131,24 @@ def test_both_loops_serve_a_load_that_grows() -> None:
     assert 3 <= max(sample.ready for sample in run.samples) <= 6
     assert figures.attainment > 0.9
     assert figures.reversals <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_schedule_from_ten_past_has_its_replicas_at_ten_past(scheduled: bool) -> None:
+    """A load that becomes twenty times as large at once is served in time from its first minute on."""
+    engine = SimSettings(base_ms=100.0, per_token_us=100.0, per_kv_token_us=0.1, kv_tokens=20_000, max_num_seqs=8)
+    trace = [TraceRequest(n, at, 100, 20) for n, at in enumerate([*range(600), *(600 + n / 20 for n in range(6000))])]
+    setup = Setup(engine, replicas=2, max_replicas=60, cold_start_s=90.0, slo=Slo(5.0, 0.6))
+    slow = penstock_slow(setup, point_of({RequestClass.STANDARD: setup.slo}))
+    due = ScheduledTime(time(0, 10), time(1), frozenset(range(7)), "UTC", 40)
+    slow.foresight = Foresight("demo", ControlMode.OFF, (due,) if scheduled else ())
+    run = Simulation(trace, setup, slow=slow).run()
+
+    at_ten_past = next(sample.ready for sample in run.samples if sample.at_s >= 600.0)
+    first = [each.ttft_s for each in run.outcomes if 600.0 <= each.arrival_s < 660.0]
+    late = sum(each is None or each > setup.slo.ttft_s for each in first) / len(first)
+    assert (40, True) == (at_ten_past, late < 0.01) if scheduled else (at_ten_past < 5 and late > 0.3)
 
 
 def test_dynamo_sizes_for_the_last_interval() -> None:

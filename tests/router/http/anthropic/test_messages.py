@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import aiohttp
 import anthropic
 import pytest
 import pytest_asyncio
@@ -123,3 +124,26 @@ async def test_an_error_names_the_block_of_the_body(stack: Stack, system: str | 
             "messages[3].content[0].id",
             "messages[5].content[1].input",
         ]
+
+
+async def test_an_error_names_the_tool_of_the_body(stack: Stack) -> None:
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    for tools, field in (
+        ([tool, tool], "tools[1].name"),
+        ([tool, {**tool, "name": ""}], "tools[1].name"),
+        ([{**tool, "input_schema": {"$ref": "nope"}, "strict": True}], "tools[0].input_schema"),
+    ):
+        body = {"model": "demo", "max_tokens": 2, "messages": ASK, "tools": tools}
+        status, found, _ = await post(stack, "/v1/messages", json=body)
+        assert (400, field) == (status, found["error"]["message"].split(": ")[0])
+
+
+async def test_an_error_about_models_has_the_form_of_its_client(client: anthropic.AsyncAnthropic, stack: Stack) -> None:
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        await client.models.retrieve("nope")
+    assert unknown.value.type == "not_found_error"
+    assert unknown.value.request_id
+    assert unknown.value.body["request_id"] == unknown.value.request_id  # type: ignore[index]
+    async with aiohttp.ClientSession() as session, session.get(f"{base(stack)}/v1/models/nope") as reply:
+        assert (await reply.json())["error"]["code"] == "model_not_found"
+        assert "request-id" not in reply.headers

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from cluster.jobs.contract import FileJob
+from cluster.jobs.ids import id_on
 from penstock.v1 import jobs_pb2 as api
-from router.http.files.notes import FileNote
+from router.http.files.content import ContentLostError, results
+from router.http.files.ids import ERRORS
+from router.http.files.notes import BatchNote, FileNote
 from router.identity.new_key import KeyPlan, add_key
 from tests.router.http.files.support import CHAT, HTTP, TEXT, base, call, content, ended, file_of, line, run
 from tests.support.keys import Keys
@@ -160,6 +165,9 @@ async def test_a_cancelled_batch_names_what_did_not_run(stack: Stack, client: op
     assert described.bytes == len((await client.files.content(described.id)).content)
     # A second cancel, as after a lost answer, changes nothing.
     assert (await client.batches.cancel(batch.id)).status == "cancelled"
+    # Nor does it change what is named that the file is deleted.
+    await client.files.delete(file.id)
+    assert await content(client, cancelled.error_file_id) == found
 
 
 async def test_a_batch_that_is_not_done_in_its_window_expires(client: openai.AsyncOpenAI) -> None:
@@ -182,6 +190,8 @@ async def test_batches_are_listed_in_pages_without_other_jobs(stack: Stack, clie
     assert [each.id for each in page.data] == [third.id, second.id]
     assert page.has_more
     following = await client.batches.list(limit=1, after=second.id)
+    gone = await client.batches.list(limit=1, after=f"{second.id[:-4]}0000")
+    assert gone.data == (await client.batches.list(limit=1)).data
     assert [each.id for each in following.data] == [first.id]
     assert [each.id async for each in client.batches.list(limit=2)][:3] == [third.id, second.id, first.id]
     # The same jobs over gRPC.
@@ -243,6 +253,12 @@ async def test_a_repeat_under_an_idempotency_key_gives_the_same_batch(
     with pytest.raises(openai.ConflictError) as caught:
         await client.batches.create(**ask, metadata={"other": "content"}, extra_headers=keyed)
     assert (caught.value.code, caught.value.param) == ("job_key_reused", "Idempotency-Key")
+    # A client that lost the answer need not have its file any more.
+    await ended(client, first.id)
+    await client.files.delete(file.id)
+    assert (await client.batches.create(**ask, extra_headers=keyed)).id == first.id
+    with pytest.raises(openai.NotFoundError):
+        await client.batches.create(**ask, extra_headers={"Idempotency-Key": "nightly-8"})
 
 
 async def test_results_are_kept_as_long_as_the_client_says(client: openai.AsyncOpenAI) -> None:
@@ -331,3 +347,30 @@ async def test_a_file_of_a_pool_that_is_not_served_any_more_gives_no_batch(
     assert (await client.files.content("file-former.one")).content == text
     await pools.close()
     await store.close()
+
+
+async def test_what_did_not_run_is_named_right_where_redis_lost_a_part_of_the_file(stack: Stack) -> None:
+    """The error file says what is known, and the batch what is lost."""
+    store = stack.job_store("demo")
+    await store.create("torn.one", "anonymous", b"")
+    for block in range(3):
+        await store.append("torn.one", 2 * block, [line(2 * block + number).encode() for number in range(2)])
+    note = FileNote("in.jsonl", 1, "demo", {CHAT: 1}, ())
+    file = await store.keep("torn.one", b"", note.pack(), 60_000)
+    batch_note = BatchNote(CHAT, "24h", None, ()).pack()
+    batch = await store.begin(id_on("torn.one"), file, FileJob(b"", batch_note, "", "", 60_000, 60_000))
+    await store.cancel(batch.job_id)
+    await store._calls.command("HDEL", store._key("torn.one", 1), 1)
+    ended_ = await store.get(batch.job_id)
+    assert ended_ is not None
+
+    with pytest.raises(ContentLostError):
+        async for _lines in results(store, ended_, ERRORS):
+            pass
+    torn = replace(ended_, lost="bodies")
+    lines = [
+        json.loads(each) for part in [part async for part in results(store, torn, ERRORS)] for each in part.splitlines()
+    ]
+    assert [("q0", 0), ("q1", 1), ("q4", 4), ("q5", 5)] == [
+        (each["custom_id"], int(each["id"].rpartition("_")[2])) for each in lines
+    ]

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from cluster.errors import QueueUnavailableError
+from router.http.files.ids import FileId
 from tests.router.http.files.support import CHAT, HTTP, base, call, content, ended, file_of, line, run, stored
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -53,6 +54,42 @@ async def test_files_are_listed_in_pages_with_those_of_results(client: openai.As
     assert (await client.files.list(after=every[0], limit=1)).data[0].id == every[1]
     with pytest.raises(openai.BadRequestError, match="after"):
         await client.files.list(after="file-demo.00")
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_files_can_be_deleted_while_they_are_listed(
+    client: openai.AsyncOpenAI, other: openai.AsyncOpenAI, order: Any
+) -> None:
+    """The place of the next page is a file that is gone by then."""
+    await run(client, [line(0)])
+    stays = (await client.files.create(file=file_of([line(0)]), purpose="batch")).id
+    for _ in range(4):
+        await client.files.create(file=file_of([line(0)]), purpose="batch")
+    async for file in client.files.list(limit=2, order=order):
+        if file.id != stays:
+            await other.files.delete(file.id)
+    assert [stays] == [file.id async for file in client.files.list()]
+    await client.files.delete(stays)
+
+
+async def test_a_file_of_deleted_results_keeps_its_place(client: openai.AsyncOpenAI) -> None:
+    batch, newer = await run(client, [line(0)]), await run(client, [line(0)])
+    assert batch.output_file_id
+    assert newer.output_file_id
+    await client.files.delete(newer.output_file_id)
+    following = await client.files.list(after=newer.output_file_id, purpose="batch_output")
+    assert following.data[0].id == batch.output_file_id
+    earlier = await client.files.list(after=newer.output_file_id, purpose="batch_output", order="asc")
+    assert [] == earlier.data
+
+
+async def test_files_of_one_second_are_in_their_order(stack: Stack, client: openai.AsyncOpenAI) -> None:
+    made = [(await client.files.create(file=file_of([line(n)]), purpose="batch")).id for n in range(8)]
+    listed = [file.id async for file in client.files.list(purpose="batch")][:8]
+    store = stack.job_store("demo")
+    came = {str(FileId(r.job_id)): r.created_ms for r in await store.list_files("anonymous")}
+    assert {*made} == {*listed}
+    assert sorted((came[each] for each in listed), reverse=True) == [came[each] for each in listed]
 
 
 async def test_a_deleted_file_is_gone_and_a_batch_that_reads_it_goes_on(

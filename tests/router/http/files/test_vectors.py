@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from array import array
 from pathlib import Path
 
 import openai
@@ -42,12 +44,34 @@ async def test_a_batch_of_vectors(tmp_path: Path) -> None:
         file = await client.files.retrieve(batch.output_file_id or "")
         assert file.bytes == len((await client.files.content(file.id)).content)
 
-        # Lines of two endpoints, and a field that a batch can't honour.
-        for lines, endpoint, param in (
-            ([texts(0), line(1, CHAT, model="vectors")], VECTORS, "url"),
-            ([texts(0, encoding_format="base64")], VECTORS, "body.encoding_format"),
-            ([texts(0, input=[])], VECTORS, "body.input"),
+        # The same vectors in the other form, and in both forms in one file.
+        packed = await run(client, [texts(0, encoding_format="base64"), texts(1, encoding_format="float")], VECTORS)
+        bodies = {
+            each["custom_id"]: each["response"]["body"]["data"] for each in await content(client, packed.output_file_id)
+        }
+        first = next(each["response"]["body"]["data"] for each in found if each["custom_id"] == "q0")
+        for plain, each in zip(first, bodies["q0"], strict=True):
+            assert plain["embedding"] == list(array("f", base64.b64decode(each["embedding"])))
+        assert VECTOR_SIZE == len(bodies["q1"][0]["embedding"])
+        file = await client.files.retrieve(packed.output_file_id or "")
+        assert file.bytes == len((await client.files.content(file.id)).content)
+
+        # A key counts in all pools.
+        keyed = {"Idempotency-Key": "nightly"}
+        first = await run(client, [texts(0)], VECTORS, extra_headers=keyed)
+        with pytest.raises(openai.ConflictError) as caught:
+            await run(client, [line(0, CHAT, model="texts")], CHAT, extra_headers=keyed)
+        assert first.id.removeprefix("batch_") in caught.value.message
+
+        # Lines of two endpoints, and fields that are wrong.
+        for lines, endpoint, params in (
+            ([texts(0), line(1, CHAT, model="vectors")], VECTORS, ["url", "body.model"]),
+            ([texts(0, encoding_format="hex")], VECTORS, ["body.encoding_format"]),
+            ([texts(0, input=[])], VECTORS, ["body.input"]),
+            # A model with another task.
+            ([texts(0, model="texts")], VECTORS, ["body.model"]),
+            ([line(1, CHAT, model="vectors")], CHAT, ["body.model"]),
         ):
             failed = await run(client, lines, endpoint)
             assert failed.errors is not None
-            assert (failed.status, [each.param for each in failed.errors.data or []]) == ("failed", [param])
+            assert (failed.status, [each.param for each in failed.errors.data or []]) == ("failed", params)

@@ -197,6 +197,22 @@ def test_a_stream_goes_on_behind_any_number_at_any_router(
         assert all(event["sequence_number"] > after for event in rest)
 
 
+@pytest.mark.parametrize("status", ["failed", "incomplete"])
+def test_a_reader_who_has_more_than_what_is_left_is_told_of_the_end(status: str) -> None:
+    last = stream([Piece(T, "What the reader has.")])[-2]["sequence_number"]
+    left = Events(ID, BASE, after=last)
+    assert left.begin(queued=False) + left.started() + left.end(complete=False) == ""
+    assert f'"type":"response.{status}"' in left.final(left.response(status))
+
+
+def test_a_failure_is_told_to_a_reader_whose_number_is_that_of_the_end() -> None:
+    for after in range(4):
+        left = Events(ID, BASE, after=after)
+        left.begin(queued=False)
+        left.started()
+        assert '"type":"response.failed"' in left.final(left.response("failed"))
+
+
 @given(st.lists(texts, max_size=8), st.integers(-1, 20))
 def test_the_fast_way_of_a_text_writes_the_same(said: list[str], after: int) -> None:
     fast, plain = Events(ID, BASE, after), Events(ID, BASE, after)
@@ -231,6 +247,16 @@ def test_a_delta_has_its_pieces_in_the_order_of_models() -> None:
     delta = api.Delta(reasoning="r", text="t", tool_calls=[call, types.ToolCallDelta(index=0, arguments="}")])
     found = [Piece(R, "r"), Piece(T, "t"), Piece(C, call_id="call_1", name="f"), Piece(A, "{"), Piece(A, "}")]
     assert list(pieces_of(delta)) == found
+
+
+def test_what_ends_a_call_belongs_to_it_though_text_comes_with_it() -> None:
+    """On a busy router, one delta has the end of a call, what follows it, and the next call."""
+    begin = api.Delta(tool_calls=[types.ToolCallDelta(index=0, id="call_1", name="f", arguments='{"x":')])
+    more = [types.ToolCallDelta(index=0, arguments="1}"), types.ToolCallDelta(index=1, id="call_2", name="f")]
+    pieces = [*pieces_of(begin), *pieces_of(api.Delta(text="And", tool_calls=more))]
+    output = stream(pieces)[-1]["response"]["output"]
+    assert [each["type"] for each in output] == ["function_call", "message", "function_call"]
+    assert ('{"x":1}', "And") == (output[0]["arguments"], output[1]["content"][0]["text"])
 
 
 @given(answers)

@@ -8,6 +8,8 @@ from typing import Any
 import openai
 import pytest
 
+from cluster.errors import QueueUnavailableError
+from cluster.responses.contract import ResponseName
 from tests.router.http.responses.conftest import call
 from tests.support.stack import Stack
 from tests.support.waiting import until
@@ -206,6 +208,9 @@ async def test_a_wrong_query_of_a_stored_response_is_named(stack: Stack, query: 
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
+        ({"metadata": {"n" * 65: ""}}, "metadata"),
+        ({"metadata": {"a": "v" * 513}}, "metadata"),
         ({"input": "word " * 1200}, "input"),
         ({"text": {"verbosity": 3}}, "text.verbosity"),
         ({"guided_regex": "a"}, "guided_regex"),
@@ -220,6 +225,76 @@ async def test_a_wrong_field_is_named(stack: Stack, fields: dict[str, Any], para
             continue
         status, found, _ = await call(stack, "POST", "/v1/responses", json={**ASK, **more, **fields})
         assert (status, found["error"]["param"]) == (400, param), found
+
+
+@pytest.mark.parametrize("how", ["stream", "background"])
+async def test_a_refusal_is_told_though_redis_fails_and_nothing_is_kept_of_it_later(
+    stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = stack.routers[0].http
+    assert http is not None
+    store = http._runs.store
+    delete, tries = store.delete, list[ResponseName]()
+
+    async def fails(name: ResponseName, **claim: Any) -> bool:
+        tries.append(name)
+        if len(tries) < 3:
+            raise QueueUnavailableError("away")
+        return await delete(name, **claim)
+
+    monkeypatch.setattr(store, "delete", fails)
+    monkeypatch.setattr("router.http.responses.runs._RETRY_S", 0.01)
+    status, found, _ = await call(stack, "POST", "/v1/responses", json={**ASK, how: True, "input": "word " * 1200})
+    assert (status, found["error"]["param"]) == (400, "input"), found
+
+    async def is_deleted() -> bool:
+        return len(tries) == 3 and await store.get(tries[0]) is None
+
+    await until(is_deleted)
+
+
+@pytest.mark.parametrize("empty", [{"input": []}, {"input": ""}, {"input": None}, {}])
+async def test_a_conversation_goes_on_without_anything_new(
+    stack: Stack, client: openai.AsyncOpenAI, empty: dict[str, Any]
+) -> None:
+    """As where an answer was cut: the model is asked for more."""
+    first = await client.responses.create(**ASK, max_output_tokens=4)
+    asked = {"model": "demo", "temperature": 0, "max_output_tokens": 4, "truncation": "auto", **empty}
+    status, found, _ = await call(stack, "POST", "/v1/responses", json={**asked, "previous_response_id": first.id})
+    assert (status, found.get("previous_response_id")) == (200, first.id), found
+    items = (await client.responses.input_items.list(found["id"], order="asc")).data
+    assert [first.output[0].id] == [item.id for item in items][1:]
+    status, found, _ = await call(stack, "POST", "/v1/responses", json={**asked, "input": []})
+    assert (status, found["error"]["param"]) == (400, "input")
+    assert "previous_response_id" in found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (1.0, 1.0, 0.0, 0.0)),
+        ({"temperature": None, "frequency_penalty": None}, (1.0, 1.0, 0.0, 0.0)),
+        (
+            {"temperature": 0, "top_p": 0.5, "frequency_penalty": 0.25, "presence_penalty": -0.5},
+            (0.0, 0.5, 0.25, -0.5),
+        ),
+    ],
+)
+async def test_a_response_repeats_its_sampling(
+    stack: Stack, fields: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    """OpenRouter's SDK accepts no response without all four."""
+    body = {"model": "demo", "input": "What is Penstock?", "max_output_tokens": 2, **fields}
+    _, found, _ = await call(stack, "POST", "/v1/responses", json=body)
+    _, kept, _ = await call(stack, "GET", f"/v1/responses/{found['id']}")
+    names = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+    assert [expected, expected] == [tuple(each.get(name) for name in names) for each in (found, kept)]
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "frequency_penalty", "presence_penalty"])
+async def test_sampling_of_a_response_has_its_effect(stack: Stack, name: str) -> None:
+    status, found, _ = await call(stack, "POST", "/v1/responses", json={**ASK, name: 9})
+    assert (400, name) == (status, found["error"]["param"])
 
 
 async def test_a_field_that_nobody_knows_is_left_out_and_named(stack: Stack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ import openai
 import pytest
 import pytest_asyncio
 
+from cluster.responses.contract import ResponseClaim, ResponseName
+from router.http.responses.events import UNENDED
+from router.http.responses.pieces import Piece, PieceKind, pack_pieces
+from router.http.responses.stored import StoredRequest
+from router.identity import ANONYMOUS
 from router.server import Router
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server
 from tests.router.http.responses.conftest import HTTP, TOOL, call, pool_with_tools, sdk
 from tests.router.links.parts import kill
 from tests.support.keys import Keys
-from tests.support.stack import Stack, running_stack
+from tests.support.stack import Stack, request, running_stack
 from tests.support.stores import USUAL
 from tests.support.waiting import until
 
@@ -242,6 +248,27 @@ async def test_a_response_whose_output_is_lost_is_not_spliced(stack: Stack, tmp_
             assert more[-1].response.error.message.startswith("the output that clients may have read is lost")
         else:
             assert more[-1].response.output_text == said(events) + said(more)
+
+
+async def test_a_long_response_whose_output_is_lost_fails_with_all_that_readers_have(stack: Stack) -> None:
+    """Its journal is longer than what one call of the store reads."""
+    http = stack.routers[0].http
+    assert http is not None
+    store, name = http._runs.store, ResponseName(ANONYMOUS.tenant, f"resp_{'0' * 32}")
+    generate = request()
+    generate.idempotency_key = name.response_id
+    base = {"id": name.response_id, "object": "response", "created_at": int(time.time()), "background": True, **UNENDED}
+    claim = ResponseClaim(name, "token")
+    assert await store.create(claim, StoredRequest(generate.SerializeToString(), base, [], "").packed(), leased=True)
+    for number in range(600):
+        chunk = pack_pieces([Piece(PieceKind.TEXT, f"{number} ")])
+        assert await store.note(claim, 1, number, chunk, started=True)
+    await store.release(claim)
+    async with sdk(stack, 1) as client:
+        events: list[Any] = [each async for each in await client.responses.retrieve(name.response_id, stream=True)]
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.output[0].content[0].text == "".join(f"{number} " for number in range(600))
+    assert said(events) == events[-1].response.output[0].content[0].text
 
 
 async def test_other_tenants_know_nothing_of_a_response(tmp_path: Path, server: Server) -> None:

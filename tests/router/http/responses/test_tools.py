@@ -114,6 +114,19 @@ async def test_a_conversation_goes_on_with_the_results_of_its_calls(client: open
     ]
 
 
+async def test_a_tool_may_return_nothing(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(**ASK, tools=[TOOL])
+    tokens = []
+    for nothing in ({"output": ""}, {"output": None}, {}):
+        outputs: list[Any] = [
+            {"type": "function_call_output", "call_id": c["call_id"], **nothing} for c in results_of(first)
+        ]
+        found = await client.responses.create(**{**ASK, "input": outputs}, tools=[TOOL], previous_response_id=first.id)
+        assert found.usage is not None
+        tokens.append(found.usage.input_tokens)
+    assert 3 * tokens[:1] == tokens
+
+
 async def test_a_choice_of_tools_is_honoured(client: openai.AsyncOpenAI, stack: Stack) -> None:
     one = await client.responses.create(**ASK, tools=[TOOL], parallel_tool_calls=False)
     assert [item.type for item in one.output] == ["reasoning", "message", "function_call"]

@@ -215,6 +215,32 @@ def test_a_parser_that_fails_gives_the_rest_as_text(
 ) -> None:
     """Also where it fails on what it had not seen: the token at which it is asked is not lost."""
     case = Case(FAMILIES[0], tokenizer)
+    output = case.output(parser=failing(case, looks))
+    pieces = [output.feed(*delta) for delta in case.deltas]
+    pieces.append(output.feed([], "", last=True))
+
+    assert case.family.output == (joined(pieces) or ParsedDelta()).text
+    assert ["parser.failed"] == [record.message for record in caplog.records if record.message == "parser.failed"]
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 5, 20])
+def test_a_parser_that_fails_inside_of_a_delta_loses_nothing_of_it(tokenizer: Any, looks: int) -> None:
+    """Neither what it said of the tokens before, nor the text of those after."""
+
+    def parse(deltas: Deltas, *, lags: bool = False) -> ParsedDelta | None:
+        output = case.output(parser=failing(case, looks), lags=lags, passes=False)
+        return joined([*(output.feed(*delta) for delta in deltas), output.feed([], "", last=True)])
+
+    case = Case(FAMILIES[0], tokenizer)
+    one_by_one = parse(case.deltas)
+    for deltas in cuts(case.deltas):
+        assert one_by_one == parse(deltas)
+    ids, text = merged(case.deltas)
+    assert one_by_one == parse([(ids, text[:1]), *(([], each) for each in text[1:])], lags=True)
+
+
+def failing(case: Case, looks: int) -> Any:
+    """Return a parser that fails after so many calls."""
     parser = case.vllm_parser()
     parse, seen = parser.parse_delta, []
 
@@ -225,12 +251,7 @@ def test_a_parser_that_fails_gives_the_rest_as_text(
         return parse(text, *args, **kwargs)
 
     parser.parse_delta = fails
-    output = case.output(parser=parser)
-    pieces = [output.feed(*delta) for delta in case.deltas]
-    pieces.append(output.feed([], "", last=True))
-
-    assert case.family.output == (joined(pieces) or ParsedDelta()).text
-    assert ["parser.failed"] == [record.message for record in caplog.records if record.message == "parser.failed"]
+    return parser
 
 
 def test_reasoning_is_counted(case: Case) -> None:
