@@ -106,9 +106,12 @@ class Routes:
         """Describe a model."""
         asked = api.GetModelRequest(model=request.match_info["model"])
         found = await self._calls.inference.GetModel(asked, *self._calls.caller(request))
-        if asked.model in found.model.lora_adapters:
-            return web.json_response(next(card for card in _adapters(found.model) if card["id"] == asked.model))
-        return web.json_response((model_info if VERSION in request.headers else _model)(found.model))
+        adapter = asked.model if asked.model in found.model.lora_adapters else ""
+        if VERSION in request.headers:
+            return web.json_response(model_info(found.model, adapter))
+        if adapter:
+            return web.json_response(next(card for card in _adapters(found.model) if card["id"] == adapter))
+        return web.json_response(_model(found.model))
 
 
 def _model(model: api.Model) -> dict[str, Any]:

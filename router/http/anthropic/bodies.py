@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 from penstock.batch.body import LEAST_TOP_P
 from penstock.v1 import inference_pb2 as api
@@ -170,6 +171,9 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
     kind = thinking.text("type") if thinking is not None else "disabled"
     if kind not in _THINKING:
         raise fields.wrong("thinking.type", f"must be one of {', '.join(_THINKING)}, got {shown(kind)}")
+    if kind == "enabled" and generate.prompt.chat.continue_final_message:
+        # What follows a begun answer is no reasoning, and a parser would take it for that.
+        raise fields.wrong("thinking.type", "must not be enabled where the last message is the assistant's")
     if thinking is not None:
         # The engine has no budget for reasoning alone: max_tokens bounds all output.
         thinking.count("budget_tokens")
@@ -258,6 +262,9 @@ def _choose(fields: Fields, generate: api.GenerateRequest) -> None:
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
+_Block: TypeAlias = tuple[str, object]
+"""Block of a message, after its place in the body."""
+
 
 def _system(fields: Fields) -> Iterator[types.ChatMessage]:
     system = fields.take("system")
@@ -274,36 +281,43 @@ def _messages(fields: Fields) -> Iterator[types.ChatMessage]:
     messages = fields.take("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
+    for role, parts in groupby(_turns(fields, messages), key=lambda turn: turn[0]):
+        blocks = [block for _, of_one in parts for block in of_one]
+        match role:
+            case "user":
+                yield from _user(fields, blocks)
+            case "assistant":
+                yield _assistant(fields, blocks)
+            case _:
+                yield types.ChatMessage(
+                    role="system", content="\n".join(_text_block(fields, place, block) for place, block in blocks)
+                )
+
+
+def _turns(fields: Fields, messages: Sequence[object]) -> Iterator[tuple[str, Sequence[_Block]]]:
+    """Yield the role of each message, and its blocks."""
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, dict):
             raise fields.wrong(where, f"must be an object, got {shown(message)}")
         turn = fields.child(where, message)
         role, content = turn.text("role"), turn.take("content")
+        if role not in ("user", "assistant", "system"):
+            raise turn.wrong("role", f"must be user, assistant or system, got {shown(role)}")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list):
             raise turn.wrong("content", f"must be text or a list of blocks, got {shown(content)}")
-        match role:
-            case "user" if not content:
-                raise turn.wrong("content", "must have at least one block, got []")
-            case "user":
-                yield from _user(fields, f"{where}.content", content)
-            case "assistant":
-                yield _assistant(fields, f"{where}.content", content)
-            case "system":
-                texts = [_text_block(fields, f"{where}.content[{n}]", block) for n, block in enumerate(content)]
-                yield types.ChatMessage(role="system", content="\n".join(texts))
-            case _:
-                raise turn.wrong("role", f"must be user, assistant or system, got {shown(role)}")
+        if role == "user" and not content:
+            raise turn.wrong("content", "must have at least one block, got []")
         fields.also_ignored(turn.leftovers())
+        yield role, [(f"{where}.content[{number}]", block) for number, block in enumerate(content)]
 
 
-def _user(fields: Fields, where: str, blocks: Sequence[object]) -> Iterator[types.ChatMessage]:
+def _user(fields: Fields, blocks: Sequence[_Block]) -> Iterator[types.ChatMessage]:
     """Yield the results of tools, and the user's text, in their order."""
     texts: list[str] = []
-    for index, block in enumerate(blocks):
-        place = f"{where}[{index}]"
+    for place, block in blocks:
         if not (isinstance(block, dict) and block.get("type") == "tool_result"):
             texts.append(_text_block(fields, place, block))
             continue
@@ -325,12 +339,11 @@ def _user(fields: Fields, where: str, blocks: Sequence[object]) -> Iterator[type
         yield types.ChatMessage(role="user", content="\n".join(texts))
 
 
-def _assistant(fields: Fields, where: str, blocks: Sequence[object]) -> types.ChatMessage:
+def _assistant(fields: Fields, blocks: Sequence[_Block]) -> types.ChatMessage:
     message = types.ChatMessage(role="assistant")
     texts: list[str] = []
     thoughts: list[str] = []
-    for index, block in enumerate(blocks):
-        place = f"{where}[{index}]"
+    for place, block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind not in ("tool_use", "thinking", "redacted_thinking") or not isinstance(block, dict):
             texts.append(_text_block(fields, place, block))

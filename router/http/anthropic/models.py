@@ -13,12 +13,12 @@ _CREATED = "1970-01-01T00:00:00Z"
 """What Anthropic sends for a time that it does not know."""
 
 
-def model_info(model: api.Model) -> dict[str, Any]:
-    """Return the description of a model."""
+def model_info(model: api.Model, name: str = "") -> dict[str, Any]:
+    """Return the description of a model, or of the adapter of it that has this name."""
     return {
-        "id": model.name,
+        "id": name or model.name,
         "type": "model",
-        "display_name": model.name,
+        "display_name": name or model.name,
         "created_at": _CREATED,
         "lifecycle": "active",
         "max_input_tokens": model.max_context_tokens or None,
@@ -26,7 +26,7 @@ def model_info(model: api.Model) -> dict[str, Any]:
 
 
 def models_page(models: Iterable[api.Model]) -> dict[str, Any]:
-    """Return the list of all models, which is one page."""
-    data = [model_info(each) for each in models]
+    """Return the list of all models and their adapters, which is one page."""
+    data = [model_info(each, name) for each in models for name in ("", *each.lora_adapters)]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return {"data": data, "has_more": False, **ends}

@@ -6,7 +6,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 _MESSAGE = re.compile(r"prompt\.chat\.messages\[(\d+)\]")
 _CALL = re.compile(r"\.tool_calls\[(\d+)\]")
@@ -20,20 +21,24 @@ class MessagePlaces:
     system: bool
     """Whether the first message is the body's `system`."""
     messages: array[int]
-    """Message of the body that each of the others comes from."""
+    """Message of the body that each of the others begins with."""
     ends: array[int]
     """How many of `blocks` belong to it and those before it."""
     blocks: array[int]
     """Blocks with calls and their results."""
+    owners: array[int]
+    """Message of the body that each of `blocks` is in."""
 
     @classmethod
     def of(cls, messages: Sequence[Mapping[str, Any]], *, system: bool) -> MessagePlaces:
         """Find the places of messages that were translated."""
-        found = cls(system, array("I"), array("I"), array("I"))
-        for number, message in enumerate(messages):
-            for blocks in _chat_messages(message):
+        found = cls(system, array("I"), array("I"), array("I"), array("I"))
+        for role, turn in groupby(enumerate(messages), key=lambda each: each[1]["role"]):
+            for number, blocks in (_of_user if role == "user" else _of_others)(list(turn)):
                 found.messages.append(number)
-                found.blocks.extend(blocks)
+                for owner, block in blocks:
+                    found.owners.append(owner)
+                    found.blocks.append(block)
                 found.ends.append(len(found.blocks))
         return found
 
@@ -45,31 +50,48 @@ class MessagePlaces:
         number, rest = int(found[1]) - self.system, field[found.end() :]
         if number < 0:
             return "system"
-        place = f"messages[{self.messages[number]}]"
         begin = self.ends[number - 1] if number else 0
         if call := _CALL.match(rest):
-            place += f".content[{self.blocks[begin + int(call[1])]}]"
+            place = self._block(begin + int(call[1]))
             rest = rest[call.end() :]
         elif rest == ".tool_call_id":
-            place += f".content[{self.blocks[begin]}]"
+            place = self._block(begin)
+        else:
+            place = f"messages[{self.messages[number]}]"
         return place + _NAMES.get(rest, rest)
 
+    def _block(self, at: int) -> str:
+        return f"messages[{self.owners[at]}].content[{self.blocks[at]}]"
 
-def _chat_messages(message: Mapping[str, Any]) -> Iterator[Iterable[int]]:
-    """Yield the blocks with calls or results of each message of the chat that one of the body becomes."""
-    content = message["content"]
-    kinds = ["text"] if isinstance(content, str) else [block["type"] for block in content]
-    if message["role"] != "user":
-        yield [number for number, kind in enumerate(kinds) if kind == "tool_use"]
-        return
-    text = False
-    for number, kind in enumerate(kinds):
+
+_Turn: TypeAlias = Sequence[tuple[int, Mapping[str, Any]]]
+"""Messages of one role, which follow each other, after their numbers."""
+_Found: TypeAlias = Iterator[tuple[int, Iterable[tuple[int, int]]]]
+"""Messages of the chat: the one of the body that each begins with, and its blocks with calls or results."""
+
+
+def _of_others(turn: _Turn) -> _Found:
+    yield turn[0][0], [(number, at) for number, at, kind in _kinds(turn) if kind == "tool_use"]
+
+
+def _of_user(turn: _Turn) -> _Found:
+    text: int | None = None
+    for number, at, kind in _kinds(turn):
         if kind != "tool_result":
-            text = True
+            text = number if text is None else text
             continue
-        if text:
-            yield ()
-        text = False
-        yield (number,)
-    if text:
-        yield ()
+        if text is not None:
+            yield text, ()
+        text = None
+        yield number, [(number, at)]
+    if text is not None:
+        yield text, ()
+
+
+def _kinds(turn: _Turn) -> Iterator[tuple[int, int, str]]:
+    """Yield the type of each block, after its message and its place in it."""
+    for number, message in turn:
+        content = message["content"]
+        kinds = ["text"] if isinstance(content, str) else [block["type"] for block in content]
+        for at, kind in enumerate(kinds):
+            yield number, at, kind

@@ -95,6 +95,41 @@ def test_calls_and_their_results_become_messages_of_assistant_and_tool() -> None
     assert not asked.generate.parallel_tool_calls
 
 
+def test_messages_of_one_role_that_follow_each_other_are_one_turn() -> None:
+    """Many templates refuse two turns of one role."""
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "Rain"}
+    asked = read(
+        messages=[
+            *HI,
+            {"role": "user", "content": [{"type": "text", "text": "Rain?"}]},
+            {"role": "assistant", "content": "I look."},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+            {"role": "user", "content": "So?"},
+            {"role": "user", "content": "Soon?"},
+        ],
+        tools=[TOOL],
+    )
+    assert [("user", "Hi\nRain?"), ("assistant", "I look."), ("tool", "Rain"), ("user", "So?\nSoon?")] == turns(asked)
+    messages = asked.generate.prompt.chat.messages
+    assert ["t1"] == [each.id for each in messages[1].tool_calls]
+    written = asked.places.written
+    assert "messages[0].content" == written("prompt.chat.messages[0].content")
+    assert "messages[2].content" == written("prompt.chat.messages[1].content")
+    assert "messages[3].content[0].input" == written("prompt.chat.messages[1].tool_calls[0].arguments")
+    assert "messages[4].content[0].tool_use_id" == written("prompt.chat.messages[2].tool_call_id")
+    assert "messages[5].content" == written("prompt.chat.messages[3].content")
+
+
+def test_a_begun_answer_has_no_thinking() -> None:
+    messages = [*HI, {"role": "assistant", "content": "It is"}]
+    with pytest.raises(BodyError, match="must not be enabled where the last message is the assistant's") as caught:
+        read(messages=messages, thinking={"type": "enabled", "budget_tokens": 2048})
+    assert caught.value.field == "thinking.type"
+    assert read(messages=messages, thinking={"type": "disabled"}).continues
+
+
 @pytest.mark.parametrize(
     ("thinking", "thinks"),
     [
