@@ -30,7 +30,7 @@ SUCCESSOR = (
 )
 """Way to what replicas of one pool can't differ in."""
 _ELSEWHERE = {"image": f"is what a replica's machine runs, and no setting of a pool. {SUCCESSOR}"}
-_PARSERS = ("tool_call_parser", "reasoning_parser")
+PARSERS = ("tool_call_parser", "reasoning_parser")
 """Settings of vLLM that the demo model brings along."""
 
 
@@ -68,6 +68,16 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def successor(pool: PoolSettings, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of the next revision: that of the one before, with changes over it. The revision of a model on
+    its hub goes with the model, unless the changes name one.
+    """
+    found = merged(before, changes)
+    if "revision" not in changes and found.get("model", pool.model) != before.get("model", pool.model):
+        found.pop("revision", None)
+    return found
+
+
 def changed(pool: PoolSettings, changes: Mapping[str, Any]) -> PoolSettings:
     """Return the pool's settings with changes.
 
@@ -82,7 +92,7 @@ def changed(pool: PoolSettings, changes: Mapping[str, Any]) -> PoolSettings:
     if changes.get("model", pool.model) != pool.model == PoolSettings().model:
         # They came with the demo model, and go with it.
         demo = PoolSettings().vllm
-        tree["vllm"] |= {name: None for name in _PARSERS if getattr(pool.vllm, name) == getattr(demo, name)}
+        tree["vllm"] |= {name: None for name in PARSERS if getattr(pool.vllm, name) == getattr(demo, name)}
     if changes.get("model", pool.model) != pool.model:
         # It is one of the model that goes.
         tree["revision"] = ""

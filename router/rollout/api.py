@@ -14,7 +14,7 @@ from cluster.bootstrap.models import check_model
 from cluster.errors import InvalidRequestError, RolloutStateError, SettingsError
 from cluster.registry.contract import Sighting
 from cluster.registry.pools import launcher_of
-from cluster.rollout.changes import SUCCESSOR, applies, base_of, changed, merged, rules_of
+from cluster.rollout.changes import SUCCESSOR, applies, base_of, changed, rules_of, successor
 from cluster.rollout.decide import go_back, go_on, hold
 from cluster.rollout.record import Revision, Rollout, RolloutRules
 from cluster.settings import EngineKind, PoolSettings
@@ -78,7 +78,7 @@ class RolloutApi:
                 raise RolloutStateError(pool.name, f"a roll-out to revision {before.new.number} goes on")
             old = before.in_force if before is not None else Revision()
             number = 1 + max((found.new.number, found.old.number) if found is not None else (0,))
-            new = Revision(number, merged(old.changes, changes))
+            new = Revision(number, successor(pool.settings, old.changes, changes))
             if new.changes == old.changes:
                 raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
             _check(pool, new, here=on_this_machine(self._addresses(pool.name)))

@@ -10,7 +10,7 @@ from typing import Any
 from cluster.control.settings import operating_point
 from cluster.errors import SettingsError
 from cluster.registry.pools import LIVE
-from cluster.rollout.changes import CHANGEABLE, changed, merged
+from cluster.rollout.changes import CHANGEABLE, PARSERS, changed, successor
 from cluster.settings import PoolSettings
 from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
 from cluster.trust.masking import filled, still_masked
@@ -134,6 +134,13 @@ class PoolChange:
             for part in path:
                 inner = inner.setdefault(part, {})
             inner[last] = each.after
+        if "model" in found and self.after is not None:
+            # They would go with the model, also where the file has the same ones for the next.
+            if self.after.revision:
+                found["revision"] = self.after.revision
+            for name in PARSERS:
+                if (parser := getattr(self.after.vllm, name)) is not None:
+                    found.setdefault("vllm", {})[name] = parser
         return found
 
 
@@ -204,7 +211,7 @@ def _fields(before: RunningPool, after: PoolSettings) -> tuple[FieldChange, ...]
 
 def _arrives(before: RunningPool, revision: Mapping[str, Any], after: PoolSettings) -> bool:
     try:
-        reached = changed(before.own, merged(before.revision, revision))
+        reached = changed(before.own, successor(before.own, before.revision, revision))
     except SettingsError:
         return False
     return all(getattr(reached, name) == getattr(after, name) for name in CHANGEABLE)

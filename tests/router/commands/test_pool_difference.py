@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.control.settings import operating_point
-from cluster.rollout.changes import changed, merged
+from cluster.rollout.changes import changed, successor
 from cluster.settings import PoolSettings
 from router.commands.registry.pool_difference import Means, RunningPool, pool_changes
 
@@ -81,15 +81,18 @@ def test_what_runs_is_compared_and_not_what_was_declared() -> None:
         ({}, {}, {"sim": {"max_num_seqs": 8, "answer": "yes"}}),
         ({"engine": "vllm", "model": "/m/a"}, {"vllm": {"extra": {"seed": 3}}}, {"engine": "vllm", "model": "/m/a"}),
         ({"engine": "vllm"}, {}, {"engine": "vllm", "model": "/m/b", "vllm": {"max_model_len": 512}}),
+        ({"model": "org/a", "revision": "main"}, {}, {"model": "org/b", "revision": "main"}),
+        ({}, {"model": "org/a", "revision": "main"}, {"model": "org/b", "revision": "main"}),
+        ({"engine": "vllm"}, {}, {"engine": "vllm", "model": "/m/b", "vllm": {"tool_call_parser": "hermes"}}),
     ],
-    ids=["settings", "taken out again", "another model"],
+    ids=["settings", "taken out again", "another model", "same revision", "that of a roll-out", "same parser"],
 )
 def test_a_roll_out_arrives_at_what_is_wanted(
     own: dict[str, Any], revision: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     (change,) = pool_changes({"a": pool(**wanted)}, {"a": running(pool(**own), **revision)}, prune=False)
     assert {Means.ROLLOUT} == {each.means for each in change.fields}
-    assert pool(**wanted) == changed(pool(**own), merged(revision, change.revision))
+    assert pool(**wanted) == changed(pool(**own), successor(pool(**own), revision, change.revision))
 
 
 def test_what_a_roll_out_cannot_take_out_needs_a_restart() -> None:
