@@ -30,7 +30,7 @@ POLL_S = 0.5
 AWAY_S = 60.0
 """Longest time for which routers may not answer while a roll-out is followed: it goes on without this command."""
 _ORDERS = ("stop", "go_on", "back")
-_PLACES = {"changes": "--set", "judge": "--judge-s", "surge": "--surge", "pool": "POOL"}
+_PLACES = {"action": "--back", "changes": "--set", "judge": "--judge-s", "surge": "--surge", "pool": "POOL"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

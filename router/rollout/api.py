@@ -81,7 +81,7 @@ class RolloutApi:
             new = Revision(number, successor(pool.settings, old.changes, changes))
             if new.changes == old.changes:
                 raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
-            _check(pool, new, here=on_this_machine(self._addresses(pool.name)))
+            _check(pool, new, "changes", here=on_this_machine(self._addresses(pool.name)))
             return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
 
         if request.dry_run:
@@ -110,7 +110,7 @@ class RolloutApi:
         """Answer ChangeRollout.
 
         Raises:
-            InvalidRequestError: no such pool, or no order.
+            InvalidRequestError: no such pool, no order, or the way back leads to a model that is gone.
             PermissionDeniedError: the caller may not use the pool's model.
             RolloutStateError: the roll-out's state does not allow it.
             QueueUnavailableError: the store does not answer.
@@ -126,6 +126,8 @@ class RolloutApi:
             after = _ordered(found, request.action, size, pool.settings, caller, now_ms)
             if after is found:
                 raise RolloutStateError(pool.name, f"the roll-out is {found.state.value!r}")
+            if found.state is RolloutState.DONE:
+                _check(pool, after.new, "action", here=on_this_machine(self._addresses(pool.name)))
             return after
 
         after = await pool.book.change(order)
@@ -240,16 +242,16 @@ def _changes(request: api.StartRolloutRequest) -> Mapping[str, Any]:
     return changes
 
 
-def _check(pool: PoolRollout, new: Revision, *, here: bool) -> None:
+def _check(pool: PoolRollout, new: Revision, field: str, *, here: bool) -> None:
     """Check a revision, and the files of its model where its replicas see those of this machine (`here`). Without that
-    a replica has ended before anybody knows that none can follow it.
+    a replica has ended before anybody knows that none can follow it. `field`: of the request, for what is wrong.
     """
     try:
         after = changed(pool.settings, new.changes)
         if here:
             check_model(pool.name, after)
     except SettingsError as error:
-        raise InvalidRequestError.of("changes", str(error)) from error
+        raise InvalidRequestError.of(field, str(error)) from error
 
 
 def on_this_machine(addresses: Sequence[str]) -> bool:

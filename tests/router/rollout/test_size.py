@@ -9,12 +9,13 @@ import pytest
 import pytest_asyncio
 
 from cluster.clock import ManualClock
+from cluster.errors import InvalidRequestError
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.in_process.server import InProcessRedis
 from cluster.rollout.decide import hold
-from cluster.rollout.record import Rollout
+from cluster.rollout.record import Revision, Rollout
 from cluster.rollout.redis.store import RedisRolloutStore
 from cluster.settings import PoolSettings, Settings
 from penstock.models import ReplicaState
@@ -43,7 +44,9 @@ class Desk:
             lambda name: RedisQueue(self.memory, name),
         )
         self.target = 0
-        self.api = RolloutApi(self.keeper, self._target, self._nobody, lambda _: ())
+        self.addresses: tuple[str, ...] = ()
+        """Where replicas are reached."""
+        self.api = RolloutApi(self.keeper, self._target, self._nobody, lambda _: self.addresses)
 
     async def _target(self, _: str) -> int:
         return self.target
@@ -128,6 +131,25 @@ async def test_the_way_back_has_a_surge_only_where_an_autoscaler_starts_it(desk:
     found, _ = await pool.book.read()
     assert found is not None
     assert (RolloutState.ROLLING, surge) == (found.state, found.extra)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5000", "10.0.0.7:5000"])
+async def test_no_replica_gives_way_to_an_earlier_model_that_is_gone(desk: Desk, address: str) -> None:
+    """The router sees that only where replicas are on its machine."""
+    await desk.has(1)
+    desk.addresses = (address,)
+    await desk.begin()
+    pool = desk.keeper.pools["demo"]
+    older = Revision(7, {"model": "/nowhere/m"})
+    await pool.book.change(lambda found, _: found and replace(found, state=RolloutState.DONE, old=older))
+    if address.startswith("127."):
+        with pytest.raises(InvalidRequestError, match="there is no folder /nowhere/m"):
+            await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+    else:
+        await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+    found, _ = await pool.book.read()
+    assert found is not None
+    assert found.state.active is not address.startswith("127.")
 
 
 @pytest.mark.parametrize(("replicas", "words"), [(1, "1 replica"), (5, "5 replicas")])
