@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,15 @@ from cluster.settings import PoolSettings
 from cluster.settings.rollout import REASONS, WAYS, Way, settings_that_change
 from deployments.replica.replica import Replica
 from loadtest.benchmarks.rollouts.places import Places
-from penstock.client import AsyncClient, InvalidArgumentError, RegistryEdit, Usage
+from penstock.client import (
+    AsyncClient,
+    InvalidArgumentError,
+    RegistryEdit,
+    Rollout,
+    RolloutAction,
+    RolloutState,
+    Usage,
+)
 from tests.support.launching import launching
 from tests.support.stack import SECRET, Stack, running_stack, sim_pool
 from tests.support.tiny_model import make_tokenizer
@@ -269,6 +277,25 @@ async def test_what_a_roll_out_changes_comes_with_new_replicas(site: Site, setti
     assert set() == began & {replica.plan.replica_id for replica in site.replicas}
     assert [] == load.failures
     assert 0 == await site.apply()
+
+
+async def test_only_another_roll_out_waits_for_the_end_of_one(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    rolled = {"sim": {**BASE["sim"], "max_num_seqs": 16}}
+    async with AsyncClient(f"127.0.0.1:{site.stack.routers[0].port}") as client:
+        await client.start_rollout("demo", {"sim": {"max_num_seqs": 16}}, judge_s=3600.0)
+        await client.change_rollout("demo", RolloutAction.STOP)
+        assert 0 == await site.apply(rolled, {"replicas": 3}, {"price_per_million_output_tokens": 5.0})
+        await until(lambda: rollout_is(client, lambda found: (found.state, found.size) == (RolloutState.HELD, 3)))
+        assert 0 != await site.apply({"replicas": 3})
+        assert "a roll-out of pool demo goes on. Nothing was changed" in " ".join(capsys.readouterr().err.split())
+        await client.change_rollout("demo", RolloutAction.GO_BACK)
+        await until(lambda: rollout_is(client, lambda found: not found.state.active), 60)
+    assert 0 == await site.apply()
+
+
+async def rollout_is(client: AsyncClient, wanted: Callable[[Rollout], bool]) -> bool:
+    found = await client.rollout("demo")
+    return found is not None and wanted(found)
 
 
 async def test_a_revision_is_rolled_out_with_a_model_of_a_hub_only(site: Site) -> None:

@@ -73,7 +73,7 @@ def change_pools(
             f"pools.{name}.{each.field}: can't change while the pool runs: {each.why}" for name, each in stuck
         )
         raise SettingsError(f"{told}. Nothing was changed. {SUCCESSOR}")
-    if rolling := [change.name for change in changes if change.before is not None and change.before.rolls]:
+    if rolling := [each.name for each in changes if each.revision and each.before is not None and each.before.rolls]:
         raise SettingsError(
             f"a roll-out of pool {rolling[0]} goes on. Nothing was changed. Wait for its end, or end it with `penstock "
             f"rollout {rolling[0]} --back`"
