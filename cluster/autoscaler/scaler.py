@@ -276,7 +276,7 @@ class PoolScaler:
         )
         hours = self._leader_state.hours
         if hours is None or not hours.points or not 0 <= seen.at - hours.at < EVERY_S:
-            plan = Plan(made, own.rules, sight.bounds, affordable)
+            plan = Plan(made, own.rules, own.bounds, affordable)
             hours = look_ahead(seen, plan, self.foresight, self.announcements)
             self._leader_state = replace(self._leader_state, hours=hours)
         return replace(made, alarms=(*made.alarms, *sight.trouble), steps=(*made.steps, *held.made.steps)), held
@@ -321,8 +321,9 @@ class PoolScaler:
         number = found.size + found.extra
         if found.state is RolloutState.HELD:
             # It may stay so for days.
-            return GroupBounds(number, max(number, bounds.largest)), True
-        return GroupBounds(number, number), True
+            return GroupBounds(number, max(number, bounds.largest), "a roll-out is stopped, and ends no replica"), True
+        why = "a roll-out goes on, and keeps the number"
+        return GroupBounds(number, number, why, why), True
 
     def _asked(self, view: PoolView, made: SlowDecision, held: StandbyOrder) -> Starts:
         """Return the record of starts with those that are ordered now."""

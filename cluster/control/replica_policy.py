@@ -279,11 +279,9 @@ class _Tick:
         wanted = self._rail(wanted, rails.not_down_too_fast(wanted, seen, moves, rules))
         affordable = self.point.affordable(seen.gpus_per_replica)
         wanted = self._rail(wanted, rails.at_most(wanted, affordable, "budget", "the budget pays for no more"))
-        wanted = self._rail(
-            wanted, rails.at_most(wanted, self.bounds.largest, "max_replicas", "the largest number allowed")
-        )
+        wanted = self._rail(wanted, rails.at_most(wanted, self.bounds.largest, "max_replicas", self.bounds.why_largest))
         return self._rail(
-            wanted, rails.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
+            wanted, rails.at_least(wanted, self.bounds.smallest, "min_replicas", self.bounds.why_smallest)
         )
 
     def _rail(self, wanted: int, step: Step | None) -> int:

@@ -18,6 +18,8 @@ class GroupBounds:
     smallest: int
     """0 allows a group without replicas while nothing arrives."""
     largest: int
+    why_smallest: str = "the smallest number allowed"
+    why_largest: str = "the largest number allowed"
 
     def most(self, affordable: int | None) -> int:
         """Return the most replicas of any decision, where a budget pays for so many; None for no budget."""

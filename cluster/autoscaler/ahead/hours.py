@@ -69,7 +69,7 @@ class HoursAhead:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What replicas follow from: a decision, and the rules and bounds that it was made by."""
+    """What replicas follow from: a decision, and rules and bounds of the pool."""
 
     made: SlowDecision
     rules: SlowRules

@@ -29,3 +29,21 @@ async def test_the_number_stays_and_has_the_surge_until_the_roll_out_is_over(bac
     await store.put(1, 2, done.to_bytes())
     made = await site.run(scaler, 20)
     assert made[-1].replicas < 4
+
+
+async def test_a_schedule_waits_for_the_end_of_a_roll_out_and_the_decision_says_so(local: Backend) -> None:
+    due = {"start": "00:00", "end": "24:00", "min_replicas": 9}
+    site = Site(local, replicas=3, schedule=[due])
+    scaler, store = site.scaler(), local.rollout()
+    rolling = Rollout(base_of(site.settings), Revision(), Revision(1, {"model": "x"}), rules_of(site.settings), size=3)
+    await store.put(0, 1, rolling.to_bytes())
+    [*_, made] = await site.run(scaler, 10, rate=1.0)
+    assert (3, "a roll-out goes on, and keeps the number") == (made.replicas, made.reason)
+    hours = scaler._leader_state.hours
+    assert hours is not None
+    # It is over long before the plan of the next hours is.
+    assert {9} == {point.planned for point in hours.points[1:]}
+
+    await store.put(1, 2, replace(rolling, state=RolloutState.HELD).to_bytes())
+    [made] = await site.run(scaler, 1, rate=1.0)
+    assert 9 == made.replicas
