@@ -130,6 +130,7 @@ class PoolScaler:
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread = UnreadReports()
+        self._rolled = False
 
     @property
     def mode(self) -> ControlMode:
@@ -249,7 +250,7 @@ class PoolScaler:
         view = self._unread.aged(view, reports)
         trouble += self._unread.troubles
         counts = {name: one.counts for name, one in reports.items()}
-        self._leader_state = await self._remember(own, view, counts, before)
+        self._leader_state = await self._remember(own, view, counts, before, rolling=rolling)
         jobs = [job for one in reports.values() for job in one.jobs]
         known, facts = self._leader_state, own.facts.as_announced(announced_in(view, self._secret))
         seen = assemble(view, known.meter, known.starts, facts, await self._fit(view), jobs)
@@ -285,8 +286,7 @@ class PoolScaler:
         """Take a decision into the leader's state, and return its record."""
         seen, before, acts = sight.seen, sight.before, own.mode is ControlMode.ACTIVE
         slow = made.state if acts else made.state.unmoved(seen.at)
-        # The start of a replica in place of one that gave way is no order, and takes as long as the other one drains.
-        starts = self._leader_state.starts if sight.rolling or not acts else self._asked(sight.view, made, held)
+        starts = self._asked(sight.view, made, held) if acts else self._leader_state.starts
         stood = self._leader_state.standby.standby
         self._leader_state = replace(self._leader_state, slow=slow, starts=starts, standby=held.made.state)
         return DecisionRecord.of(
@@ -312,16 +312,15 @@ class PoolScaler:
         """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
         number, and has the surge beyond it: each replica that changes is missing for a while.
         """
-        bounds = own.bounds
         if self._rollouts is None:
-            return bounds, False
+            return own.bounds, False
         found, _ = await self._rollouts.read()
         if found is None or not found.state.active or not applies(found, own.pool):
-            return bounds, False
+            return own.bounds, False
         number = found.size + found.extra
         if found.state is RolloutState.HELD:
             # It may stay so for days.
-            return GroupBounds(number, max(number, bounds.largest), "a roll-out is stopped, and ends no replica"), True
+            return GroupBounds(number, max(number, own.bounds.largest), "a roll-out is stopped"), True
         why = "a roll-out goes on, and keeps the number"
         return GroupBounds(number, number, why, why), True
 
@@ -341,7 +340,7 @@ class PoolScaler:
         return [self.actual.trouble] if self.actual.trouble else []
 
     async def _remember(
-        self, own: ScalerSettings, view: PoolView, counts: Mapping[str, Counts], target: int | None
+        self, own: ScalerSettings, view: PoolView, counts: Mapping[str, Counts], target: int | None, *, rolling: bool
     ) -> PoolMemory:
         at = view.time_ms / 1000
         settings, acts = own.pool.autoscale, own.mode is ControlMode.ACTIVE
@@ -355,7 +354,10 @@ class PoolScaler:
         wanted = target if target is not None else told if told is not None else len(ready)
         # Replicas of a cell that was never seen may be among those that are awaited. They are not late.
         timeout_s = math.inf if view.unseen else float(settings.start_timeout_s)
-        starts = last.starts.update(at, ready, wanted, stored.failed_starts, timeout_s)
+        drain_s = own.pool.rollout.drain_s if rolling or self._rolled else 0.0
+        starts = last.starts.update(at, ready, wanted, stored.failed_starts, timeout_s, drain_s=drain_s)
+        # The last replica may come, and end the roll-out, between two ticks.
+        self._rolled = rolling
         if starts.failed > last.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
                                                          "error": stored.failure})  # fmt: skip
@@ -384,10 +386,8 @@ class PoolScaler:
             return True
         if self._settings is not own:
             return False
-        _LOG.info(
-            "autoscaler.scale",
-            extra={"pool": self.name, "before": before, "now": record.total, "why": record.reason},
-        )
+        told = {"pool": self.name, "before": before, "now": record.total, "why": record.reason}
+        _LOG.info("autoscaler.scale", extra=told)
         try:
             await self._platform.scale(record.total)
         except ActuatorError as error:

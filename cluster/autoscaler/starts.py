@@ -42,7 +42,16 @@ class Starts:
         ordered = sorted(self.samples)
         return ordered[math.ceil(_PART * len(ordered)) - 1]
 
-    def update(self, at: float, ready: Mapping[str, float], target: int, reported: int, timeout_s: float) -> Starts:
+    def update(
+        self,
+        at: float,
+        ready: Mapping[str, float],
+        target: int,
+        reported: int,
+        timeout_s: float,
+        *,
+        drain_s: float = 0.0,
+    ) -> Starts:
         """Return the record after one more tick.
 
         Args:
@@ -51,13 +60,17 @@ class Starts:
             target: number of replicas that are wanted.
             reported: failed starts that replicas ever reported.
             timeout_s: a start that takes longer has failed.
+            drain_s: seconds that another replica may drain before its successor starts. Such starts are no samples.
         """
         # A longer sample is not from a start that was waited for. Once stored it would count for twenty starts.
         kept = tuple(sample for sample in self.samples if sample <= timeout_s)
-        found = replace(self, samples=kept)._arrived(at, ready).asked_for(at, max(0, target - len(ready)))
+        found = replace(self, samples=kept)._arrived(at, ready)
+        if drain_s:
+            found = replace(found, samples=kept, least_s=self.least_s)
+        found = found.asked_for(at, max(0, target - len(ready)))
         if self.reported is None:
             found = replace(found, unseen=len(found.asked))
-        late = [asked for asked in found.asked if at - asked > timeout_s]
+        late = [asked for asked in found.asked if at - asked > timeout_s + drain_s]
         # A store that lost everything counts from 0 again.
         told = max(0, reported - self.reported) if self.reported is not None else 0
         failures = len(late) + told

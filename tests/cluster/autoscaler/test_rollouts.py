@@ -47,3 +47,27 @@ async def test_a_schedule_waits_for_the_end_of_a_roll_out_and_the_decision_says_
     await store.put(1, 2, replace(rolling, state=RolloutState.HELD).to_bytes())
     [made] = await site.run(scaler, 1, rate=1.0)
     assert 9 == made.replicas
+
+
+async def test_the_drain_of_a_replica_that_gives_way_is_no_part_of_a_cold_start(local: Backend) -> None:
+    site = Site(local, replicas=3, min_replicas=3, start_timeout_s=100.0)
+    scaler, store = site.scaler(), local.rollout()
+    rolling = Rollout(base_of(site.settings), Revision(), Revision(1, {"model": "x"}), rules_of(site.settings), size=3)
+    await store.put(0, 1, rolling.to_bytes())
+    await site.run(scaler, 2, rate=1.0)
+    # It is gone from what takes work while it drains. The next one starts after that.
+    site.cold_s = 200.0
+    for _ in range(3):
+        site.ready.pop(0)
+        made = await site.run(scaler, 15, rate=1.0)
+        assert [] == [alarm for record in made for alarm in record.alarms]
+    assert 3 == len(site.ready)
+    # The last one comes between two ticks, and ends the roll-out.
+    site.ready.pop(0)
+    await site.run(scaler, 13, rate=1.0)
+    assert 2 == len(site.ready)
+    await site.live(12.0)
+    assert 3 == len(site.ready)
+    await store.put(1, 2, replace(rolling, state=RolloutState.DONE).to_bytes())
+    await site.run(scaler, 1, rate=1.0)
+    assert (0, ()) == (scaler._leader_state.starts.failed, scaler._leader_state.starts.samples)
