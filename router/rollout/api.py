@@ -30,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 
 MOST_SURGE = 64
 MOST_JUDGE_S = 86_400.0
+_LEADER_S = 60.0
+"""Seconds that an autoscaler may take to see that a roll-out has ended, and to act on what it looks back at."""
 _RESERVED = f"can't change while the pool runs: Ray reserves the same GPUs for each replica of a pool. {SUCCESSOR}"
 _STATES = {
     RolloutState.ROLLING: api.ROLLOUT_STATE_ROLLING,
@@ -82,7 +84,8 @@ class RolloutApi:
             if new.changes == old.changes:
                 raise RolloutStateError(pool.name, f"its replicas have these settings already: revision {old.number}")
             _check(pool, new, "changes", here=on_this_machine(self._addresses(pool.name)))
-            return _begun(pool.settings, (old, new), rules, size, caller, now_ms)
+            replicas = _without_surge(before, size, rules, pool.settings, now_ms)
+            return _begun(pool.settings, (old, new), rules, replicas, caller, now_ms)
 
         if request.dry_run:
             return api.StartRolloutResponse(rollout=await self._told(caller, pool, begin(*await pool.book.read())))
@@ -223,9 +226,22 @@ def _ordered(found: Rollout, action: int, size: int, settings: PoolSettings, cal
             new = replace(found.old, number=found.new.number + 1)
             # Nobody else would start replicas beyond the pool's number, and each step would wait for them.
             surge = found.rules.surge if settings.autoscale.mode == "active" else 0
-            return _begun(settings, (found.new, new), replace(found.rules, surge=surge), size, caller, now_ms)
+            rules = replace(found.rules, surge=surge)
+            replicas = _without_surge(found, size, rules, settings, now_ms)
+            return _begun(settings, (found.new, new), rules, replicas, caller, now_ms)
         case _:
             return go_back(_grown(found, size), now_ms, f"asked for by {caller.tenant}")
+
+
+def _without_surge(before: Rollout | None, size: int, rules: RolloutRules, settings: PoolSettings, now_ms: int) -> int:
+    """Return the pool's number without the surge of a roll-out that has just ended. Its autoscaler looks back before it
+    removes that, so it is there for the next one.
+    """
+    if before is None or not before.steps or not before.size < size <= before.size + before.rules.surge:
+        return size
+    if now_ms - before.steps[-1].at_ms > 1000 * (settings.autoscale.look_back_s + _LEADER_S):
+        return size
+    return max(before.size, size - rules.surge)
 
 
 def _grown(found: Rollout, size: int) -> Rollout:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -33,7 +35,7 @@ class Desk:
     """A pool whose number of replicas somebody else sets, and an admin who gives orders."""
 
     def __init__(self) -> None:
-        clock = ManualClock()
+        self.clock = clock = ManualClock()
         self.memory = InProcessRedis(clock)
         self.queue = RedisQueue(self.memory, "demo")
         scaled = {"mode": "active", "min_replicas": 1, "max_replicas": 20}
@@ -63,9 +65,9 @@ class Desk:
             windows = Windows(8, 10_000, 10_000)
             await self.queue.heartbeat_replica(ReplicaBeat(f"r{number}", b"", ReplicaState.READY, windows, ()))
 
-    async def begin(self) -> None:
+    async def begin(self, changes: Mapping[str, Any] = MappingProxyType({"sim": {"max_num_seqs": 32}})) -> None:
         request = api.StartRolloutRequest(pool="demo")
-        request.changes.update({"sim": {"max_num_seqs": 32}})
+        request.changes.update(dict(changes))
         await self.api.start(request, ADMIN)
 
     async def order(self, action: int) -> int:
@@ -131,6 +133,26 @@ async def test_the_way_back_has_a_surge_only_where_an_autoscaler_starts_it(desk:
     found, _ = await pool.book.read()
     assert found is not None
     assert (RolloutState.ROLLING, surge) == (found.state, found.extra)
+
+
+@pytest.mark.parametrize(("later_s", "size"), [(0.0, 3), (60.0, 3), (3_600.0, 3 + SURGE)])
+@pytest.mark.parametrize("back", [False, True])
+async def test_the_surge_of_a_roll_out_that_has_just_ended_is_that_of_the_next(
+    desk: Desk, later_s: float, size: int, *, back: bool
+) -> None:
+    """The autoscaler looks back before it removes it. With a second surge there may be no room."""
+    await desk.has(3)
+    await desk.begin()
+    await desk.becomes(RolloutState.DONE)
+    desk.clock.advance(later_s)
+    await desk.has(3 + SURGE)
+    if back:
+        assert size == await desk.order(api.ROLLOUT_ACTION_GO_BACK)
+    else:
+        await desk.begin({"sim": {"max_num_seqs": 16}})
+    found, _ = await desk.keeper.pools["demo"].book.read()
+    assert found is not None
+    assert (size, SURGE) == (found.size, found.extra)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:5000", "10.0.0.7:5000"])
