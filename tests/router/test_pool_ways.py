@@ -309,6 +309,20 @@ async def test_a_revision_is_rolled_out_with_a_model_of_a_hub_only(site: Site) -
             await client.start_rollout("demo", {"revision": "v2"}, dry_run=True)
 
 
+async def test_what_is_wrong_with_a_roll_out_is_named_as_the_file_has_it(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 0 != await site.apply({"model": "/nowhere/m"})
+    told = " ".join(capsys.readouterr().err.split())
+    assert "penstock: pools.demo.model: there is no folder /nowhere/m. Nothing was changed" in told
+    surge = {"rollout": {**BASE["rollout"], "surge": 1}}
+    assert 0 == await site.apply(surge)
+    assert 0 != await site.apply(surge, {"sim": {**BASE["sim"], "max_num_seqs": 8}})
+    told = " ".join(capsys.readouterr().err.split())
+    assert "penstock: pools.demo.rollout.surge: must be 0 in a pool whose autoscale.mode is not 'active'" in told
+    assert 0 == await site.apply()
+
+
 @pytest.mark.parametrize("setting", settings_that_change(Way.NEVER))
 async def test_what_never_changes_is_refused_with_its_name_and_reason(
     site: Site, setting: str, capsys: pytest.CaptureFixture[str]

@@ -30,7 +30,7 @@ from router.commands.registry.pool_difference import (
 from router.commands.rollout import follow, show
 
 if TYPE_CHECKING:
-    from penstock.client import Client, RegistryEdit, RegistryEntry
+    from penstock.client import Client, FieldViolation, RegistryEdit, RegistryEntry
 
 POLL_S = 0.3
 _CALL_S = 90.0
@@ -134,8 +134,15 @@ def _check_rollout(client: Client, change: PoolChange) -> None:
     try:
         client.start_rollout(change.name, change.revision, dry_run=True, timeout=10.0)
     except InvalidArgumentError as error:
-        wrong = "; ".join(f"pools.{change.name}.{one.description}" for one in error.violations)
+        wrong = "; ".join(_named(one, f"pools.{change.name}.") for one in error.violations)
         raise SettingsError(f"{wrong}. Nothing was changed") from error
+
+
+def _named(wrong: FieldViolation, pool: str) -> str:
+    """Return what is wrong with a roll-out, with the setting's whole name."""
+    if wrong.field != "changes":
+        return f"{pool}rollout.{wrong.field}: {wrong.description}"
+    return wrong.description if wrong.description.startswith(pool) else pool + wrong.description
 
 
 def _place(field: str, edits: Sequence[RegistryEdit]) -> str:
