@@ -191,8 +191,10 @@ def show(found: Rollout, console: Console) -> None:
 
 
 def _state(one: RolloutReplica, found: Rollout) -> str:
-    if one.retiring or not one.ready:
+    if one.retiring:
         return "finishes its requests"
+    if not one.ready:
+        return "takes no work"
     if not found.state.active or one.revision != found.new_revision:
         return "serves"
     return "serves well" if one.passed else "is judged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from cluster.settings import PoolSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from loadtest.benchmarks.rollouts.places import Places
+from penstock.client import Rollout, RolloutReplica, RolloutState
+from router.commands.rollout import _state
 from tests.support.places import places
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.waiting import until
@@ -177,3 +180,19 @@ async def test_a_wrong_order_is_named(command: Command, words: tuple[str, ...], 
     found, said = await command(*words)
     assert told in " ".join(said.split())
     assert status == found
+
+
+@pytest.mark.parametrize(
+    ("ready", "retiring", "words"),
+    [
+        (True, False, "serves"),
+        (True, True, "finishes its requests"),
+        (False, True, "finishes its requests"),
+        (False, False, "takes no work"),
+    ],
+)
+async def test_a_replica_that_stands_by_is_not_said_to_end(ready: bool, retiring: bool, words: str) -> None:
+    one = RolloutReplica("demo-1", 1, ready, passed=False, retiring=retiring, ended=0, failed=0, late=0)
+    began = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    over = Rollout("demo", RolloutState.DONE, 0, 1, {}, {}, 1, 0, 1.0, "", (), (), (one,), "ops", began)
+    assert words == _state(one, over)

@@ -44,7 +44,8 @@ const COLUMNS = [
 
 // As `penstock rollout` says it.
 function judgement(each, one) {
-  if (each.retiring || !each.ready) return "finishes its requests";
+  if (each.retiring) return "finishes its requests";
+  if (!each.ready) return "takes no work";
   if (each.revision !== one.new_revision) return "serves";
   return each.passed ? "serves well" : "is judged";
 }
