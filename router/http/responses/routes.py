@@ -195,7 +195,7 @@ class ResponseRoutes:
         stream = EventStream(request, encoder, lambda: answer_headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
         if claim is not None:
-            if not await self._store.create(claim, ready.stored.packed(), leased=False):
+            if not await self._runs.begin(claim, ready.stored, leased=False):
                 return await self._joined(request, ready)
             encoder.note = partial(self._runs.note, claim)
 

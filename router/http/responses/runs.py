@@ -99,7 +99,7 @@ class ResponseRuns:
             raise ShuttingDownError("this router is shutting down", 0.1)
         name = ResponseName(caller.tenant, stored.response_id)
         claim = ResponseClaim(name, secrets.token_hex(12))
-        if not await self.store.create(claim, stored.packed(), leased=True):
+        if not await self.begin(claim, stored, leased=True):
             return None
         run = self._spawn(claim, stored, caller)
         try:
@@ -108,6 +108,20 @@ class ResponseRuns:
             await self.forget(claim)
             raise
         return run
+
+    async def begin(self, claim: ResponseClaim, stored: StoredRequest, *, leased: bool) -> bool:
+        """Store a new response. Return False where one has its id.
+
+        Raises:
+            QueueUnavailableError: Redis does not answer. Then nothing is kept of it.
+            ResponseLimitError: the tenant's running responses take all that it may store.
+        """
+        try:
+            return await self.store.create(claim, stored.packed(), leased=leased)
+        except QueueUnavailableError:
+            # Only the answer may be lost. Its client, who sends it again, would pay for two.
+            await self.forget(claim)
+            raise
 
     async def forget(self, claim: ResponseClaim) -> None:
         """Delete a response whose client gets an error, so that no router takes it up; later, while Redis does not

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import QueueUnavailableError, ShuttingDownError, TakenOverError
-from cluster.responses.contract import ResponseName, ResponseRecord
+from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from router.http.responses.routes import _id_under
 from router.identity import ANONYMOUS
 from router.inference.servicer import InferenceServicer
@@ -126,6 +126,30 @@ async def test_what_a_refusal_left_is_not_deleted_once_a_repeat_has_its_id(
     repeated.set()
     await until(lambda: len(answers) == 2)
     assert (await call(stack, "GET", f"/v1/responses/{found['id']}"))[0] == 200
+
+
+@pytest.mark.parametrize("how", ["background", "stream"])
+async def test_a_response_whose_client_heard_that_redis_does_not_answer_is_not_kept(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its client sends it again, and has two otherwise."""
+    http = stack.routers[0].http
+    assert http is not None
+    store, names = http._runs.store, list[ResponseName]()
+    create = store.create
+
+    async def without_answer(claim: ResponseClaim, request: bytes, *, leased: bool) -> bool:
+        names.append(claim.name)
+        await create(claim, request, leased=leased)
+        raise QueueUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create", without_answer)
+        status, found, headers = await call(
+            stack, "POST", "/v1/responses", json={"model": "demo", "input": "Hi", how: True}
+        )
+    assert (status, found["error"]["code"], headers["x-should-retry"]) == (503, "queue_unavailable", "true")
+    assert await store.get(names[0]) is None
 
 
 async def test_a_repeat_of_an_answer_that_is_not_stored_to_its_end_is_answered_and_stored(
