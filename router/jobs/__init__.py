@@ -4,6 +4,6 @@ from router.jobs.execute import Executor
 from router.jobs.open import JobParts, open_jobs
 from router.jobs.servicer import JobServicer
 from router.jobs.stores import JobStores
-from router.jobs.tools import JobTools
+from router.jobs.tools import JobTools, drop
 
-__all__ = ["Executor", "JobParts", "JobServicer", "JobStores", "JobTools", "open_jobs"]
+__all__ = ["Executor", "JobParts", "JobServicer", "JobStores", "JobTools", "drop", "open_jobs"]

@@ -22,7 +22,7 @@ from penstock.v1 import jobs_pb2 as api
 from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
-from router.jobs.tools import JobTools
+from router.jobs.tools import JobTools, drop
 from router.jobs.upload import Upload, check_header, class_of, stored_header
 from router.validation.violations import Violations, shown
 
@@ -83,10 +83,15 @@ class JobServicer:
         job_id = new_id(pool)
         await store.create(job_id, caller.tenant, stored_header(header, caller))
         await self._fill(store, pool, job_id, upload, requests)
-        # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
-        record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
+        try:
+            record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
+        except QueueUnavailableError:
+            # It may still have happened. Then the job stays where its client finds it by its key.
+            if not key:
+                self._owner.spawn(drop(store, job_id), "drop")
+            raise
         if record.job_id != job_id:
-            self._owner.spawn(self._drop(store, job_id), "drop")
+            self._owner.spawn(drop(store, job_id), "drop")
             return _existing(record, upload, key)
         self._nudge(pool)
         _LOG.info("job.submitted", extra={"job": job_id, "items": record.items})
@@ -109,7 +114,7 @@ class JobServicer:
             await asyncio.sleep(_BROKEN_OFF_S)
         except BaseException:
             # In a task of its own, because a cancelled call can't wait for it.
-            self._owner.spawn(self._drop(store, job_id), "drop")
+            self._owner.spawn(drop(store, job_id), "drop")
             raise
 
     async def _judge(self, pool: str, upload: Upload) -> None:
@@ -128,13 +133,6 @@ class JobServicer:
         if not (pool := self._tools.pool(header.model)):
             raise ModelNotFoundError(header.model, [name for name in self._tools.models() if may_use(caller, name)])
         return pool
-
-    async def _drop(self, store: JobStore, job_id: str) -> None:
-        try:
-            await store.delete(job_id)
-        except QueueUnavailableError:
-            # `sweep` drops it once nothing was uploaded for jobs.upload_s.
-            return
 
     # --- watching -----------------------------------------------------------------------------------------------------
 

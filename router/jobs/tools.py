@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from cluster.errors import QueueUnavailableError
+from cluster.jobs.contract import JobStore
 from cluster.settings import JobsSettings
 from penstock.models import FieldViolation, ModelTask, StructuredOutput
 from router.jobs.stores import JobStores
 from router.routing import Aliases
 from router.validation import RequestLimits
+
+_AGAIN_S = 0.5
+"""Pause before Redis is told again to remove a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,12 @@ class JobTools:
         """Return the names that a job may have as its model, in order."""
         aliases = self.aliases.names() if self.aliases is not None else []
         return sorted({*self.stores.served, *aliases})
+
+
+async def drop(store: JobStore, job_id: str) -> None:
+    """Remove a job, an upload or a file whose client hears an error; later, while Redis does not answer."""
+    while True:
+        try:
+            return await store.delete(job_id)
+        except QueueUnavailableError:
+            await asyncio.sleep(_AGAIN_S)

@@ -16,9 +16,11 @@ from cluster.errors import (
     JobExistsError,
     JobNotFoundError,
     ModelNotFoundError,
+    QueueUnavailableError,
 )
 from cluster.jobs.contract import FileJob, JobCursor, JobRecord, JobStore
 from cluster.jobs.ids import id_on, is_made, pool_of
+from cluster.lifecycle import TaskOwner
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.objects import INT64, BodyError, Fields, shown
@@ -30,7 +32,7 @@ from router.http.files.library import FileLibrary, batches_of
 from router.http.files.notes import BatchNote, FileNote, LineError
 from router.http.files.objects import batch_object
 from router.identity import Caller, may_use, require_class, require_model
-from router.jobs.tools import JobTools
+from router.jobs.tools import JobTools, drop
 from router.jobs.upload import check_header, stored_header
 
 LEAST_S = 3_600
@@ -113,9 +115,11 @@ def check_life(field: str, seconds: int | None, longest_s: float) -> int:
 class Batches:
     """Batches of all tenants, whichever router created them."""
 
-    def __init__(self, tools: JobTools, library: FileLibrary) -> None:
+    def __init__(self, tools: JobTools, library: FileLibrary, owner: TaskOwner) -> None:
+        """`owner` owns what goes on after a call."""
         self._tools = tools
         self._library = library
+        self._owner = owner
 
     async def create(self, asked: AskedBatch, caller: Caller) -> dict[str, Any]:
         """Begin a batch and return it, or the one that has its key already. A file with errors gives a batch that has
@@ -158,10 +162,16 @@ class Batches:
         )
         if known is not None:
             raise JobExistsError(asked.key, known.job_id)
+        job_id = id_on(file.job_id)
         try:
-            record = await store.begin(id_on(file.job_id), file, job)
+            record = await store.begin(job_id, file, job)
         except JobNotFoundError:
             raise FileUnknownError(asked.file_id, "input_file_id") from None
+        except QueueUnavailableError:
+            # It may have begun all the same. Its client, who sends it again, finds it by its key, or would pay for two.
+            if not asked.key:
+                self._owner.spawn(drop(store, job_id), "drop")
+            raise
         if record.digest != job.digest:
             raise JobExistsError(asked.key, record.job_id)
         self._tools.nudge(pool)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from cluster.errors import (
     FileTooLargeError,
@@ -20,11 +21,13 @@ from router.http.files.checks import LineChecks
 from router.http.files.notes import FileNote
 from router.http.files.splitter import LineSplitter
 from router.identity import Caller, may_use
-from router.jobs.tools import JobTools
+from router.jobs.tools import JobTools, drop
 from router.jobs.upload import BLOCK_BYTES, BLOCK_ITEMS
 
+_T = TypeVar("_T")
+
 _INSIST_S = 15.0
-"""Seconds for which a block is tried to be stored while Redis does not answer."""
+"""Seconds for which a block, or the end of a file, is tried to be stored while Redis does not answer."""
 _PAUSE_S = 0.5
 """Seconds between two tries."""
 _TURN_S = 0.0005
@@ -86,18 +89,20 @@ class FileIntake:
         store = self._store or await self._open()
         checks = self._checks
         note = FileNote(filename, self._size, checks.model, checks.urls, tuple(checks.errors))
+        header, packed = api.JobHeader(model=self._pool).SerializeToString(), note.pack()
         try:
-            header = api.JobHeader(model=self._pool).SerializeToString()
-            return await store.keep(self._file_id, header, note.pack(), round(keep_s * 1000))
+            return await _insist(lambda: store.keep(self._file_id, header, packed, round(keep_s * 1000)))
         except JobNotFoundError:
-            raise self._silent() from None
+            record = await _insist(lambda: store.get(self._file_id))
+            if record is None or not record.kept:
+                raise self._silent() from None
+            # The call before it did its work, and only its answer was lost.
+            return record
 
     async def drop(self) -> None:
         """Remove what was stored. Do nothing if that is nothing."""
         if self._store is not None:
-            # `sweep` drops it where Redis does not answer now.
-            with contextlib.suppress(QueueUnavailableError):
-                await self._store.delete(self._file_id)
+            await drop(self._store, self._file_id)
 
     async def _put(self, number: int, line: bytes) -> None:
         most = self._tools.settings.max_job_items
@@ -125,22 +130,13 @@ class FileIntake:
         self._turn_began = self._stored_at = time.monotonic()
 
     async def _append(self, store: JobStore) -> None:
-        """Store the block. A short absence of Redis must not end an upload that may have taken minutes."""
-        end, tried = time.monotonic() + _INSIST_S, False
-        while True:
-            try:
-                return await store.append(self._file_id, self._stored, self._block)
-            except QueueUnavailableError:
-                if time.monotonic() >= end:
-                    raise
-            except JobNotFoundError:
-                record = await store.get(self._file_id) if tried else None
-                if record is None or record.items != self._stored + len(self._block):
-                    raise self._silent() from None
-                # The call before it did its work, and only its answer was lost.
-                return None
-            tried = True
-            await asyncio.sleep(_PAUSE_S)
+        try:
+            await _insist(lambda: store.append(self._file_id, self._stored, self._block))
+        except JobNotFoundError:
+            record = await _insist(lambda: store.get(self._file_id))
+            # Otherwise the call before it did its work, and only its answer was lost.
+            if record is None or record.items != self._stored + len(self._block):
+                raise self._silent() from None
 
     async def _open(self) -> JobStore:
         served = self._tools.stores.served
@@ -169,3 +165,15 @@ class FileIntake:
     def _silent(self) -> InvalidRequestError:
         seconds = self._tools.settings.upload_s
         return InvalidRequestError.of("file", f"must come with pauses of at most {seconds:g} s (jobs.upload_s)")
+
+
+async def _insist(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Call the store until it answers. A short absence of Redis must not end an upload that may have taken minutes."""
+    end = time.monotonic() + _INSIST_S
+    while True:
+        try:
+            return await call()
+        except QueueUnavailableError:
+            if time.monotonic() >= end:
+                raise
+            await asyncio.sleep(_PAUSE_S)

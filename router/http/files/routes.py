@@ -48,8 +48,8 @@ class FileRoutes:
         self._max_mb = settings.max_file_mb
         self._origins = settings.cors_origins
         self._library = FileLibrary(tools)
-        self._batches = Batches(tools, self._library)
         self._owner = TaskOwner("files")
+        self._batches = Batches(tools, self._library, self._owner)
         self._draining = False
 
     def add_to(self, app: web.Application) -> None:

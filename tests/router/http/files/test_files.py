@@ -291,25 +291,26 @@ async def test_an_upload_that_falls_silent_is_ended(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize(("step", "missed"), [("append", 2), ("keep", 1)])
 async def test_a_short_absence_of_the_store_ends_no_upload(
-    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, done: bool
+    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, step: str, missed: int, done: bool
 ) -> None:
     store = stack.routers[0]._parts.jobs.stores.served["demo"]
-    append, calls = store.append, 0
+    work, calls = getattr(store, step), 0
 
-    async def flaky(job_id: str, at: int, items: Any) -> None:
+    async def flaky(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls == missed:
             if done:
-                await append(job_id, at, items)
+                await work(*arguments)
             raise QueueUnavailableError("away")
-        await append(job_id, at, items)
+        return await work(*arguments)
 
-    monkeypatch.setattr(store, "append", flaky)
+    monkeypatch.setattr(store, step, flaky)
     lines = [line(number) for number in range(200)]
     file = await client.files.create(file=file_of(lines), purpose="batch")
-    assert calls > 2
+    assert calls > missed
     assert (await client.files.content(file.id)).content == file_of(lines)[1]
 
 
