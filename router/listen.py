@@ -49,7 +49,9 @@ async def listen(
 
 
 class MalformedRequests(logging.Filter):
-    """Filter that makes one line of what is no HTTP request: that is its sender's mistake. Its bytes may be a key."""
+    """Filter that makes one line of what is no HTTP request, or has a body that can't be read: that is its sender's
+    mistake. Its bytes may be a key.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         """`log`: that of the server."""
@@ -59,9 +61,10 @@ class MalformedRequests(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record of such a request."""
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
+        if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
             return True
-        [record.client] = record.args if isinstance(record.args, tuple) else ("",)
+        # Of a body that nobody reads to its end the server does not say whose it is.
+        record.client = next(iter(record.args), "") if isinstance(record.args, tuple) else ""
         record.why = type(error).__name__
         record.msg, record.args, record.exc_info = "http.malformed", (), None
         record.levelno, record.levelname = logging.INFO, "INFO"

@@ -191,8 +191,9 @@ async def _skip_rest(request: web.Request) -> None:
     """Read the rest of a body for a while. Many clients, OpenAI's among them, read no answer before all is sent."""
     with contextlib.suppress(TimeoutError, OSError, web.HTTPException, ValueError):
         async with asyncio.timeout(_REST_S):
-            while await request.content.readany():
-                pass
+            async for _ in request.content.iter_any():
+                # What is compressed comes in many parts at once, and other calls need their turn.
+                await asyncio.sleep(0)
 
 
 def _limit(query: Mapping[str, str], bounds: tuple[int, int]) -> int:

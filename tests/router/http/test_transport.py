@@ -97,6 +97,21 @@ async def test_what_is_no_request_is_one_line_without_its_bytes(
     assert "psk_secret" not in lines + caplog.text
 
 
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_body_that_cannot_be_read_is_one_line(
+    stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Whoever reaches the port may send it, as often as they like."""
+    path = "/v1/chat/completions" if known else "/v1/nowhere"
+    head = HEAD.replace(b"/v1/chat/completions", path.encode()) + b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\n"
+    monkeypatch.setattr(logging.getLogger("router"), "propagate", True)
+    with caplog.at_level(logging.INFO, "router.http.server"):
+        await raw(stack, head + b"plain")
+        await until(lambda: any(each.name == "router.http.server" for each in caplog.records))
+    found = [each for each in caplog.records if each.name == "router.http.server"]
+    assert [("http.malformed", logging.INFO, None)] == [(e.getMessage(), e.levelno, e.exc_info) for e in found]
+
+
 async def test_a_chunked_body_is_read(stack: Stack) -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (BODY[:9], BODY[9:])) + b"0\r\n\r\n"
     assert (await raw(stack, HEAD + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)).startswith(b"HTTP/1.1 200")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
-from typing import Any
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import openai
 import pytest
+from aiohttp import web
 
 from cluster.errors import QueueUnavailableError
 from router.http.files.ids import FileId
+from router.http.files.routes import _skip_rest
 from tests.router.http.files.support import CHAT, HTTP, base, call, content, ended, file_of, line, run, stored
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -312,6 +316,29 @@ async def test_a_short_absence_of_the_store_ends_no_upload(
     file = await client.files.create(file=file_of(lines), purpose="batch")
     assert calls > missed
     assert (await client.files.content(file.id)).content == file_of(lines)[1]
+
+
+async def test_the_rest_of_a_refused_upload_is_read_in_turns_with_others() -> None:
+    """A compressed part of it is a thousand times as long as it was sent."""
+    turns, seen, parts = 0, list[int](), 9
+
+    class Content:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            for _ in range(parts):
+                seen.append(turns)
+                yield b"x"
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(others())
+    await _skip_rest(cast("web.Request", SimpleNamespace(content=Content())))
+    other.cancel()
+    # The others begin with the second part.
+    assert len({*seen[1:]}) == len(seen[1:]) == parts - 1
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://["])
