@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from aiohttp import ClientConnectionResetError, HttpVersion11, web
+from aiohttp import HttpVersion11, web
 from google.protobuf.message import Message
 
 from penstock.v1 import inference_pb2 as api
@@ -213,7 +213,8 @@ class EventStream:
                 self.wait()
                 lines = self._hint + lines
             await self.response.write(self._parted(lines))
-        except ClientConnectionResetError as error:
+        except ConnectionError as error:
+            # A connection that is reset while its client is slow to read has a plain one.
             raise ClientGoneError(str(error)) from error
         finally:
             self._writing = False

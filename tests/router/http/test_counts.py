@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,10 +18,11 @@ from cluster.errors import GenerationFailedError, PenstockError, QueueFullError,
 from router.inference.servicer import InferenceServicer
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CHAT = "http /v1/chat/completions"
+CHAT, TEXT = "http /v1/chat/completions", "http /v1/completions"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,6 +82,29 @@ async def test_a_stream_that_fails_counts_as_no_good_call(stack: Stack, monkeypa
     told = await lines(stack, {"model": "demo", "messages": ASK, "max_tokens": 2, "stream": True})
     assert "error" in told[-1]
     assert {"ABORTED": 1.0, "generation_failed": 1.0} == new(before, counts(stack))
+
+
+async def test_a_client_that_breaks_off_while_it_reads_nothing_is_no_fault(stack: Stack) -> None:
+    """One prompt waits until it reads, and the others wait for their turn to write."""
+    http = stack.routers[0].http
+    assert http is not None
+    server = http._runner.server
+    assert server is not None
+    body = {"model": "demo", "prompt": ["Hi"] * 8, "max_tokens": 2_000, "ignore_eos": True, "stream": True}
+    before = counts(stack, TEXT)
+    with socket.socket() as client:
+        # So that little of the answer is on its way, and a close is a reset.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", http.port))
+        sent = json.dumps({**body, "logprobs": 20}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        await loop.sock_sendall(client, f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
+        await until(lambda: any(each._drain_waiter is not None for each in server.connections))
+    await until(lambda: new(before, counts(stack, TEXT)) != {})
+    assert {"CANCELLED": 1.0} == new(before, counts(stack, TEXT))
 
 
 async def test_a_path_that_nobody_serves_is_the_clients_mistake(stack: Stack) -> None:
