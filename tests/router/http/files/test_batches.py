@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from cluster.errors import QueueUnavailableError
 from cluster.jobs.contract import FileJob
 from cluster.jobs.ids import id_on
 from penstock.v1 import jobs_pb2 as api
@@ -22,7 +20,6 @@ from router.identity.new_key import KeyPlan, add_key
 from tests.router.http.files.support import CHAT, HTTP, TEXT, base, call, content, ended, file_of, line, run
 from tests.support.keys import Keys
 from tests.support.stack import Stack, running_stack
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -66,40 +63,6 @@ async def test_a_batch_runs_every_line_and_its_output_has_openais_form(
     described = await other.files.retrieve(batch.output_file_id or "")
     assert (described.purpose, described.filename) == ("batch_output", f"{batch.id}_output.jsonl")
     assert described.bytes == len((await client.files.content(described.id)).content)
-
-
-@pytest.mark.parametrize("key", ["", "mine"])
-async def test_a_batch_that_is_sent_again_because_redis_did_not_answer_is_there_once(
-    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    store = stack.routers[0]._parts.jobs.stores.served["demo"]
-    begin, delete, answered = store.begin, store.delete, list[str]()
-
-    async def without_answer(step: Any, *arguments: Any) -> Any:
-        found = await step(*arguments)
-        if step.__name__ not in answered:
-            answered.append(step.__name__)
-            raise QueueUnavailableError("no answer", 0.01)
-        return found
-
-    monkeypatch.setattr(store, "begin", partial(without_answer, begin))
-    monkeypatch.setattr(store, "delete", partial(without_answer, delete))
-    file = await client.files.create(file=file_of([line(0)]), purpose="batch")
-    batch = await client.with_options(max_retries=2).batches.create(
-        input_file_id=file.id,
-        endpoint=CHAT,
-        completion_window="24h",
-        extra_headers={"Idempotency-Key": key} if key else {},
-    )
-    assert "begin" in answered
-
-    async def here() -> list[str]:
-        return [each.id for each in (await client.batches.list()).data if each.input_file_id == file.id]
-
-    async def once() -> bool:
-        return await here() == [batch.id]
-
-    await until(once)
 
 
 async def test_a_batch_of_completions(client: openai.AsyncOpenAI) -> None:

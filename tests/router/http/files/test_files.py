@@ -14,7 +14,6 @@ import openai
 import pytest
 from aiohttp import web
 
-from cluster.errors import QueueUnavailableError
 from router.http.files.ids import FileId
 from router.http.files.routes import _skip_rest
 from tests.router.http.files.support import CHAT, HTTP, base, call, content, ended, file_of, line, run, stored
@@ -292,30 +291,6 @@ async def test_an_upload_that_falls_silent_is_ended(stack: Stack) -> None:
     assert b"jobs.upload_s" in await reader.read(2_000)
     writer.close()
     await until_clean(stack, before)
-
-
-@pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize(("step", "missed"), [("append", 2), ("keep", 1)])
-async def test_a_short_absence_of_the_store_ends_no_upload(
-    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, step: str, missed: int, done: bool
-) -> None:
-    store = stack.routers[0]._parts.jobs.stores.served["demo"]
-    work, calls = getattr(store, step), 0
-
-    async def flaky(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == missed:
-            if done:
-                await work(*arguments)
-            raise QueueUnavailableError("away")
-        return await work(*arguments)
-
-    monkeypatch.setattr(store, step, flaky)
-    lines = [line(number) for number in range(200)]
-    file = await client.files.create(file=file_of(lines), purpose="batch")
-    assert calls > missed
-    assert (await client.files.content(file.id)).content == file_of(lines)[1]
 
 
 async def test_the_rest_of_a_refused_upload_is_read_in_turns_with_others() -> None:
