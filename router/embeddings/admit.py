@@ -22,6 +22,7 @@ from router.inference.admit import Admission, check_ready
 from router.inference.admitted import Admitted, InputGroup
 from router.inference.forward import Forwarding, adapter_of
 from router.inference.shadows import SHADOW_WAIT_S
+from router.records.genai import EMBEDDINGS
 from router.records.refusal import Refused
 from router.routing import DIRECT, Route, Way
 from router.tokens.guess import likely_tokens
@@ -110,7 +111,7 @@ class PoolingAdmission:
             return await self._open(checked, caller, time_left_s, counted=counted, way=way)
         except PenstockError as error:
             if not way.goes_on:
-                self._admission.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+                self._admission.refused(Refused(checked.model, caller.tenant, arrived_at, error, EMBEDDINGS))
             raise
 
     async def _open(

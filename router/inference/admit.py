@@ -35,10 +35,11 @@ from router.inference.admitted import Admitted, prefer
 from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
+from router.records.genai import CHAT, TEXT_COMPLETION
 from router.records.refusal import Refused
 from router.routing import DIRECT, Way
 from router.tokens.guess import likely_tokens
-from router.validation import CheckedRequest, ResumePoint, check_generates, check_received, resolve
+from router.validation import ChatPrompt, CheckedRequest, ResumePoint, check_generates, check_received, resolve
 
 JOIN_S = 5.0
 """Longest wait for the result of a request that has just ended."""
@@ -104,7 +105,8 @@ class Admission:
             return await self._open(checked, caller, time_left_s, resume, counted=counted, way=way)
         except PenstockError as error:
             if not way.goes_on:
-                self.refused(Refused(checked.model, caller.tenant, arrived_at, error))
+                operation = CHAT if isinstance(checked.prompt, ChatPrompt) else TEXT_COMPLETION
+                self.refused(Refused(checked.model, caller.tenant, arrived_at, error, operation))
             raise
 
     async def _open(

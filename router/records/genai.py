@@ -16,6 +16,8 @@ REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
 ERROR_TYPE = "error.type"
+CHAT, TEXT_COMPLETION, EMBEDDINGS = "chat", "text_completion", "embeddings"
+"""Names of operations. Classes and scores are embeddings."""
 _EMBEDS = (types.MODEL_TASK_EMBED, types.MODEL_TASK_CLASSIFY)
 _COMMON = (OPERATION, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL)
 
@@ -75,19 +77,20 @@ class Measurement:
 def operation_of(record: api.RequestRecord) -> str:
     """Return the operation's name by the conventions."""
     if _embeds(record):
-        return "embeddings"
-    return "text_completion" if record.plain_prompt else "chat"
+        return EMBEDDINGS
+    return TEXT_COMPLETION if record.plain_prompt else CHAT
 
 
-def refusal(model: str, seconds: float, reason: str) -> Measurement:
+def refusal(operation: str, model: str, seconds: float, reason: str) -> Measurement:
     """Return what a request is worth that was refused before it was in line.
 
     Args:
+        operation: name of what it asked for.
         model: its model; empty for one that the cluster does not serve, so that no caller can make series.
         seconds: time from its arrival.
         reason: reason of the error.
     """
-    common = {OPERATION: "chat", PROVIDER_NAME: PROVIDER, REQUEST_MODEL: model, RESPONSE_MODEL: ""}
+    common = {OPERATION: operation, PROVIDER_NAME: PROVIDER, REQUEST_MODEL: model, RESPONSE_MODEL: ""}
     return Measurement(DURATION, seconds, {**common, ERROR_TYPE: reason})
 
 

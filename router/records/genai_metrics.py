@@ -48,7 +48,8 @@ class GenAiMetrics:
         """Count a request that was refused. Items of jobs don't count: they are tried again and again."""
         if call_origin().api != _JOB:
             model = refused.model if refused.model in self._models else ""
-            self._observe(refusal(model, time.monotonic() - refused.arrived_at, refused.error.reason), None)
+            took_s = time.monotonic() - refused.arrived_at
+            self._observe(refusal(refused.operation, model, took_s, refused.error.reason), None)
 
     def _observe(self, each: Measurement, example: dict[str, str] | None) -> None:
         labels = tuple(each.attributes[attribute] for attribute in each.metric.attributes)

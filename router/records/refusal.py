@@ -21,6 +21,8 @@ class Refused:
     arrived_at: float
     """Monotonic seconds."""
     error: PenstockError
+    operation: str
+    """Name of what it asked for, as `genai` has them."""
 
     @property
     def of_the_cluster(self) -> bool:
@@ -31,7 +33,7 @@ class Refused:
 def span_of_refusal(refused: Refused, trace: RequestTrace, start_ns: int, end_ns: int) -> Span:
     """Return the one span of a request that was refused."""
     return Span(
-        name=f"chat {refused.model}",
+        name=f"{refused.operation} {refused.model}",
         trace_id=trace.own.trace_id,
         span_id=trace.own.span_id,
         parent_id="" if trace.parent is None else trace.parent.span_id,
@@ -39,7 +41,7 @@ def span_of_refusal(refused: Refused, trace: RequestTrace, start_ns: int, end_ns
         end_ns=end_ns,
         kind=SpanKind.SERVER,
         attributes={
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": refused.operation,
             "gen_ai.provider.name": "penstock",
             "gen_ai.request.model": refused.model,
             "penstock.tenant": refused.tenant,

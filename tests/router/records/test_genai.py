@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from cluster.errors import QueueFullError
+from penstock import AsyncClient, InvalidArgumentError
 from penstock.v1 import records_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
@@ -140,7 +141,7 @@ def test_a_refusal_has_a_duration_and_a_model_that_exists(model: str, origin: Ca
 
     def tell() -> None:
         enter_call(origin)
-        metrics.refused(Refused(model, "acme", time.monotonic() - 1.0, QueueFullError("demo", 5, 1.0)))
+        metrics.refused(Refused(model, "acme", time.monotonic() - 1.0, QueueFullError("demo", 5, 1.0), "chat"))
 
     registry = CollectorRegistry()
     metrics = GenAiMetrics(registry, {"demo"})
@@ -241,6 +242,29 @@ async def test_a_router_counts_each_call_once_and_not_each_token(tmp_path: Path)
     } == {f"{name}_count": _value(text, f"{name}_count") for name in OTEL_NAMES if name.startswith("gen_ai_server")}
     output = [line for line in text.splitlines() if "token_usage_sum" in line and '"output"' in line]
     assert 80.0 == float(output[0].rpartition(" ")[2])
+
+
+async def test_a_refusal_has_the_operation_of_its_request(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, pools={"demo": sim_pool()}) as stack:
+        target = f"127.0.0.1:{stack.routers[0].port}"
+        async with AsyncClient(target) as client:
+            for call in (
+                client.generate("demo", {"role": "user", "content": "hi"}, max_tokens=10**6),
+                client.generate("demo", "hi", max_tokens=10**6),
+                client.embed("demo", "hi"),
+                client.classify("demo", "hi"),
+                client.score("demo", "hi", "hi"),
+            ):
+                with pytest.raises(InvalidArgumentError):
+                    await call
+        _, text = await asyncio.to_thread(scrape, stack, "application/openmetrics-text; version=1.0.0")
+    counted = {
+        sample.labels["gen_ai_operation_name"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "gen_ai_server_request_duration_seconds_count"
+    }
+    assert {"chat": 1.0, "text_completion": 1.0, "embeddings": 3.0} == counted
 
 
 def _value(text: str, name: str) -> float:

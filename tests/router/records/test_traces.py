@@ -203,8 +203,8 @@ async def test_a_request_that_no_model_serves_has_one_span_if_it_is_sampled(stac
     for metadata in (SAMPLED, NOT_SAMPLED):
         with pytest.raises(grpc.aio.AioRpcError):
             await stack.inference().Generate(request(model="nope"), metadata=metadata, timeout=30)
-    await until(lambda: bool(collector.named("chat nope")))
-    [span] = collector.named("chat nope")
+    await until(lambda: bool(collector.named("text_completion nope")))
+    [span] = collector.named("text_completion nope")
     assert attributes(span)["error.type"] == "MODEL_NOT_FOUND"
     assert span.status.code == Status.STATUS_CODE_ERROR
     assert span.parent_span_id.hex() == CALLER
