@@ -231,7 +231,7 @@ def _groups(
         InvalidRequestError: an input has none or more tokens than the model takes.
     """
     lengths = [len(each.ids) for each in encoded]
-    check_lengths(lengths, model, "inputs")
+    check_lengths(lengths, model, "documents" if checked.kind is PoolingKind.SCORE else "inputs")
     # A model's own number of dimensions is no cut, and not every model could do one.
     dimensions = None if checked.dimensions == model.pooling.size else checked.dimensions
     found = []

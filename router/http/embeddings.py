@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -58,7 +59,8 @@ class EmbeddingRoutes:
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
         """Return vectors."""
         body: EmbedBody = await self._body(request, read_embed)
-        reply = await self._embeddings.Embed(body.request, *self._calls.caller(request))
+        with _named(body.names):
+            reply = await self._embeddings.Embed(body.request, *self._calls.caller(request))
         head = {
             "id": f"embd-{reply.request_id}",
             "object": "list",
@@ -73,7 +75,8 @@ class EmbeddingRoutes:
     async def classify(self, request: web.Request) -> web.StreamResponse:
         """Return the numbers of the model's classes."""
         body = await self._body(request, read_classify)
-        reply = await self._embeddings.Classify(body.request, *self._calls.caller(request))
+        with _named(body.names):
+            reply = await self._embeddings.Classify(body.request, *self._calls.caller(request))
         data = []
         for index, result in enumerate(reply.results):
             values = list(result.values)
@@ -109,10 +112,8 @@ class EmbeddingRoutes:
         self, request: web.Request, read: Callable[[Fields, RequestClass], ScoreBody]
     ) -> tuple[ScoreBody, api.ScoreResponse]:
         body = await self._body(request, read)
-        try:
+        with _named(body.names):
             return body, await self._embeddings.Score(body.request, *self._calls.caller(request))
-        except InvalidRequestError as error:
-            raise as_written(error, body.names) from error
 
     async def _body(self, request: web.Request, read: Callable[[Fields, RequestClass], Body]) -> Body:
         fields = Fields("", await self._calls.json(request), ignore_unknown=True)
@@ -136,6 +137,15 @@ class EmbeddingRoutes:
             "usage": prompt_usage(reply.usage.prompt_tokens),
         }
         return web.json_response(found, headers=_headers(request, reply.request_id, ignored, reply.receipt))
+
+
+@contextmanager
+def _named(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors of the services name fields as the body does."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise as_written(error, names) from error
 
 
 async def _with_vectors(head: Mapping[str, Any], vectors: Iterable[bytes], encoding: Encoding) -> str:

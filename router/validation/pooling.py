@@ -178,10 +178,13 @@ def _checked(
     dimensions: int | None = None,
     activation: bool | None = None,
 ) -> CheckedPooling:
-    options, name = request.options, "documents" if kind is PoolingKind.SCORE else "inputs"
+    options = request.options
     found.size("model", request.model, 1, MAX_MODEL_BYTES)
-    total = sum(utf8_length(each.text) for each in (*inputs, *queries) if isinstance(each, TextPrompt))
-    found.count(name, total, 0, limits.max_prompt_bytes, "bytes of text")
+    if found.count("queries", asked := _text_bytes(queries), 0, limits.max_prompt_bytes, "bytes of text"):
+        name, unit = "inputs", "bytes of text"
+        if kind is PoolingKind.SCORE:
+            name, unit = "documents", f"{unit} together with queries"
+        found.count(name, asked + _text_bytes(inputs), 0, limits.max_prompt_bytes, unit)
     found.size("options.lora_adapter", options.lora_adapter, 0, MAX_ADAPTER_BYTES)
     queue_timeout_s = None
     if options.HasField("queue_timeout"):
@@ -200,6 +203,10 @@ def _checked(
     )
     found.raise_any()
     return checked
+
+
+def _text_bytes(inputs: Sequence[PooledInput]) -> int:
+    return sum(utf8_length(each.text) for each in inputs if isinstance(each, TextPrompt))
 
 
 def _check_cut(found: Violations, wire: api.Truncation) -> Cut:

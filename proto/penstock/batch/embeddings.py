@@ -12,7 +12,7 @@ from penstock.models import RequestClass
 from penstock.v1 import embeddings_pb2 as api
 from penstock.values.embeddings import Embeddings, Input, PoolingOptions, inputs_to_proto, unpack
 from penstock.values.fields import build
-from penstock.values.objects import INT64, POSITIVE, UINT32, BodyError, Fields, is_int, shown
+from penstock.values.objects import INT64, POSITIVE, UINT32, BodyError, Fields, is_int, shown, within
 from penstock.values.unsupported import Unsupported
 
 EMBEDDINGS_URL = "/v1/embeddings"
@@ -46,6 +46,9 @@ _KNOWN: Mapping[str, Unsupported] = {
 """Fields without effect, or with one that Penstock does not have."""
 _QUERIES = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
 """Pairs of names that vLLM's server takes for queries and documents."""
+_ALONE: Mapping[str, str] = {"inputs[0].tokens.ids": "input", "inputs[0]*": "input"}
+_MANY: Mapping[str, str] = {}
+"""Names of the only input of a body, and of those in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class EmbedBody:
     options: PoolingOptions
     ignored: tuple[str, ...]
     """Fields that nobody knows, which were left out."""
+    names: Mapping[str, str]
+    """As those of `ScoreBody`."""
 
     @property
     def repeated(self) -> str:
@@ -73,6 +78,8 @@ class ClassifyBody:
 
     request: api.ClassifyRequest
     ignored: tuple[str, ...]
+    names: Mapping[str, str]
+    """As those of `ScoreBody`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDA
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise fields.wrong("encoding_format", f"must be float or base64, got {shown(encoding)}")
-    model, inputs, dimensions = _model(fields), _inputs(fields), fields.count("dimensions", POSITIVE)
+    model, (inputs, names), dimensions = _model(fields), _inputs(fields), fields.count("dimensions", POSITIVE)
     normalize, options = _activation(fields), _options(fields, request_class)
     request = _built(
         api.EmbedRequest,
@@ -109,27 +116,26 @@ def read_embed(fields: Fields, request_class: RequestClass = RequestClass.STANDA
         options=options.to_proto(),
     )
     form: Encoding = "base64" if encoding == "base64" else "float"
-    return EmbedBody(request, form, inputs, dimensions, normalize, options, fields.leftovers(_KNOWN))
+    return EmbedBody(request, form, inputs, dimensions, normalize, options, fields.leftovers(_KNOWN), names)
 
 
 def read_classify(fields: Fields, request_class: RequestClass = RequestClass.STANDARD) -> ClassifyBody:
     """Read the body of a request for classes, as `read_embed`."""
+    model, (inputs, names) = _model(fields), _inputs(fields)
     request = _built(
         api.ClassifyRequest,
-        model=_model(fields),
-        inputs=_wire(fields, "input", _inputs(fields)),
+        model=model,
+        inputs=_wire(fields, "input", inputs),
         probabilities=_activation(fields),
         options=_options(fields, request_class).to_proto(),
     )
-    return ClassifyBody(request, fields.leftovers(_KNOWN))
+    return ClassifyBody(request, fields.leftovers(_KNOWN), names)
 
 
 def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDARD) -> ScoreBody:
     """Read the body of a request for scores, as `read_embed`."""
     found = {name: fields.take(name) for name in dict.fromkeys(name for pair in _QUERIES for name in pair)}
-    names = next(
-        ((one, two) for one, two in _QUERIES if found[one] is not None and found[two] is not None), _QUERIES[0]
-    )
+    names = max(_QUERIES, key=lambda pair: sum(found[name] is not None for name in pair))
     texts = [_texts(fields, name, found[name]) for name in names]
     request = _built(
         api.ScoreRequest,
@@ -224,20 +230,30 @@ def _options(fields: Fields, request_class: RequestClass) -> PoolingOptions:
     )
 
 
-def _inputs(fields: Fields) -> list[Input]:
+def _inputs(fields: Fields) -> tuple[list[Input], Mapping[str, str]]:
+    """Return all inputs, and what the body calls them."""
     value = fields.take("input")
     if isinstance(value, str):
-        return [value]
+        return [value], _ALONE
     if not isinstance(value, list) or not value:
         problem = f"must be text, token ids, or a list of either with at least 1 entry, got {shown(value)}"
         raise fields.wrong("input", problem)
     if all(is_int(each) for each in value):
-        return [value]
+        _check_ids(fields, "input", value)
+        return [value], _ALONE
     for index, each in enumerate(value):
         ids = isinstance(each, list) and each and all(is_int(token) for token in each)
-        if not (isinstance(each, str) or ids):
+        if ids:
+            _check_ids(fields, f"input[{index}]", each)
+        elif not isinstance(each, str):
             raise fields.wrong(f"input[{index}]", f"must be text or token ids, got {shown(each)}")
-    return value
+    return value, _MANY
+
+
+def _check_ids(fields: Fields, name: str, ids: Sequence[int]) -> None:
+    if min(ids) < UINT32[0] or max(ids) > UINT32[1]:
+        for index, token in enumerate(ids):
+            within(fields, f"{name}[{index}]", token, UINT32)
 
 
 def _texts(fields: Fields, name: str, value: Any) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from penstock import AsyncClient
+from router.validation.pooling import MAX_INPUTS, MAX_REQUEST_TOKENS
 from tests.router.embeddings.conftest import CONTEXT, VECTOR_SIZE
 from tests.support.stack import Stack
 
@@ -89,6 +90,12 @@ async def test_fewer_dimensions_are_a_cut_of_the_vector_with_length_1(sdk: opena
         ({"input": "a", "dimensions": VECTOR_SIZE + 1}, "dimensions", f"at most {VECTOR_SIZE}"),
         ({"input": ["a", "word " * 2 * CONTEXT]}, "input[1]", f"maximum context length is {CONTEXT} tokens"),
         ({"input": [[5, 10**6]]}, "input[0][1]", "vocabulary"),
+        ({"input": [5, 10**6]}, "input[1]", "vocabulary"),
+        ({"input": "word " * 2 * CONTEXT}, "input", f"maximum context length is {CONTEXT} tokens"),
+        ({"input": [5] * (CONTEXT + 1)}, "input", f"maximum context length is {CONTEXT} tokens"),
+        ({"input": ["word " * 2 * CONTEXT]}, "input[0]", f"maximum context length is {CONTEXT} tokens"),
+        ({"input": [5, -1]}, "input[1]", "must be at least 0, got -1"),
+        ({"input": [[5], [5, 2**32]]}, "input[1][1]", f"must be at most {2**32 - 1}, got {2**32}"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1"),
         ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "or at least 1, got -2"),
         ({"input": "a", "dimensions": -1}, "dimensions", "must be at least 1, got -1"),
@@ -154,6 +161,22 @@ async def test_wrong_scores_are_told_the_names_that_the_body_has(base: str, name
     assert (400, names[0]) == (status, answer["error"]["param"])
     _, answer, _ = await post(base, "/v1/score", {**body, names[0]: "one", "use_activation": True})
     assert "use_activation" == answer["error"]["param"]
+    _, answer, _ = await post(base, "/v1/score", {"model": "vectors", names[1]: "one"})
+    assert names[0] == answer["error"]["param"]
+
+
+@pytest.mark.parametrize("names", [("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")])
+async def test_texts_that_are_too_long_together_are_named_as_the_body_does(base: str, names: tuple[str, str]) -> None:
+    texts = ["a " * 150] * (MAX_INPUTS // 2)
+    status, answer, _ = await post(base, "/v1/score", {"model": "vectors", names[0]: texts, names[1]: texts})
+    assert (400, names[1]) == (status, answer["error"]["param"]), answer
+    assert f"at most {MAX_REQUEST_TOKENS} tokens together" in answer["error"]["message"]
+
+
+async def test_texts_of_classes_are_named_as_the_body_does(base: str) -> None:
+    for form, field in (("word " * 2 * CONTEXT, "input"), (["a", "word " * 2 * CONTEXT], "input[1]")):
+        _, answer, _ = await post(base, "/classify", {"model": "classes", "input": form})
+        assert field == answer["error"]["param"], answer
 
 
 async def test_classes_have_names_and_probabilities(base: str) -> None:
