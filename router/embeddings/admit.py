@@ -247,7 +247,7 @@ def _groups(
 
 
 def _in_pool(checked: CheckedPooling, route: Route) -> CheckedPooling:
-    adapter = adapter_of(checked.model, checked.lora_adapter, route)
+    adapter = adapter_of(checked.model, checked.lora_adapter, route, field="options.lora_adapter")
     return replace(checked, model=route.pool, lora_adapter=adapter)
 
 

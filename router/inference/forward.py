@@ -143,13 +143,13 @@ def _served_by(generation: Generation) -> tuple[tuple[str, str], ...]:
     return ((MODEL_HEADER, generation.pool), *(((ADAPTER_HEADER, adapter),) if tellable else ()))
 
 
-def adapter_of(alias: str, asked: str, route: Route) -> str:
-    """Return the adapter that a request of an alias gets.
+def adapter_of(alias: str, asked: str, route: Route, *, field: str = "lora_adapter") -> str:
+    """Return the adapter that a request of an alias gets. `field`: path of the one that it asks for.
 
     Raises:
         InvalidRequestError: the request names another one than the alias.
     """
     if route.adapter and asked not in ("", route.adapter):
         problem = f"must be empty for the alias {shown(alias)}, which chooses the adapter, got {shown(asked)}"
-        raise InvalidRequestError.of("lora_adapter", problem)
+        raise InvalidRequestError.of(field, problem)
     return route.adapter or asked

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from penstock import AsyncClient, EmbedItem, JobItem
+from penstock import AsyncClient, EmbedItem, InvalidArgumentError, JobItem, PoolingOptions
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from router.identity.new_key import KeyPlan, add_key
@@ -35,6 +35,7 @@ ALIASES: dict[str, Any] = {
     "held": {"targets": [{"model": "small"}], "shadow": {"model": "stuck", "share": 1}},
     "tried": {"targets": [{"model": "small"}], "shadow": {"model": "empty", "share": 1}},
     "embedder": {"targets": [{"model": "vectors"}], "sticky": "tenant"},
+    "lawyer": {"targets": [{"model": "vectors", "adapter": "law"}]},
 }
 POOLS = {
     "small": sim_pool(),
@@ -292,6 +293,14 @@ async def test_vectors_come_from_the_target(stack: Stack, client: AsyncClient) -
     assert (await client.embed("vectors", "text")).vectors == found.vectors
     assert "vectors" == found.receipt.model
     assert 1 <= counted(stack, "embedder")["vectors", "target"]
+
+
+async def test_an_adapter_beside_that_of_an_alias_of_vectors_is_named_as_the_request_has_it(
+    client: AsyncClient,
+) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        await client.embed("lawyer", "text", options=PoolingOptions(lora_adapter="tax"))
+    assert ["options.lora_adapter"] == [each.field for each in refused.value.violations]
 
 
 async def test_over_http_the_answer_has_the_name_that_was_asked_for_and_a_header_with_the_model(
