@@ -174,12 +174,22 @@ def _names(
         # Our field has this name too, and would be told as `reasoning_effort`.
         names["reasoning.effort"] = "reasoning.effort"
     if request.constraint not in ("", "response_format"):
-        names["sampling.structured_output*"] = request.constraint
+        names |= constraint_names(request.constraint)
     if session and not request.session_id:
         names["session_id"] = SESSION if headers.get(SESSION) else "prompt_cache_key"
     # Most requests share a mapping, for it lives as long as their streams.
     shared = CHAT_NAMES if chat else _TEXT_NAMES
     return {**shared, **names} if names else shared
+
+
+def constraint_names(constraint: str) -> Mapping[str, str]:
+    """Return the paths of a constraint on the output, and the names that a body has for them, as `name_in` reads them.
+
+    Args:
+        constraint: name of its field in the body.
+    """
+    values = f"{constraint}.choice" if constraint == "structured_outputs" else constraint
+    return {"sampling.structured_output.choice.values": values, "sampling.structured_output*": constraint}
 
 
 def as_written(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:

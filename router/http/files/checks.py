@@ -10,6 +10,7 @@ from penstock.batch.encoding import ESCAPED, encoding_problem
 from penstock.batch.input import BatchFileError, BatchLine, read_line
 from penstock.models import ModelTask, StructuredOutput
 from penstock.values.objects import shown
+from router.http.bodies import constraint_names, name_in
 from router.http.errors import in_body
 from router.http.files.endpoints import ENDPOINTS
 from router.http.files.notes import LineError
@@ -143,5 +144,5 @@ class LineChecks:
 def _place(line: BatchLine, field: str) -> str:
     """Return the place of one of our fields in a line."""
     if field.startswith("sampling.structured_output") and line.constraint not in ("", "response_format"):
-        return f"body.{line.constraint}"
+        return f"body.{name_in(constraint_names(line.constraint), field)}"
     return f"body.{in_body(place_of(field) if line.url == RESPONSES else field)}"

@@ -106,6 +106,7 @@ async def test_a_line_that_fails_is_in_the_error_file_and_spoils_no_other(client
         (line(1, messages=[]), 2, "invalid_request", "body.messages"),
         (line(1, max_tokens="many"), 2, "invalid_request", "body.max_tokens"),
         (line(1, guided_regex="a", ignore_eos=False), 2, "invalid_request", "body.guided_regex"),
+        (line(1, guided_choice=["a", ""], ignore_eos=False), 2, "invalid_request", "body.guided_choice[1]"),
         (json.dumps({"custom_id": "x", "method": "POST", "url": CHAT}), 2, "invalid_request", "body"),
         ("\n\n{", 4, "invalid_json_line", None),
     ],
