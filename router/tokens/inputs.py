@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
+from cluster.errors import InvalidRequestError
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedInput:
@@ -31,23 +33,35 @@ def encode_inputs(
         max_tokens: most tokens of an input, special ones included; the rest is cut off, and special tokens stay. None
             cuts nothing.
         keep_end: whether the end of a cut text stays, and not its beginning.
+
+    Raises:
+        InvalidRequestError: special tokens leave no room for text.
     """
     if max_tokens is None:
         return [_encoded(each, texts[index]) for index, each in enumerate(encoder.encode_batch_fast(list(texts)))]
     if texts and isinstance(texts[0], tuple):
         first, second = zip(*texts, strict=True)
         encoded = encoder.encode_batch_fast([*first, *second], add_special_tokens=False)
-        room = max(0, max_tokens - encoder.num_special_tokens_to_add(is_pair=True))
+        room = _room(encoder, max_tokens, is_pair=True)
         return [
             _pair(encoder, one, other, room, keep_end=keep_end)
             for one, other in zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)
         ]
-    room = max(0, max_tokens - encoder.num_special_tokens_to_add(is_pair=False))
+    room = _room(encoder, max_tokens, is_pair=False)
     found = []
     for each in encoder.encode_batch_fast(list(texts), add_special_tokens=False):
         each.truncate(room, direction="left" if keep_end else "right")
         found.append(EncodedInput(encoder.post_process(each).ids))
     return found
+
+
+def _room(encoder: tokenizers.Tokenizer, max_tokens: int, *, is_pair: bool) -> int:
+    special = encoder.num_special_tokens_to_add(is_pair=is_pair)
+    if max_tokens <= special:
+        # All texts would have the same result, which looks like one.
+        problem = f"must be at least {special + 1}, as {special} of an input's tokens are special, got {max_tokens}"
+        raise InvalidRequestError.of("options.truncation.max_tokens", problem)
+    return max_tokens - special
 
 
 def _pair(

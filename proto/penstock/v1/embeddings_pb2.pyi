@@ -84,7 +84,9 @@ class Truncation(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     SIDE_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Most tokens of an input, special tokens included. Default: the model's context length, which is also the most."""
+    """Most tokens of an input, special tokens included: more than these, so that some of a text stays. Default: the
+    model's context length, which is also the most.
+    """
     side: Global___TruncationSide.ValueType
     """End that is cut off. Default END."""
     def __init__(

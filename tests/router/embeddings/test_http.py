@@ -97,6 +97,7 @@ async def test_fewer_dimensions_are_a_cut_of_the_vector_with_length_1(sdk: opena
         ({"input": [5, -1]}, "input[1]", "must be at least 0, got -1"),
         ({"input": [[5], [5, 2**32]]}, "input[1][1]", f"must be at most {2**32 - 1}, got {2**32}"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1"),
+        ({"input": "a b c", "truncate_prompt_tokens": 1}, "truncate_prompt_tokens", "must be at least 2"),
         ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "or at least 1, got -2"),
         ({"input": "a", "dimensions": -1}, "dimensions", "must be at least 1, got -1"),
         ({"input": ["a"] * 2049}, "input", "1 to 2048"),
@@ -120,6 +121,19 @@ async def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(base: str)
     asked = {"model": "vectors", "input": "word " * 2 * CONTEXT, "truncate_prompt_tokens": -1}
     status, answer, _ = await post(base, "/v1/embeddings", asked)
     assert (200, CONTEXT) == (status, answer["usage"]["prompt_tokens"])
+
+
+async def test_a_cut_that_leaves_no_token_of_a_text_is_refused(base: str) -> None:
+    """A pair has more special tokens than a text."""
+    asked = {"model": "pairs", "query": "a b c", "documents": ["d e f"]}
+    for most, status, problem in ((2, 400, "must be at least 3"), (3, 200, "")):
+        found, answer, _ = await post(base, "/rerank", {**asked, "truncate_prompt_tokens": most})
+        assert found == status, answer
+        if problem:
+            assert "truncate_prompt_tokens" == answer["error"]["param"]
+            assert problem in answer["error"]["message"]
+        else:
+            assert most == answer["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
