@@ -174,14 +174,16 @@ def embedding_value(vector: bytes, encoding: Encoding) -> list[float] | str:
     return base64.b64encode(vector).decode() if encoding == "base64" else list(unpack(vector))
 
 
-def embeddings_object(found: Embeddings, *, model: str) -> dict[str, Any]:
-    """Return the body of an answer with vectors as numbers."""
+def embeddings_object(found: Embeddings, *, model: str, created: int) -> dict[str, Any]:
+    """Return the body of an answer with vectors as numbers. `created` is in seconds since 1970."""
     return {
+        "id": f"embd-{found.request_id}",
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": list(vector)}
             for index, vector in enumerate(found.vectors)
         ],
+        "created": created,
         "model": model,
         "usage": prompt_usage(found.usage.prompt_tokens),
     }

@@ -39,7 +39,7 @@ def result_object(job: Job, result: JobResult) -> dict[str, Any]:
         fields["response"] = {
             "status_code": 200,
             "request_id": result.embeddings.request_id,
-            "body": embeddings_object(result.embeddings, model=job.model),
+            "body": embeddings_object(result.embeddings, model=job.model, created=int(result.ended_at)),
         }
     elif result.error is not None:
         fields["error"] = {"code": result.error.reason.lower(), "message": result.error.message}

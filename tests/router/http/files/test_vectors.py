@@ -41,6 +41,9 @@ async def test_a_batch_of_vectors(tmp_path: Path) -> None:
             ("embedding", 1, VECTOR_SIZE),
         ]
         assert body["usage"]["prompt_tokens"] > 0
+        # As the endpoint's own answers have them.
+        assert f"embd-{found[0]['response']['request_id']}" == body["id"]
+        assert body["created"] > 0
         file = await client.files.retrieve(batch.output_file_id or "")
         assert file.bytes == len((await client.files.content(file.id)).content)
 
