@@ -403,11 +403,13 @@ def test_workers_may_have_limits_alone(device: str, resources: dict[str, Any]) -
 
 
 def test_another_number_of_replicas_replaces_none() -> None:
-    def args(replicas: int) -> Any:
-        service = one(render_values("defaults", {"pools.demo.settings.replicas": replicas}), "RayService")
+    def args(scenario: str, replicas: int) -> Any:
+        service = one(render_values(scenario, {"pools.demo.settings.replicas": replicas}), "RayService")
         return serve_config(service)["applications"][0]["args"]
 
-    assert args(1) == args(3)
+    assert args("defaults", 1) == args("defaults", 3)
+    # Of several cells.
+    assert args("redis-cluster", 2) == args("redis-cluster", 3)
 
 
 @pytest.mark.parametrize("section", ["control", "autoscale"])

@@ -27,7 +27,7 @@
 {{/* The settings that replicas and routers share. Settings of the chart replace those of the user. */}}
 {{- define "penstock.sharedSettings" -}}
 {{- $tree := dict -}}
-{{- range $section := list "cluster" "queue" "replica" "redis" "telemetry" -}}
+{{- range $section := list "cluster" "queue" "replica" "redis" "telemetry" "registry" -}}
 {{- with index (default dict $.Values.settings) $section -}}{{- $_ := set $tree $section (deepCopy .) -}}{{- end -}}
 {{- end -}}
 {{- $replica := dict "drain_s" (int .Values.replica.drainSeconds) "port" (int .Values.replica.port) "metrics_port" (int .Values.replica.metricsPort) -}}
@@ -115,7 +115,10 @@
 {{- end -}}
 {{- end -}}
 {{- $_ := set $deployment "ray_actor_options" $actor -}}
-{{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name (omit $settings "replicas" "autoscale" "budget_per_hour"))) (omit $tree "pools")) -}}
+{{- $own := omit $settings "replicas" "autoscale" "budget_per_hour" -}}
+{{- /* Each cell needs a replica. With the number of the values itself, another one would replace all replicas. */ -}}
+{{- with $own.cells -}}{{- $_ := set $own "replicas" (int .) -}}{{- end -}}
+{{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name $own)) (omit $tree "pools")) -}}
 {{- $apps = append $apps (dict "name" (printf "penstock-%s" $name) "route_prefix" nil "import_path" "deployments.app:build" "args" $args "external_scaler_enabled" true "deployments" (list $deployment)) -}}
 {{- end -}}
 {{- dict "proxy_location" "EveryNode" "http_options" (dict "host" .Values.ray.dashboardHost "port" 8000) "applications" $apps | toYaml -}}

@@ -28,6 +28,8 @@ CLOSING_S = 5.0
 NOT_SETTINGS = frozenset({"PENSTOCK_API_KEY", "PENSTOCK_SETTINGS"})
 RAY_PORTS = {"gcs-server": GCS, "dashboard": DASHBOARD, "client": 10001, "metrics": METRICS}
 COMMON = ("cpu", "memory", "ephemeral-storage")
+SHARED = ("queue", "redis", "registry", "telemetry")
+"""Sections of the settings that routers and replicas both read."""
 RAY_DRAIN_S = 30.0
 """What Ray gives a node that gets SIGTERM without more said."""
 RAY_END_S = 15.0
@@ -170,6 +172,7 @@ def settings_load(objects: list[Object]) -> list[str]:
     """The real settings take what routers and replicas are given, and let somebody call."""
     found = []
     tree = settings_toml(objects)
+    of_routers = None
     for pod in pods(objects):
         if pod.component not in ("router", "autoscaler"):
             continue
@@ -178,6 +181,8 @@ def settings_load(objects: list[Object]) -> list[str]:
             access_of(settings)
             if not settings.redis.url:
                 found.append(f"{pod.owner}: does not know where Redis is")
+            if pod.component == "router":
+                of_routers = settings
             if pod.component == "autoscaler":
                 found += _of_autoscaler(objects, pod, settings)
         except SettingsError as error:
@@ -193,6 +198,8 @@ def settings_load(objects: list[Object]) -> list[str]:
             continue
         if not settings.redis.url or settings.cluster.secret_file is None or settings.replica.host != "10.0.0.1":
             found.append(f"{app['name']}: a replica lacks its Redis, secret or address")
+        other = [name for name in SHARED if of_routers and getattr(settings, name) != getattr(of_routers, name)]
+        found += [f"{app['name']}: routers have other settings of {name}" for name in other]
         if app["args"]["pool"] not in settings.pools:
             found.append(f"{app['name']}: has no settings for its pool")
     return found
