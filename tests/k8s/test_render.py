@@ -251,6 +251,16 @@ def test_everything_can_be_switched_on() -> None:
             },
             "externalRedis.url must begin with rediss:// where externalRedis.tls is set",
         ),
+        *(
+            (
+                {
+                    "redis.enabled": False,
+                    "externalRedis": {"enabled": True, "mode": mode, mode: {"hosts": ["q:1"]}, "tls": {"caSecret": "ca"}},
+                },
+                "externalRedis.tls.enabled must be true where externalRedis.tls.caSecret is set",
+            )
+            for mode in ("sentinel", "cluster")
+        ),
         ({"ray.modelCache.readOnly": True}, "ray.modelCache.readOnly needs ray.modelCache.existingClaim"),
         # API servers refuse what is no text.
         ({"pods.annotations": {"a": 1}}, "at '/pods/annotations/a': got number, want string"),

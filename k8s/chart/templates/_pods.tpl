@@ -79,6 +79,9 @@ the last of them that speaks says null.
 {{- end }}
 {{- $login = ternary (printf "%s@" $login) "" (ne $login "") }}
 {{- $ca := ternary "ssl_ca_certs=/etc/penstock/redis-ca/ca.crt" "" (ne $redis.tls.caSecret "") }}
+{{- if and $ca (ne $redis.mode "url") (not $redis.tls.enabled) }}
+{{- fail (printf "externalRedis.tls.enabled must be true where externalRedis.tls.caSecret is set and externalRedis.mode is %s: without it nothing is encrypted" $redis.mode) }}
+{{- end }}
 {{- if eq $redis.mode "sentinel" }}
 {{- if not $redis.sentinel.hosts }}
 {{- fail "externalRedis.sentinel.hosts must name sentinels as host:port" }}
