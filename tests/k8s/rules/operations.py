@@ -72,7 +72,8 @@ def node_drains_end(objects: list[Object]) -> list[str]:
     }
     # Pods without a replica are never ready.
     for pool, settings in settings_toml(objects)["pools"].items():
-        least = settings.get("autoscale", {}).get("min_replicas", settings["replicas"])
+        autoscale = settings.get("autoscale", {})
+        least = autoscale.get("min_replicas", 1) if autoscale.get("mode") == "active" else settings["replicas"]
         group = pool.lower().replace(".", "-").replace("_", "-")
         have = min(least, settings["replicas"]) * settings.get("pipeline_parallel_size", 1)
         counts[group] = min(counts[group], have)
