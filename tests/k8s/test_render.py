@@ -287,6 +287,14 @@ def test_everything_can_be_switched_on() -> None:
             {"autoscaler.enabled": True, "pools.demo.settings.autoscale": {"mode": "active", "max_replicas": 5}},
             "workers.max must be at least autoscale.max_replicas",
         ),
+        (
+            {
+                "autoscaler.enabled": True,
+                "ray.autoscaler.enabled": False,
+                "pools.demo.settings.autoscale": {"mode": "active", "max_replicas": 2},
+            },
+            "workers.min must be at least autoscale.max_replicas x pipeline_parallel_size = 2 where",
+        ),
     ],
 )
 def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint: str) -> None:

@@ -215,10 +215,10 @@ def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> I
     mounts = [mount["mountPath"] for mount in pod.spec["containers"][0]["volumeMounts"]]
     if str(settings.autoscaler.token_file and settings.autoscaler.token_file.parent) not in mounts:
         yield f"{pod.owner}: has no token of Ray at {settings.autoscaler.token_file}"
-    groups = {
-        group["groupName"]: group["maxReplicas"]
-        for group in one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    }
+    cluster = one(objects, "RayService")["spec"]["rayClusterConfig"]
+    # Without Ray's autoscaler nobody starts more.
+    number = "maxReplicas" if cluster["enableInTreeAutoscaling"] else "replicas"
+    groups = {group["groupName"]: group[number] for group in cluster["workerGroupSpecs"]}
     for name in scaled_pools(settings.pools):
         pool = settings.pools[name]
         most, pods_of = groups[re.sub(r"[._]", "-", name.lower())], pool.pipeline_parallel_size
