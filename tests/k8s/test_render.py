@@ -219,6 +219,19 @@ def test_everything_can_be_switched_on() -> None:
         ),
         ({"settings.aliases": {"fast": {"targets": [{"model": "demo"}], "fallback": "x"}}}, "aliases.fast names x,"),
         ({"settings.aliases": {"fast": {"targets": [{"model": "demo"}], "shadow": {"model": "y"}}}}, "names y,"),
+        ({"settings.aliases": {"demo": {"targets": [{"model": "demo"}]}}}, "aliases.demo must have another name"),
+        (
+            {"settings.tenants": {"acme": {"pools": {"demo": {}, "lost": {"tokens_per_minute": 9}}}}},
+            "settings.tenants.acme.pools names lost, which must be a pool that is served: one of demo",
+        ),
+        (
+            {
+                "pools.demo": {"retired": True, "workers": {"min": 0}},
+                "pools.other": POOL,
+                "settings.default_tenant": {"pools": {"demo": {"concurrency": 1}}},
+            },
+            "settings.default_tenant.pools names demo, which must be a pool that is served: one of other",
+        ),
         (
             {
                 "images.requireDigest": True,
