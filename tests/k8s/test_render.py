@@ -55,6 +55,18 @@ def test_the_notes_tell_what_to_do_next(scenario: str, word: str) -> None:
         ({"secrets.generate": True}, set(), True),
         ({"secrets.generate": True, "auth.anonymous": True}, set(), False),
         ({"secrets.generate": True, "auth.existingSecret": "mine"}, {"mine"}, False),
+        # Certificates that no cert-manager makes.
+        (
+            {
+                "secrets.generate": True,
+                "router.tls.enabled": True,
+                "replica.tls.enabled": True,
+                "console.enabled": True,
+                "console.tls.enabled": True,
+            },
+            {"penstock-router-tls", "penstock-link-tls", "penstock-console-tls"},
+            True,
+        ),
     ],
 )
 def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
@@ -63,7 +75,7 @@ def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
     flags = [f"--set={key}={str(value).lower()}" for key, value in {**values, "secrets.generateOffline": True}.items()]
     notes = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *flags).split("\nNOTES:\n")[1]
     (line,) = re.findall("These secrets must exist: (.*)", notes) or [""]
-    assert asked == {each.split()[0] for each in line.split(", ") if each}
+    assert asked == set(re.findall(r"(\S+) \(", line))
     assert first_key == ("penstock-first-key" in notes)
 
 

@@ -9,31 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s.render.generated import CHART
+from k8s.render.binaries import run
+from k8s.render.generated import CHART, RELEASE
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render
 from tests.k8s.rules import RULES, wiring
 from tests.k8s.view import serve_config
-
-CONTRACT = {
-    "penstock-cluster": {"cluster-secret"},
-    "penstock-ray-token": {"auth_token"},
-    "penstock-keys": {"keys.toml"},
-    "penstock-redis": {"password"},
-    "penstock-redis-gcs": {"password"},
-    "penstock-router-tls": {"tls.crt", "tls.key", "ca.crt"},
-    "penstock-link-tls": {"tls.crt", "tls.key", "ca.crt"},
-    # Those that the scenarios name.
-    "queue": {"url", "user", "password", "sentinel"},
-    "queue-ca": {"ca.crt"},
-    "my-keys": {"keys.toml"},
-    "hf": {"token"},
-    "store-ca": {"ca.crt"},
-    "penstock-queue-redis": {"password"},
-}
-"""What the notes, and k8s/README.md, say must exist beforehand."""
-GIVEN = {"test-client": {"tls.crt", "tls.key"}}
-"""What a scenario names that the chart can't make: certificates of clients."""
-
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("rule", RULES)
@@ -44,14 +24,23 @@ def test_the_chart_keeps_the_rule(rule: str, scenario: str) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_secret_is_made_or_asked_for(scenario: str) -> None:
     made = {each["metadata"]["name"] for each in of_kind(render(scenario), "Secret")}
-    # Where the chart makes secrets nobody is asked for any of its own.
-    assert [] == wiring.secrets_are_there(render(scenario), GIVEN if made else CONTRACT)
+    asked = asked_for(scenario)
+    # Of those that the chart makes nobody is asked for any.
+    assert not made & asked.keys()
+    assert [] == wiring.secrets_are_there(render(scenario), asked)
+
+
+def asked_for(scenario: str) -> dict[str, set[str]]:
+    """Return the keys of the secrets that the notes ask for, by name."""
+    text = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *SCENARIOS[scenario]).split("\nNOTES:\n")[1]
+    (line,) = re.findall("These secrets must exist: (.*)", text) or [""]
+    return {name: set(keys.split(", ")) for name, keys in re.findall(r"(\S+) \(([^)]+)\)", line)}
 
 
 def test_a_secret_that_nobody_makes_is_found() -> None:
     objects = render()
     router(objects)["volumes"][1]["secret"]["secretName"] = "penstock-clutser"
-    assert "penstock-clutser" in " ".join(wiring.secrets_are_there(objects, CONTRACT))
+    assert "penstock-clutser" in " ".join(wiring.secrets_are_there(objects, asked_for("defaults")))
 
 
 def router(objects: list[Object]) -> Any:
