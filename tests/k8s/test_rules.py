@@ -267,6 +267,12 @@ MISTAKES: list[tuple[str, str, Plant]] = [
     ),
     ("settings_load", "everything", lambda o: retoml(o, 'mode = "active"', 'mode = "off"')),
     ("settings_load", "everything", lambda o: retoml(o, "llm-head-svc", "llm-head")),
+    ("settings_load", "defaults", lambda o: router(o)["containers"][0]["volumeMounts"].pop(-2)),
+    (
+        "settings_load",
+        "defaults",
+        lambda o: reserve(o, lambda c: c["applications"][0]["args"]["settings"]["cluster"].update(state_dir="/var/x")),
+    ),
     (
         "settings_load",
         "everything",

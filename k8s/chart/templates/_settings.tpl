@@ -38,7 +38,7 @@
 {{- range $name, $pool := include "penstock.served" . | fromJson -}}
 {{- $_ := set $pools $name (include "penstock.poolSettings" $pool | fromYaml) -}}
 {{- end -}}
-{{- $cluster := dict "secret_file" "/etc/penstock/secret/cluster-secret" "state_dir" "/var/lib/penstock" "log_format" "json" -}}
+{{- $cluster := dict "secret_file" "/etc/penstock/secret/cluster-secret" "log_format" "json" -}}
 {{- include "penstock.withoutNulls" $tree -}}
 {{- mergeOverwrite $tree (dict "cluster" $cluster "replica" $replica "pools" $pools) | toYaml -}}
 {{- end }}
@@ -72,7 +72,7 @@
 {{- if $issuers -}}{{- $_ := set $auth "jwt" $issuers -}}{{- end -}}
 {{- $settings := default dict .Values.settings | deepCopy -}}
 {{- include "penstock.withoutNulls" $settings -}}
-{{- $tree := mergeOverwrite $settings (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
+{{- $tree := mergeOverwrite $settings (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth "cluster" (dict "state_dir" "/var/lib/penstock")) -}}
 {{- with include "penstock.roomForJobs" . -}}
 {{- $_ := set $tree "jobs" (mergeOverwrite (dict "max_mb" (int64 .)) (default dict $tree.jobs)) -}}
 {{- end -}}

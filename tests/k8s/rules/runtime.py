@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -181,6 +182,7 @@ def settings_load(objects: list[Object]) -> list[str]:
             access_of(settings)
             if not settings.redis.url:
                 found.append(f"{pod.owner}: does not know where Redis is")
+            found += _cannot_write(pod, settings)
             if pod.component == "router":
                 of_routers = settings
             if pod.component == "autoscaler":
@@ -188,21 +190,30 @@ def settings_load(objects: list[Object]) -> list[str]:
         except SettingsError as error:
             found.append(f"{pod.owner}: {error}")
     service = one(objects, "RayService")
-    environs = {pod.labels["penstock.io/pool"]: _environ(pod) for pod in pods(objects) if pod.component == "ray-worker"}
+    workers = {pod.labels["penstock.io/pool"]: pod for pod in pods(objects) if pod.component == "ray-worker"}
     for app in rendered_serve_config(service)["applications"]:
         slug = re.sub(r"[._]", "-", app["args"]["pool"].lower())
         try:
-            settings = load_settings(flags=app["args"]["settings"], environ=environs[slug])
+            settings = load_settings(flags=app["args"]["settings"], environ=_environ(workers[slug]))
         except SettingsError as error:
             found.append(f"{app['name']}: {error}")
             continue
         if not settings.redis.url or settings.cluster.secret_file is None or settings.replica.host != "10.0.0.1":
             found.append(f"{app['name']}: a replica lacks its Redis, secret or address")
+        found += _cannot_write(workers[slug], settings)
         other = [name for name in SHARED if of_routers and getattr(settings, name) != getattr(of_routers, name)]
         found += [f"{app['name']}: routers have other settings of {name}" for name in other]
         if app["args"]["pool"] not in settings.pools:
             found.append(f"{app['name']}: has no settings for its pool")
     return found
+
+
+def _cannot_write(pod: PodSpec, settings: Settings) -> Iterator[str]:
+    """Its root is read-only, so the state folder is on a volume. Replicas keep copies of adapters there."""
+    folder = Path(str(settings.cluster.state_dir).replace("~", _environ(pod).get("HOME", "~"), 1))
+    mounts = pod.spec["containers"][0].get("volumeMounts", [])
+    if not any(folder.is_relative_to(mount["mountPath"]) and not mount.get("readOnly") for mount in mounts):
+        yield f"{pod.owner}: can't write to its state folder {folder}"
 
 
 def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> Iterator[str]:
