@@ -451,8 +451,19 @@ def test_another_number_of_replicas_replaces_none() -> None:
         return serve_config(service)["applications"][0]["args"]
 
     assert args("defaults", 1) == args("defaults", 3)
-    # Of several cells.
+    # Of several cells, and with replicas that stand by.
     assert args("redis-cluster", 2) == args("redis-cluster", 3)
+    assert args("everything", 1) == args("everything", 3)
+
+
+def test_another_number_on_standby_replaces_no_replica() -> None:
+    """Whether they may stand by counts when they start: an engine that is to sleep is made for it."""
+
+    def args(standby: int) -> Any:
+        service = one(render_values("everything", {"pools.demo.settings.autoscale.standby": standby}), "RayService")
+        return serve_config(service)["applications"][0]["args"]
+
+    assert args(1) == args(3) != args(0)
 
 
 @pytest.mark.parametrize("section", ["control", "autoscale"])

@@ -278,6 +278,11 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         "everything",
         lambda o: reserve(o, lambda c: c["applications"][0]["args"]["settings"].pop("registry")),
     ),
+    (
+        "settings_load",
+        "everything",
+        lambda o: reserve(o, lambda c: c["applications"][0]["args"]["settings"]["pools"]["demo"].pop("autoscale")),
+    ),
     ("settings_load", "everything", lambda o: retoml(o, "/etc/penstock/ray-token/", "/etc/penstock/token/")),
     ("settings_load", "everything", lambda o: cluster(o)["workerGroupSpecs"][0].update(maxReplicas=3)),
     ("ports_are_those_bound", "defaults", lambda o: retoml(o, "port = 50051", "port = 50052")),

@@ -118,6 +118,8 @@
 {{- $own := omit $settings "replicas" "autoscale" "budget_per_hour" -}}
 {{- /* Each cell needs a replica. With the number of the values itself, another one would replace all replicas. */ -}}
 {{- with $own.cells -}}{{- $_ := set $own "replicas" (int .) -}}{{- end -}}
+{{- /* An engine that is to sleep is made for it. How many may do so changes without another start. */ -}}
+{{- if (default dict $settings.autoscale).standby -}}{{- $_ := set $own "autoscale" (dict "standby" 1) -}}{{- end -}}
 {{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name $own)) (omit $tree "pools")) -}}
 {{- $apps = append $apps (dict "name" (printf "penstock-%s" $name) "route_prefix" nil "import_path" "deployments.app:build" "args" $args "external_scaler_enabled" true "deployments" (list $deployment)) -}}
 {{- end -}}

@@ -16,7 +16,7 @@ from cluster.autoscaler.autoscaler import scaled_pools
 from cluster.cli.main import build_parser as penstock_parser
 from cluster.errors import SettingsError
 from cluster.ray_serve.config import STOP_MARGIN_S, serve_config
-from cluster.settings import Settings, access_of, load_settings
+from cluster.settings import PoolSettings, Settings, access_of, load_settings
 from router.__main__ import build_parser as router_parser
 from router.server import PARTING_S
 from tests.k8s.charts import Object, of_kind, one
@@ -203,9 +203,19 @@ def settings_load(objects: list[Object]) -> list[str]:
         found += _cannot_write(workers[slug], settings)
         other = [name for name in SHARED if of_routers and getattr(settings, name) != getattr(of_routers, name)]
         found += [f"{app['name']}: routers have other settings of {name}" for name in other]
-        if app["args"]["pool"] not in settings.pools:
+        if (own := settings.pools.get(app["args"]["pool"])) is None:
             found.append(f"{app['name']}: has no settings for its pool")
+        elif of_routers and _read_by_replicas(own) != _read_by_replicas(of_routers.pools[app["args"]["pool"]]):
+            found.append(f"{app['name']}: routers have other settings of the pool")
     return found
+
+
+def _read_by_replicas(pool: PoolSettings) -> dict[str, Any]:
+    """Return the settings of a pool that its replicas read: not how many there are, but whether they may stand by."""
+    return {
+        **pool.model_dump(exclude={"replicas", "autoscale", "budget_per_hour"}),
+        "standby": pool.autoscale.standby > 0,
+    }
 
 
 def _cannot_write(pod: PodSpec, settings: Settings) -> Iterator[str]:
