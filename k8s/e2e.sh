@@ -47,7 +47,7 @@ left() {
   kubectl -n $N get pod,service,deployment,statefulset,configmap,networkpolicy,poddisruptionbudget,role,rolebinding,serviceaccount \
     -l app.kubernetes.io/instance=$N -o name
 }
-lease() { kubectl -n $N get configmap penstock-settings -o jsonpath='{.data.settings\.toml}' | grep -c 'lease_s = 5\.0$' || true; }
+lease() { kubectl -n $N get configmap penstock-settings -o jsonpath='{.data.settings\.toml}' | grep -c 'lease_s = 5$' || true; }
 
 say install
 upgrade --install

@@ -7,6 +7,26 @@
 {{- end -}}
 {{- end }}
 
+{{/*
+Write whole numbers of a tree as such, in place. Numbers of values are fractions to Helm, and TOML tells the two apart:
+routers would read 2.0 where replicas read 2, and take the pool's settings for others.
+*/}}
+{{- define "penstock.wholeNumbers" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "map" $value -}}{{- include "penstock.wholeNumbers" $value -}}
+{{- else if kindIs "slice" $value -}}
+{{- $items := list -}}
+{{- range $value -}}
+{{- $item := dict "it" . -}}
+{{- include "penstock.wholeNumbers" $item -}}
+{{- $items = append $items $item.it -}}
+{{- end -}}
+{{- $_ := set $ $key $items -}}
+{{- else if and (kindIs "float64" $value) (eq (float64 (int64 $value)) $value) -}}{{- $_ := set $ $key (int64 $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* A pool's settings, with the defaults that the chart itself needs. */}}
 {{- define "penstock.poolSettings" -}}
 {{- $settings := deepCopy .settings -}}
@@ -82,6 +102,7 @@
 {{- $_ := set $tree "autoscaler" (mergeOverwrite (default dict .Values.autoscaler.settings | deepCopy) $own) -}}
 {{- end -}}
 {{- include "penstock.withoutNulls" $tree -}}
+{{- include "penstock.wholeNumbers" $tree -}}
 {{- toToml $tree -}}
 {{- end }}
 

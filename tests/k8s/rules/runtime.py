@@ -16,6 +16,7 @@ from cluster.autoscaler.autoscaler import scaled_pools
 from cluster.cli.main import build_parser as penstock_parser
 from cluster.errors import SettingsError
 from cluster.ray_serve.config import STOP_MARGIN_S, serve_config
+from cluster.rollout.changes import base_of
 from cluster.settings import PoolSettings, Settings, access_of, load_settings
 from router.__main__ import build_parser as router_parser
 from router.server import PARTING_S
@@ -205,6 +206,8 @@ def settings_load(objects: list[Object]) -> list[str]:
         found += [f"{app['name']}: routers have other settings of {name}" for name in other]
         if (own := settings.pools.get(app["args"]["pool"])) is None:
             found.append(f"{app['name']}: has no settings for its pool")
+        elif of_routers and base_of(own) != base_of(of_routers.pools[app["args"]["pool"]]):
+            found.append(f"{app['name']}: routers' roll-outs are of other settings")
         elif of_routers and _read_by_replicas(own) != _read_by_replicas(of_routers.pools[app["args"]["pool"]]):
             found.append(f"{app['name']}: routers have other settings of the pool")
     return found
