@@ -280,7 +280,12 @@ def test_everything_can_be_switched_on() -> None:
             (
                 {
                     "redis.enabled": False,
-                    "externalRedis": {"enabled": True, "mode": mode, mode: {"hosts": ["q:1"]}, "tls": {"caSecret": "ca"}},
+                    "externalRedis": {
+                        "enabled": True,
+                        "mode": mode,
+                        mode: {"hosts": ["q:1"]},
+                        "tls": {"caSecret": "ca"},
+                    },
                 },
                 "externalRedis.tls.enabled must be true where externalRedis.tls.caSecret is set",
             )

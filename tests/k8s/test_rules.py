@@ -15,6 +15,7 @@ from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render
 from tests.k8s.rules import RULES, wiring
 from tests.k8s.view import serve_config
 
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("rule", RULES)
 def test_the_chart_keeps_the_rule(rule: str, scenario: str) -> None:

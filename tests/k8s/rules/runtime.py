@@ -202,15 +202,25 @@ def settings_load(objects: list[Object]) -> list[str]:
         if not settings.redis.url or settings.cluster.secret_file is None or settings.replica.host != "10.0.0.1":
             found.append(f"{app['name']}: a replica lacks its Redis, secret or address")
         found += _cannot_write(workers[slug], settings)
-        other = [name for name in SHARED if of_routers and getattr(settings, name) != getattr(of_routers, name)]
-        found += [f"{app['name']}: routers have other settings of {name}" for name in other]
-        if (own := settings.pools.get(app["args"]["pool"])) is None:
+        if app["args"]["pool"] not in settings.pools:
             found.append(f"{app['name']}: has no settings for its pool")
-        elif of_routers and base_of(own) != base_of(of_routers.pools[app["args"]["pool"]]):
-            found.append(f"{app['name']}: routers' roll-outs are of other settings")
-        elif of_routers and _read_by_replicas(own) != _read_by_replicas(of_routers.pools[app["args"]["pool"]]):
-            found.append(f"{app['name']}: routers have other settings of the pool")
+        elif of_routers:
+            found += [f"{app['name']}: {text}" for text in _unlike(of_routers, settings, app["args"]["pool"])]
     return found
+
+
+def _unlike(of_routers: Settings, of_replicas: Settings, pool: str) -> Iterator[str]:
+    """Say in what replicas differ from routers where both read the settings."""
+    yield from (
+        f"routers have other settings of {name}"
+        for name in SHARED
+        if getattr(of_replicas, name) != getattr(of_routers, name)
+    )
+    own, other = of_replicas.pools[pool], of_routers.pools[pool]
+    if base_of(own) != base_of(other):
+        yield "routers' roll-outs are of other settings"
+    if _read_by_replicas(own) != _read_by_replicas(other):
+        yield "routers have other settings of the pool"
 
 
 def _read_by_replicas(pool: PoolSettings) -> dict[str, Any]:
