@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 
 import pytest
 import uvloop
 
 from cluster.lifecycle import slept_awake, timeout_awake
+from tests.support.halt import answered_in_halt
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -54,13 +54,8 @@ def test_an_answer_that_came_while_the_process_stood_still_is_in_time(loop: str)
     """With `asyncio.timeout` it is late: the timer is due before the answer has been read."""
 
     async def ask() -> str:
-        running = asyncio.get_running_loop()
-        answer: asyncio.Future[str] = running.create_future()
         async with timeout_awake(0.2):
-            # Others hear of it while this loop stands still.
-            threading.Timer(0.05, running.call_soon_threadsafe, (answer.set_result, "here")).start()
-            running.call_soon(time.sleep, 0.6)
-            return await answer
+            return await answered_in_halt("here", 0.6)
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         assert "here" == runner.run(ask())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import TypeVar
 
@@ -16,6 +15,11 @@ async def answered_in_halt(answer: Answer, seconds: float) -> Answer:
     """
     loop = asyncio.get_running_loop()
     came: asyncio.Future[Answer] = loop.create_future()
-    threading.Timer(seconds / 2, loop.call_soon_threadsafe, (came.set_result, answer)).start()
-    loop.call_soon(time.sleep, seconds)
+
+    def halt() -> None:
+        time.sleep(seconds)
+        # As a thread does that reads meanwhile. A thread of its own could be late, and answer after the halt.
+        loop.call_soon_threadsafe(came.set_result, answer)
+
+    loop.call_soon(halt)
     return await came
