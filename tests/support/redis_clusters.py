@@ -88,8 +88,8 @@ class RedisCluster:
 
 
 @contextlib.contextmanager
-def running_redis_cluster(key: str) -> Iterator[RedisCluster]:
-    """Run one in a folder of its own; a dead primary is replaced after half a second of silence."""
+def running_redis_cluster(key: str, silent_ms: int = 500) -> Iterator[RedisCluster]:
+    """Run one in a folder of its own; a primary is replaced after so long a silence."""
     binary = require_binary("7.0")
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
     *primaries, replica = (free_port() for _ in range(4))
@@ -100,7 +100,8 @@ def running_redis_cluster(key: str) -> Iterator[RedisCluster]:
             home.mkdir()
             command = (
                 *(binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)),
-                *("--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--repl-diskless-sync-delay", "0"),
+                *("--cluster-enabled", "yes", "--cluster-node-timeout", str(silent_ms)),
+                *("--repl-diskless-sync-delay", "0"),
                 # A busy machine is late, and a failover must not fail for it.
                 *("--cluster-replica-validity-factor", "0"),
             )

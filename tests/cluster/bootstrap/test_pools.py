@@ -43,8 +43,8 @@ async def test_a_later_pool_of_the_name_has_its_own_operating_point_and_a_leader
     server = redis_servers["redis-7.0"]
     flush(server)
     kept, gone = (PoolSettings(engine="sim", rollout={"drain_s": 0}) for _ in range(2))
-    settings = Settings(pools={"kept": kept, "gone": gone}, redis={"url": server.url})
-    points = RedisControlStore(server.url, "gone"), RedisControlStore(server.url, "kept")
+    settings = Settings(pools={"kept": kept, "gone": gone}, redis={"url": server.url, "timeout_s": 10.0})
+    points = RedisControlStore(server.url, "gone", 10.0), RedisControlStore(server.url, "kept", 10.0)
     set_once = OperatingPoint(interactive=ClassSlo(itl_p95_s=0.5))
     for store in points:
         await store.set_point(PointRecord(set_once, "ops").to_bytes())
@@ -54,7 +54,7 @@ async def test_a_later_pool_of_the_name_has_its_own_operating_point_and_a_leader
 
     platform = Platform()
     launcher = open_launcher(settings, platform, ray=False, gpus=0)
-    view = RegistryView(RedisRegistryStore(server.url), Watcher("r", "router"))
+    view = RegistryView(RedisRegistryStore(server.url, 10.0), Watcher("r", "router"))
     await launcher.begin()
     work = asyncio.create_task(launcher.run())
     await view.apply([Edit(KIND, "gone", json.dumps({"removed": True}).encode())], Author("ops"))

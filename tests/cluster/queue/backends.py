@@ -55,7 +55,7 @@ class Backend:
 
     def bell(self, router_id: str) -> Any:
         """Open a router's bell."""
-        bell = RedisBell(self.store if self.server is None else self.server.url, router_id)
+        bell = RedisBell(self.store if self.server is None else self.server.url, router_id, 10.0)
         self.open_bells.append(bell)
         return bell
 

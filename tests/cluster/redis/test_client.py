@@ -28,6 +28,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.every_store("connections")
 
 MANY = Windows(sequences=1000, kv_tokens=10**6, prefill_tokens=10**6)
+PATIENCE_S = 20.0
+"""How long a server may take that answers: longer than any halt of the machine."""
 
 
 @pytest.fixture
@@ -122,9 +124,10 @@ async def test_one_failing_script_does_not_fail_its_neighbours(redis_backend: Ba
 
 
 async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(own_server: Server) -> None:
-    queue = RedisQueue(own_server.url, "demo", timeout_s=0.3)
+    queue = RedisQueue(own_server.url, "demo", timeout_s=PATIENCE_S)
     await _up(queue)
     os.kill(own_server.process.pid, signal.SIGSTOP)
+    queue._pipeline._timeout_s = 0.3  # type: ignore[attr-defined]
     try:
         first = asyncio.create_task(queue.submit("A", entry("q1")))
         await until(lambda: bool(queue._pipeline._in_flight))
@@ -132,6 +135,7 @@ async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(
         results = await asyncio.gather(first, behind, return_exceptions=True)
     finally:
         os.kill(own_server.process.pid, signal.SIGCONT)
+        queue._pipeline._timeout_s = PATIENCE_S  # type: ignore[attr-defined]
 
     assert all(isinstance(result, QueueUnavailableError) for result in results)
     assert all(result.retry_after_s > 0 for result in results)
@@ -140,7 +144,7 @@ async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(
 
 
 async def test_a_restarted_server_is_found_again(own_server: Server) -> None:
-    queue = RedisQueue(own_server.url, "demo", timeout_s=5)
+    queue = RedisQueue(own_server.url, "demo", timeout_s=PATIENCE_S)
     await _up(queue)
     own_server.process.kill()
     own_server.process.wait()
@@ -162,7 +166,7 @@ async def test_a_restarted_server_is_found_again(own_server: Server) -> None:
 
 async def test_an_outage_is_told_once_and_not_by_each_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mortal = servers.Mortal("redis-6.2", tmp_path)
-    queue = RedisQueue(mortal.server.url, "demo", timeout_s=5)
+    queue = RedisQueue(mortal.server.url, "demo", timeout_s=PATIENCE_S)
     try:
         for outages in (1, 2):
             await _up(queue)
@@ -186,7 +190,7 @@ async def test_a_demoted_server_is_left_for_the_one_behind_its_name_now(tmp_path
     with contextlib.ExitStack() as stack:
         old, new = (stack.enter_context(servers.running(kind)) for _ in range(2))
         name.symlink_to(old.url.removeprefix("unix://"))
-        queue = RedisQueue(f"unix://{name}", "demo")
+        queue = RedisQueue(f"unix://{name}", "demo", timeout_s=PATIENCE_S)
         await _up(queue)
         demoted = stack.enter_context(contextlib.closing(old.client()))
         demoted.config_set("replica-serve-stale-data", stale)
@@ -237,7 +241,7 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Ser
 
 async def test_too_many_calls_are_refused_instead_of_kept(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.redis.pipeline._MAX_PENDING", 10)
-    queue = RedisQueue(own_server.url, "demo")
+    queue = RedisQueue(own_server.url, "demo", timeout_s=PATIENCE_S)
     await _up(queue)
 
     results = await asyncio.gather(*(queue.submit("A", entry(f"q{i}")) for i in range(30)), return_exceptions=True)
@@ -254,7 +258,8 @@ async def test_a_heartbeat_thread_uses_its_own_instance_and_loop(redis_backend: 
     def beat() -> None:
         async def run() -> None:
             assert redis_backend.server is not None
-            mine = RedisQueue(redis_backend.server.url, "demo", clock=redis_backend.clock, run_id=lambda: "run-1")
+            own = {"clock": redis_backend.clock, "run_id": lambda: "run-1"}
+            mine = RedisQueue(redis_backend.server.url, "demo", timeout_s=PATIENCE_S, **own)
             versions.extend(
                 [(await mine.heartbeat_router(RouterBeat("A", ("r1",)))).registry_version for _ in range(20)]
             )
@@ -274,7 +279,7 @@ async def test_a_heartbeat_thread_uses_its_own_instance_and_loop(redis_backend: 
 async def test_an_existing_client_says_how_to_connect(redis_backend: Backend) -> None:
     assert redis_backend.server is not None
     client = redis.asyncio.Redis.from_url(redis_backend.server.plain_url)
-    queue = RedisQueue(client, "demo")
+    queue = RedisQueue(client, "demo", timeout_s=PATIENCE_S)
     await _up(queue)
 
     assert (await queue.submit("A", entry("q1"))).grant
@@ -286,7 +291,7 @@ async def test_the_servers_own_time_and_run_id_are_used(redis_backend: Backend) 
     assert redis_backend.server is not None
     client = redis_backend.server.client()
     run_id = client.info("server")["run_id"]
-    queue = RedisQueue(redis_backend.server.url, "demo")
+    queue = RedisQueue(redis_backend.server.url, "demo", timeout_s=PATIENCE_S)
 
     reply = await queue.heartbeat_router(RouterBeat("A", ()))
 

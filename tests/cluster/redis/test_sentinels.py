@@ -73,7 +73,7 @@ async def test_an_answer_that_came_while_this_process_stood_still_counts() -> No
 
 
 async def test_a_silent_sentinel_leaves_time_to_ask_the_next() -> None:
-    async with sentinel(nothing) as silent, sentinel(masters) as port, connected(0.6, silent, port) as found:
+    async with sentinel(nothing) as silent, sentinel(masters) as port, connected(3.0, silent, port) as found:
         assert port == found.port
 
 

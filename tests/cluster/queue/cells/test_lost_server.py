@@ -46,9 +46,11 @@ async def test_a_cell_whose_server_is_lost_goes_on_at_the_servers_that_are_left(
     assert lost != kept
     tenant = next(name for name in map(str, range(100)) if home(name, CELLS) == 1)
     servers = {name: launch(masters.command(name, tmp_path)) for name in masters.names}
-    queue = CellQueue(
-        POOL, lambda name: RedisQueue(masters.url, name, QueueLimits(), 2.0), CellsSeen(Layout(CELLS)), keys_last_s=60.0
-    )
+
+    def opened(name: str) -> RedisQueue:
+        return RedisQueue(masters.url, name, QueueLimits(), 20.0)
+
+    queue = CellQueue(POOL, opened, CellsSeen(Layout(CELLS)), keys_last_s=60.0)
 
     async def heard() -> bool:
         with contextlib.suppress(QueueUnavailableError):
