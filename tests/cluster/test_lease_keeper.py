@@ -85,8 +85,7 @@ async def test_a_heartbeat_that_goes_wrong_in_a_way_nobody_thought_of_is_not_the
 
     keeper = LeaseKeeper("test", stumble, beats.on_reply, beats.close, period_s=PERIOD_S, lease_s=LEASE_S)
     await keeper.start()
-    await until(lambda: beats.replies > 0)
-    assert keeper.held
+    await until(lambda: beats.replies > 0 and keeper.held)
     assert "lease.beat_failed" in caplog.messages
     await keeper.stop()
 

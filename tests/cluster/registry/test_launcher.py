@@ -27,6 +27,8 @@ from tests.support.waiting import until
 
 ONE = PoolSettings(engine="sim", rollout={"drain_s": 0})
 OTHER = PoolSettings(engine="sim", rollout={"drain_s": 0}, sim={"base_ms": 3.0})
+UNTIL_TOLD = 1_000_000
+"""Failures of a platform that a test ends when it has seen what they lead to."""
 
 
 class Platform:
@@ -112,10 +114,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_was_removed_before_the_start_is_ended_again_for_its_launcher_may_have_died() -> None:
     cluster = Cluster(platform := Platform(), {"a": ONE, "b": ONE})
     await cluster.put("b", None, base=ONE)
-    platform.failures = 2
+    platform.failures = UNTIL_TOLD
     async with cluster:
         await cluster.is_told("a", PoolState.SERVING)
         await cluster.is_told("b", PoolState.DRAINING)
+        await until(lambda: platform.failures < UNTIL_TOLD - 1)
+        platform.failures = 0
         await cluster.is_told("b", PoolState.GONE)
     assert ["end b"] == platform.told
     assert ["b"] == cluster.forgotten
@@ -124,10 +128,11 @@ async def test_what_was_removed_before_the_start_is_ended_again_for_its_launcher
 async def test_a_pool_that_comes_back_waits_for_the_end_that_a_dead_launcher_had_begun() -> None:
     cluster = Cluster(platform := Platform(), {"a": ONE})
     await cluster.put("more", None)
-    platform.failures = 2
+    platform.failures = UNTIL_TOLD
     async with cluster:
         await cluster.is_told("more", PoolState.DRAINING)
         await cluster.put("more", OTHER)
+        platform.failures = 0
         await cluster.is_told("more", PoolState.SERVING)
     assert ["end more", "fit more 3"] == platform.told
 
