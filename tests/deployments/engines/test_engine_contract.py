@@ -274,11 +274,13 @@ async def test_receipt_times_fit_the_wall_clock(started: Started) -> None:
 
 async def test_sequences_share_what_a_step_costs(started: Started) -> None:
     loop = asyncio.get_running_loop()
-    start = loop.time()
+    start, before = loop.time(), started.engine.stats().busy_s
     begun = [await begin(started.engine, GenerationSpec(PROMPT, greedy(40))) for _ in range(16)]
     ends = [await recorder.end() for _, recorder in begun]
     wall = loop.time() - start
-    assert wall * 0.3 < sum(end.gpu_seconds for end in ends) <= wall * 1.02
+    # Not less than of the wall clock: this process may stand still while the engine has nothing to do.
+    busy_s = started.engine.stats().busy_s - before
+    assert busy_s * 0.3 < sum(end.gpu_seconds for end in ends) <= wall * 1.02
 
 
 async def test_resumed_sequence_goes_on_token_for_token(started: Started) -> None:
