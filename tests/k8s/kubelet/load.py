@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +11,17 @@ from typing import Any
 import grpc
 
 from penstock.v1 import inference_pb2_grpc
+from tests.k8s.kubelet.pod import TURN_S
 from tests.support.stack import collect, ids_of, stream_request
 
 TOKENS = 40
 
 
 class Load:
-    """Keeps so many streams open. Endpoints are known to it a moment late, as they are in a cluster."""
+    """Keeps so many streams open. Endpoints are known to it a moment late, as they are in a cluster.
+
+    Looks are counted, and not seconds: where this process stands still, nobody calls meanwhile.
+    """
 
     def __init__(
         self,
@@ -33,11 +36,11 @@ class Load:
         self.done = 0
         self._endpoints = endpoints
         self._metadata = (("authorization", f"Bearer {key}"),)
-        self._delay_s = delay_s
         self._streams = streams
         self._tokens = tokens
         self._model = model
-        self._seen: deque[tuple[float, list[str]]] = deque([(0.0, endpoints())])
+        self._seen: deque[list[str]] = deque([endpoints()], maxlen=1 + round(delay_s / TURN_S))
+        """What the last looks found, the oldest first."""
         self._turn = itertools.count()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -53,14 +56,12 @@ class Load:
 
     async def _watch(self) -> None:
         while not self._stop.is_set():
-            self._seen.append((time.monotonic(), self._endpoints()))
-            while len(self._seen) > 1 and self._seen[1][0] < time.monotonic() - self._delay_s:
-                self._seen.popleft()
-            await asyncio.sleep(0.02)
+            self._seen.append(self._endpoints())
+            await asyncio.sleep(TURN_S)
 
     async def _go_on(self) -> None:
         while not self._stop.is_set():
-            known = self._seen[0][1]
+            known = self._seen[0]
             await self._one(known[next(self._turn) % len(known)])
 
     async def _one(self, target: str) -> None:

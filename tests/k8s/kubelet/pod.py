@@ -22,6 +22,10 @@ from tests.support.waiting import TimedOutError
 
 LOG_TAIL = 1_500
 LOOK_S = 0.5
+TURN_S = 0.02
+"""Parts of a pause. A process that stands still misses one of them, so that the others, who wait for more of them, go
+on in the same order as without it.
+"""
 
 
 class PodError(Exception):
@@ -232,7 +236,8 @@ class Pod:
         pause = min(float(hook.get("sleep", {}).get("seconds", 0)), self.grace_s)
         if "exec" in hook:
             await asyncio.to_thread(self._run, hook["exec"]["command"], self.grace_s)
-        await asyncio.sleep(pause)
+        for _ in range(round(pause / TURN_S)):
+            await asyncio.sleep(TURN_S)
         await self._stop_watch()
         self._starts = False
         if self._process is not None and self.running:
