@@ -34,9 +34,13 @@ SLO = ("--slo-ttft", "60", "--slo-itl", "60")
 """One that a busy machine meets too: one late message in twelve tokens would break the usual one."""
 
 
+STEADY = {"lease_s": 60.0}
+"""Of the queue: a replica that only stands still serves on."""
+
+
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    async with running_stack(tmp_path / "state", sim={"base_ms": 4.0}) as running:
+    async with running_stack(tmp_path / "state", sim={"base_ms": 4.0}, queue=STEADY) as running:
         yield running
 
 
@@ -70,7 +74,8 @@ async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stac
     port, prefix = str(free_port()), tmp_path / "out"
     page = f"http://127.0.0.1:{port}"
     users = ("-u", "6", "-r", "6", "--user-rate", "4", "-t", "6s", "--host", target(stack))
-    ui = ("--autostart", "--autoquit", "0", "--web-host", "127.0.0.1", "--web-port", port)
+    # The page stays until it was read; where the test fails, it ends by itself.
+    ui = ("--autostart", "--autoquit", "120", "--web-host", "127.0.0.1", "--web-port", port)
     child = await locust(*users, *ui, *LENGTHS, *SLO, "--csv", str(prefix), "ChatUser", "AgentUser")
 
     def fetch(path: str) -> str:
@@ -105,6 +110,10 @@ async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stac
         await asyncio.sleep(0.05)
     assert "6 users (" in charts
     assert "each sending 4 per second" in charts
+    while "stopped" != json.loads(await asyncio.to_thread(fetch, "/stats/requests"))["state"]:
+        assert child.returncode is None
+        await asyncio.sleep(0.05)
+    child.terminate()
     text = await ended(child)
 
     assert "what clients saw" in text
@@ -146,7 +155,8 @@ async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Pa
 async def test_workers_that_a_busy_machine_holds_up_send_all_the_same(stack: Stack, tmp_path: Path) -> None:
     """Both are silent for longer than Locust's three seconds, after which it would stop the test."""
     figures, port = tmp_path / "figures.json", str(free_port())
-    load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3")
+    # It is not over when they are held up, however late that is, and when they go on most of it is due.
+    load = ("--scenario", "smoke", "--rate", "4.5", "--arrivals", "constant", "--duration", "10")
     spread = ("--headless", "--processes", "2", "--master-bind-port", port, "--master-port", port)
     child = await locust(*load, *LENGTHS, *spread, "--host", target(stack), "--load-json", str(figures))
     await until(lambda: stack.routers[0].pools["demo"].active, HELD_S)
@@ -215,7 +225,8 @@ async def test_the_same_load_goes_to_a_server_with_openais_api(
 ) -> None:
     prefix = tmp_path / "http"
     load = ["--scenario", "smoke", "--rate", "20", "--duration", "3", "--seed", "7"]
-    async with running_stack(tmp_path / "state", router={"http": {"port": 0}}, sim={"base_ms": 4.0}) as stack:
+    http_too, sim = {"http": {"port": 0}}, {"base_ms": 4.0}
+    async with running_stack(tmp_path / "state", router=http_too, sim=sim, queue=STEADY) as stack:
         http = stack.routers[0].http
         assert http is not None
         words = ["loadtest", *load, "--report", str(prefix), "--json", "--target"]
