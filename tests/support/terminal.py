@@ -14,7 +14,9 @@ from typing import Self
 from tests.support.waiting import until_sync
 
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    # Also where the tests themselves run under `nohup`.
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 PENSTOCK = (sys.executable, "-m", "cluster.cli.main")
 

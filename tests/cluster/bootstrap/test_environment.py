@@ -110,6 +110,8 @@ def test_the_end_of_the_terminal_is_a_request_to_stop(tmp_path: Path) -> None:
     drained = tmp_path / "drained"
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - another process
+        # Under `nohup` it would ignore it, as is right.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.execv(sys.executable, [sys.executable, "-c", HANGS_UP, str(drained)])  # noqa: S606 - a child of a pty
     said = b""
     # The whole line: a write that the end of the terminal cuts short fails.
@@ -159,6 +161,8 @@ def test_a_cluster_comes_up_in_a_hostile_shell_drains_at_the_end_of_the_terminal
     state = tmp_path / "stäte dir %1 #x"
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - another process
+        # Under `nohup` it would ignore it, as is right.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.environ.update(hostile)
         os.environ.pop("HOME", None)
         os.umask(0o077)
