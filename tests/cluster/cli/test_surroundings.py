@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 HELD_S = 60.0
 LOAD = ("loadtest", "--scenario", "smoke", "--rate", "20", "--prompt-tokens", "24", "--output-tokens", "8")
+SHORT = ("--rate", "4", "--duration", "6")
+"""A connection may take as long as the test: longer than any halt of the machine."""
 needs_locust = pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="Locust is not installed")
 
 
@@ -110,7 +112,7 @@ async def test_every_other_command_ends_on_a_terminal(line: str, folder: Path) -
 @needs_locust
 async def test_a_load_test_ends_on_a_terminal(stack: Stack, folder: Path) -> None:
     """Locust reads keys from a terminal, for which the kernel would stop it: it is in a process group of its own."""
-    words = [*LOAD, "--duration", "1", *target(stack), "--report", str(folder / "out")]
+    words = [*LOAD, *SHORT, *target(stack), "--report", str(folder / "out")]
     status, said = await asyncio.to_thread(run_in_terminal, words)
     assert 0 == status, said
     assert "requests/s" in said
@@ -186,7 +188,7 @@ async def test_an_answer_comes_in_all_surroundings(kind: Surroundings, stack: St
 @needs_locust
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_load_test_ends_in_all_surroundings(kind: Surroundings, stack: Stack, folder: Path) -> None:
-    words = [*LOAD, "--duration", "1", *target(stack), "--report", str(folder / "out"), "--json"]
+    words = [*LOAD, *SHORT, *target(stack), "--report", str(folder / "out"), "--json"]
     status, _, errors = await run(kind, *words)
     assert 0 == status, errors
     assert (folder / "out.json").exists()

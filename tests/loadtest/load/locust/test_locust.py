@@ -290,7 +290,7 @@ async def test_a_model_that_nobody_serves_is_named(
         "--model",
         "nope",
         "--duration",
-        "1",
+        "30",
         "--target",
         target(stack),
         "--report",
