@@ -96,6 +96,7 @@ class SimEngine:
         self._moving = asyncio.Event()
         self._moving.set()
         self._doze = Doze()
+        self._stall_s = _STALL_S
         self._death = ""
         self._steps: asyncio.Task[None] | None = None
 
@@ -141,7 +142,7 @@ class SimEngine:
         """
         self._raise_if_dead()
         stalled = self._meter.idle_for(self._clock.monotonic())
-        if stalled > _STALL_S:
+        if stalled > self._stall_s:
             raise EngineDeadError(f"the engine made no step for {stalled:.0f} s although it has work")
 
     def die(self) -> None:
