@@ -63,6 +63,8 @@ async def test_nothing_is_asked_while_nothing_waits(tmp_path: Path, monkeypatch:
             collect(stack.inference().StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True)))
         )
         await until(lambda: stack.replicas[0].table.sequences == 1)
+        # It waited for its place for a moment, in which a look may have come.
+        asked.clear()
         await asyncio.sleep(0.6)
         assert [] == asked
         began = time.monotonic()
@@ -94,7 +96,7 @@ async def test_the_parts_of_a_wait_add_up_to_it_and_say_who_was_ahead(tmp_path: 
         [attempt] = choice.attempts
         waited_s = duration_from_wire(attempt.granted_at) - duration_from_wire(attempt.waits_from)
         assert waited_s == pytest.approx(sum(duration_from_wire(part.time) for part in choice.waits), abs=0.002)
-        assert records_pb2.WAIT_REASON_OWN_TENANT == choice.waits[0].reason
+        assert records_pb2.WAIT_REASON_OWN_TENANT in {part.reason for part in choice.waits}
         assert ("acme", 3) == (choice.ahead[0].tenant, choice.ahead[0].waiting)
         assert {"acme", "other"} >= {each.tenant for each in choice.holders}
         assert sum(each.share for each in choice.holders) == pytest.approx(1.0)
@@ -136,13 +138,14 @@ async def test_operators_see_the_line_and_the_quotas(tmp_path: Path, keys: Keys)
             await (await begin(stack, keys.acme, 2))
         status = admin_pb2.GetClusterStatusResponse()
 
-        async def refusal_is_told() -> bool:
-            """The line that is shown is at most a second old."""
+        async def all_is_told() -> bool:
+            """The line that is shown is at most a second old, and what runs is what heartbeats have told."""
             asked = admin_pb2.GetClusterStatusRequest()
             status.CopyFrom(await stack.admin().GetClusterStatus(asked, metadata=bearer(keys.operator)))
-            return any(each.refused for each in status.pools[0].quotas)
+            [pool] = status.pools
+            return any(each.refused for each in pool.quotas) and any(each.running for each in pool.line)
 
-        await until(refusal_is_told)
+        await until(all_is_told)
         [entry] = status.pools[0].line
         assert ("acme", 1, 1, 2.0) == (entry.tenant, entry.waiting, entry.running, entry.weight)
         [quota] = [each for each in status.pools[0].quotas if each.tenant == "acme"]

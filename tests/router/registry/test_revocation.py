@@ -135,7 +135,6 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
 ) -> None:
     made = await new_key(stack, keys)
     stub, metadata = stack.inference(router), bearer(made.key)
-    other = stub.StreamGenerate(stream_request(max_tokens=100, ignore_eos=True), metadata=bearer(keys.acme))
     items = [jobs_pb2.JobItem(custom_id="a", request=request(**LONG))]
 
     async def upload() -> AsyncIterator[jobs_pb2.SubmitJobRequest]:
@@ -159,7 +158,11 @@ async def test_calls_of_every_kind_end_with_the_reason_and_those_of_other_keys_g
             fields = {field: value for field, value in body.items() if value is not None}
             calls[name] = http_end(session, made.key, path(stack, router, url), fields)
         begun = {name: asyncio.ensure_future(call) for name, call in calls.items()}
-        await until(lambda: stack.replicas[0].table.sequences >= 8)
+        # Each of them has shown its key, also the upload, and all others run.
+        known = stack.routers[router]._parts.jobs.feeder._revocations._open
+        await until(lambda: len(known.get(made.id, ())) == len(begun) and stack.replicas[0].table.sequences == 8)
+        other = stub.StreamGenerate(stream_request(max_tokens=100, ignore_eos=True), metadata=bearer(keys.acme))
+        await other.read()
         await revoke(stack, keys, made.id)
         async with asyncio.timeout(15 * patience()):
             ends = dict(zip(begun, await asyncio.gather(*begun.values()), strict=True))
