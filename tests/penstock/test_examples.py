@@ -223,11 +223,14 @@ async def test_the_bridge_streams_events_and_cancels_for_a_browser_that_leaves(s
         wrong = await client.post("/chat", json=body(model="nobody"))
         assert (404, "MODEL_NOT_FOUND") == (wrong.status_code, wrong.json()["reason"])
 
-        running = stack.replicas[0].table
+        running, engine = stack.replicas[0].table, stack.engines[0]
+        # So that it is in its middle when its reader leaves.
+        engine._settings = engine._settings.model_copy(update={"base_ms": 50.0})
         async with client.stream("POST", "/chat", json=body(max_tokens=1_900)) as left:
             await anext(left.aiter_text())
             assert 1 == running.sequences
         await until(lambda: running.sequences == 0)
+        engine._settings = engine._settings.model_copy(update={"base_ms": 1.0})
 
 
 async def test_the_notebook_runs_from_top_to_bottom_and_is_kept_without_outputs(stack: Stack, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest_asyncio
 from cluster.errors import NoReplicaError
 from cluster.registry.contract import Author, Edit, Watcher
 from cluster.registry.view import RegistryView
+from deployments.engines.sim.engine import SimEngine
 from penstock.client import (
     AsyncClient,
     GenerateOptions,
@@ -24,7 +25,7 @@ from penstock.client import (
     NotFoundError,
     RegistryEdit,
 )
-from tests.support.launching import launching
+from tests.support.launching import Machine, launching
 from tests.support.stack import Stack, collect, first_tokens, running_stack, sim_pool, stream_request
 from tests.support.traffic import traffic
 from tests.support.waiting import until
@@ -34,13 +35,23 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with (
-        running_stack(
-            tmp_path_factory.mktemp("stack"), routers=2, pools={"demo": sim_pool()}, jobs={"in_flight": 2}
-        ) as running,
-        launching(running),
-    ):
+    async with running_stack(
+        tmp_path_factory.mktemp("stack"), routers=2, pools={"demo": sim_pool()}, jobs={"in_flight": 2}
+    ) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def machine(stack: Stack) -> AsyncIterator[Machine]:
+    async with launching(stack) as running:
+        yield running
+
+
+def engine_of(machine: Machine, name: str) -> SimEngine:
+    """Return the engine of a pool with one replica."""
+    [replica] = machine.places[name].replicas.values()
+    assert isinstance(replica._engine, SimEngine)
+    return replica._engine
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -76,10 +87,14 @@ async def gone(stack: Stack, name: str) -> None:
     await until(lambda: all(name not in router.pools for router in stack.routers), 20)
 
 
-async def test_a_pool_is_added_and_removed_under_load_and_no_request_is_lost(stack: Stack, admin: AsyncClient) -> None:
+async def test_a_pool_is_added_and_removed_under_load_and_no_request_is_lost(
+    stack: Stack, machine: Machine, admin: AsyncClient
+) -> None:
     async with traffic(stack, clients=4, pause_s=0.01) as load:
         assert () == (await admin.edit_registry([added("more", base_ms=20.0, max_num_seqs=1)], wait=10)).behind
         await serves(stack, "more")
+        # The pool would be gone before all is said of it.
+        engine_of(machine, "more").wedge()
         # One runs at each router's call, and the others wait in line.
         calls = [
             stack.inference(number % 2).StreamGenerate(
@@ -94,6 +109,7 @@ async def test_a_pool_is_added_and_removed_under_load_and_no_request_is_lost(sta
             with pytest.raises(grpc.aio.AioRpcError, match="'more' is being removed and takes no new requests") as told:
                 await collect(stack.inference(number).StreamGenerate(stream_request("late", model="more")))
             assert grpc.StatusCode.NOT_FOUND is told.value.code()
+        engine_of(machine, "more")._moving.set()
         for events in await asyncio.gather(*ends):
             assert 20 == sum(len(event.delta.token_ids) for event in events if event.HasField("delta"))
         await gone(stack, "more")
@@ -104,17 +120,21 @@ async def test_a_pool_is_added_and_removed_under_load_and_no_request_is_lost(sta
     assert "gone" == entry.state
 
 
-async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, admin: AsyncClient) -> None:
+async def test_a_stream_of_a_pool_that_goes_can_be_resumed(stack: Stack, machine: Machine, admin: AsyncClient) -> None:
     await admin.edit_registry([added("brief", base_ms=30.0)], wait=10)
     await serves(stack, "brief")
     sampling, keyed = {"max_tokens": 30, "ignore_eos": True}, GenerateOptions(idempotency_key="k1")
     first = asyncio.create_task(admin.generate("brief", "x", sampling, keyed))
     await until(lambda: stack.routers[0].pools["brief"].active == 1)
+    engine_of(machine, "brief").wedge()
     await admin.edit_registry([removed("brief")], wait=10)
     # Two clients of one key would take it from each other.
     first.cancel()
     async with AsyncClient(f"127.0.0.1:{stack.routers[1].port}") as other:
-        again = await other.generate("brief", "x", sampling, keyed)
+        resumed = asyncio.create_task(other.generate("brief", "x", sampling, keyed))
+        await until(lambda: stack.routers[1].pools["brief"].active == 1)
+        engine_of(machine, "brief")._moving.set()
+        again = await resumed
     assert 30 == again.usage.output_tokens
     assert 1 == len(again.receipt.attempts)
     await gone(stack, "brief")

@@ -53,6 +53,21 @@ async def read_until_held(stack: Stack, call: Any, tokens: int) -> Events:
     return events
 
 
+def stand(stack: Stack) -> None:
+    """Let engines make no more steps until `move_on`. What a test does meanwhile may take long on a busy machine."""
+    for engine in stack.engines:
+        assert isinstance(engine, SimEngine)
+        engine._stall_s = math.inf
+        engine.wedge()
+
+
+def move_on(stack: Stack) -> None:
+    """Let engines make steps again."""
+    for engine in stack.engines:
+        assert isinstance(engine, SimEngine)
+        engine._moving.set()
+
+
 def hold_at(stack: Stack, tokens: int) -> None:
     """Make the engine whose sequence is the first to have so many tokens take no more steps. However late its client
     reads them, there are no others.

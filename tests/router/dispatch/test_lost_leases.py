@@ -12,6 +12,7 @@ import pytest
 from cluster.errors import PenstockError, QueueUnavailableError
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from deployments.replica.replica import Replica
+from tests.router.dispatch.streams import move_on, stand
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until, until_sync
 
@@ -56,6 +57,8 @@ async def test_streams_go_on_and_new_requests_run_elsewhere(tmp_path: Path, monk
 async def test_without_another_replica_requests_wait_until_the_lease_is_back(tmp_path: Path) -> None:
     async with running_stack(tmp_path, sim={"base_ms": 8.0}) as stack:
         call, events = await start_stream(stack)
+        # A lease is long on a busy machine, and a link without a lease stays as long as it has work.
+        stand(stack)
         with pytest.MonkeyPatch.context() as patch:
             await lose_lease(stack, stack.replicas[0], patch)
             waiting = stack.inference().StreamGenerate(stream_request(max_tokens=2, ignore_eos=True))
@@ -63,6 +66,7 @@ async def test_without_another_replica_requests_wait_until_the_lease_is_back(tmp
             pool = stack.routers[0].pools["demo"]
             await until(lambda: pool.beat is not None and 1 == sum(pool.beat.waiting))
             assert pool.replicas.link(stack.replicas[0].plan.replica_id) is not None
+        move_on(stack)
         assert 2 == len(ids_of(await collect(waiting)))
         events.extend(await collect(call))
         assert 600 == len(ids_of(events))

@@ -127,11 +127,11 @@ async def test_a_client_is_told_its_position_when_it_was_heard_and_only_then(
     pools = {"demo": sim_pool(max_num_seqs=1, base_ms=2.0)}
     async with running_stack(tmp_path, redis_url=store_url, pools=pools) as stack:
         pool = stack.routers[0].pools["demo"]
-        first = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=30_000, ignore_eos=True))
         await until(lambda: pool.beat is not None and pool.beat.running == 1)
-        ahead = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        ahead = stack.inference().StreamGenerate(stream_request(max_tokens=30_000, ignore_eos=True))
         assert 0 == (await ahead.read()).queued.position
-        call = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=30_000, ignore_eos=True))
         told = [(await call.read()).queued.position]
         ahead.cancel()
         while told[-1]:
@@ -157,11 +157,11 @@ async def test_everybody_in_a_long_line_hears_that_it_moves(
     pools = {"demo": sim_pool(max_num_seqs=1, base_ms=2.0)}
     async with running_stack(tmp_path, redis_url=store_url, pools=pools) as stack:
         pool = stack.routers[0].pools["demo"]
-        first = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=30_000, ignore_eos=True))
         await until(lambda: pool.beat is not None and pool.beat.running == 1)
         calls = []
         for _ in range(12):
-            calls.append(stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True)))
+            calls.append(stack.inference().StreamGenerate(stream_request(max_tokens=30_000, ignore_eos=True)))
             assert (await calls[-1].read()).HasField("queued")
         silent = asyncio.ensure_future(stack.inference().Generate(request(max_tokens=1, ignore_eos=True)))
         await until(lambda: len(pool.choices) == 14)

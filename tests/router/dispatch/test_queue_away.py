@@ -18,7 +18,8 @@ from cluster.queue.entries import Mail, QueueEntry, Settlement, Submitted
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.cluster.queue.backends import turns
-from tests.support.stack import collect, ids_of, request, request_id_of, running_stack, stream_request
+from tests.router.dispatch.streams import hold_at, move_on, stand
+from tests.support.stack import collect, first_tokens, ids_of, request, request_id_of, running_stack, stream_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.every_store("connections of a running router")
@@ -81,9 +82,11 @@ async def test_a_request_that_ends_while_the_queue_is_away_runs_once_under_its_k
         pool = stack.routers[0].pools["demo"]
         asked = stream_request(max_tokens=100, ignore_eos=True, temperature=1.0)
         asked.generate.idempotency_key = "mine"
+        hold_at(stack, 10)
         call = stack.inference().StreamGenerate(asked)
-        events = [await call.read(), await call.read()]
+        events = await first_tokens(call, 10)
         stack.store.down = True
+        move_on(stack)
         events.extend(await collect(call))
         await until(lambda: len(pool.releases) == 1 and pool.active == 0)
         await turns(20)
@@ -127,8 +130,10 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
     async with running_stack(
         tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue, sections=sections
     ) as stack:
-        slot = stack.inference(0).StreamGenerate(stream_request(max_tokens=1_000, ignore_eos=True))
+        slot = stack.inference(0).StreamGenerate(stream_request(max_tokens=100, ignore_eos=True))
         await slot.read()
+        # It keeps its slot until all is in line again.
+        stand(stack)
         bodies = [stream_request(f"{number}", max_tokens=5, ignore_eos=True) for number in range(7)]
         bodies[0].generate.idempotency_key = "mine"
         calls = [stack.inference(number % 2).StreamGenerate(body) for number, body in enumerate(bodies)]
@@ -148,6 +153,7 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         await until(lambda: [(1, 4), (1, 3)] == [(each.changes, each.submitted) for each in again])
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
 
+        move_on(stack)
         await collect(slot)
         ends = [(await collect(call))[-1].finished for call in calls]
         assert [end.usage.output_tokens for end in ends] == [5, 5, 5, 5, 5, 0, 5]

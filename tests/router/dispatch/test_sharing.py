@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from tests.router.dispatch.streams import move_on, stand
 from tests.support.stack import collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
@@ -114,18 +115,22 @@ async def test_the_live_batch_limit_moves_the_window_and_wakes_the_queue(tmp_pat
 
 async def test_a_draining_replica_finishes_what_it_has_and_gets_nothing_new(tmp_path: Path) -> None:
     async with running_stack(tmp_path, replicas=2, sim={"base_ms": 3.0}) as stack:
+        # Until the drain has begun.
+        stand(stack)
         calls = [stack.inference().StreamGenerate(stream_request(max_tokens=150, ignore_eos=True)) for _ in range(8)]
         await asyncio.gather(*(call.read() for call in calls))
-        victim = stack.replicas[0]
+        victim, other = sorted(stack.replicas, key=lambda each: -each.table.sequences)
         assert victim.table.sequences
         stopping = asyncio.create_task(victim.stop(drain_s=20.0))
+        await until(lambda: victim.stopped)
+        move_on(stack)
         results = await asyncio.gather(*(collect(call) for call in calls))
         await stopping
 
         assert {150} == {events[-1].finished.usage.output_tokens for events in results}
         later = await asyncio.gather(*(stack.inference().Generate(request(max_tokens=2)) for _ in range(6)))
-        assert {"demo-r1"} == {reply.receipt.attempts[0].replica_id for reply in later}
-        await until(lambda: "demo-r0" not in stack.routers[0].pools["demo"].replicas.records)
+        assert {other.plan.replica_id} == {reply.receipt.attempts[0].replica_id for reply in later}
+        await until(lambda: victim.plan.replica_id not in stack.routers[0].pools["demo"].replicas.records)
 
 
 async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(tmp_path: Path) -> None:

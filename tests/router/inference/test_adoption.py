@@ -14,6 +14,7 @@ import pytest
 
 from penstock.v1 import inference_pb2 as api
 from router.dispatch.pool import Pool
+from tests.router.dispatch.streams import move_on, stand
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -71,6 +72,7 @@ async def test_a_request_with_a_key_outlives_a_call_that_was_taking_it_over(stac
     first = stack.inference(0).StreamGenerate(keyed())
     begun = (await seen(first, "started")).started
     await seen(first, "delta")
+    stand(stack)
     async with adopting(stack.routers[1].pools["demo"]) as (adopted, go_on):
         again = keyed()
         if with_token:
@@ -85,7 +87,10 @@ async def test_a_request_with_a_key_outlives_a_call_that_was_taking_it_over(stac
         with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):
             await collect(first)
 
-    events = await collect(stack.inference(0).StreamGenerate(again))
+    third = stack.inference(0).StreamGenerate(again)
+    events = [await third.read()]
+    move_on(stack)
+    events += await collect(third)
 
     # What goes on is the attempt that the first call began.
     assert [begun.request_id] == [event.started.request_id for event in events if event.HasField("started")]
@@ -123,6 +128,7 @@ async def test_mail_may_overtake_an_adoption(stack: Stack, running: bool) -> Non
     if running:
         before.cancel()
         await seen(first, "delta")
+        stand(stack)
     async with adopting(pool) as (adopted, go_on):
         second = stack.inference(1).StreamGenerate(keyed())
         await adopted.wait()
@@ -131,6 +137,7 @@ async def test_mail_may_overtake_an_adoption(stack: Stack, running: bool) -> Non
         go_on.set()
         begun = [await seen(second, "delta")]
         held = (await pool._context.queue.holdings(stack.routers[1].router_id, b"", 10)).page
+        move_on(stack)
         events = begun + await collect(second)
 
     assert [queued.request_id] == [one.request_id for one in held]

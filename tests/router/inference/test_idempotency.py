@@ -16,6 +16,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc, types_pb2
 from router.inference import admit as opening
 from router.inference.collect import Collector
+from tests.router.dispatch.streams import move_on, stand
 from tests.support.speed import patience
 from tests.support.stack import Stack, collect, ids_of, request_id_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
@@ -61,8 +62,11 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
 async def test_a_repeat_attaches_to_the_running_generation(stack: Stack, second_router: int) -> None:
     first = stack.inference(0).StreamGenerate(keyed())
     begun = await read_tokens(first, 20)
-
-    events = await collect(stack.inference(second_router).StreamGenerate(keyed()))
+    stand(stack)
+    second = stack.inference(second_router).StreamGenerate(keyed())
+    events = [await second.read()]
+    move_on(stack)
+    events += await collect(second)
 
     ids = ids_of(events)
     assert len(ids) == 200

@@ -24,7 +24,7 @@ from router.catalog import Catalog
 from router.generation import resume_state
 from router.generation.recovery import REFUSED_RESUMES
 from router.links.replicas import ReplicaSet
-from tests.router.dispatch.streams import error_of
+from tests.router.dispatch.streams import error_of, move_on, stand
 from tests.support.stack import Stack, collect, first_tokens, ids_of, request, running_stack, stream_request
 from tests.support.tiny_model import make_tokenizer
 from tests.support.waiting import until
@@ -187,6 +187,7 @@ async def test_a_stream_of_the_old_model_is_resumed_although_most_replicas_have_
         undisturbed = await whole(stack)
         call = stack.inference(0).StreamGenerate(stream_request(max_tokens=60, ignore_eos=True))
         began = await first_tokens(call, 5)
+        stand(stack)
         engines = [await other_model(stack, tmp_path / f"b{number}") for number in range(2)]
         for router in stack.routers:
             usual = router.pools["demo"].replicas
@@ -195,7 +196,10 @@ async def test_a_stream_of_the_old_model_is_resumed_although_most_replicas_have_
         token = next(event.started.resume_token for event in began if event.HasField("started"))
         asked.resume.resume_token = token
         asked.resume.received_tokens.append(len(ids_of(began)))
-        rest = await collect(stack.inference(1).StreamGenerate(asked))
+        resumed = stack.inference(1).StreamGenerate(asked)
+        rest = [await resumed.read()]
+        move_on(stack)
+        rest += await collect(resumed)
         call.cancel()
         got = [token for event in rest if event.HasField("delta") for token in event.delta.token_ids]
         assert undisturbed == ids_of(began) + got
@@ -261,13 +265,16 @@ async def test_a_resumed_stream_of_ids_goes_on_at_a_sibling_although_most_replic
         first = stack.inference(0).StreamGenerate(asked)
         began = await first_tokens(first, 5)
         started = next(event.started for event in began if event.HasField("started"))
+        stand(stack)
         engines = [await other_model(stack, tmp_path / f"b{number}") for number in range(3)]
         replicas = stack.routers[1].pools["demo"].replicas
         await until(lambda: replicas.any_announcement().replica_id not in ("demo-r0", "demo-r1"))
         asked.resume.resume_token = started.resume_token
         asked.resume.received_tokens.append(len(ids_of(began)))
         call = stack.inference(1).StreamGenerate(asked)
-        rest = await first_tokens(call, 3)
+        rest = [await call.read()]
+        move_on(stack)
+        rest += await first_tokens(call, 3)
         number = next(index for index, one in enumerate(stack.replicas) if one.plan.replica_id == started.replica_id)
         await stack.kill_replica(number)
         rest += await collect(call)

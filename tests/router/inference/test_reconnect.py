@@ -19,6 +19,7 @@ from penstock.client import (
     Sampling,
     UnavailableError,
 )
+from tests.router.dispatch.streams import move_on, stand
 from tests.router.links.parts import kill
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -89,11 +90,14 @@ async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_p
             lonely = alone.stream("demo", "Prompt 0", LONG)
             events = aiter(lonely)
             before = [event async for event in first_of(events)]
+            # It is in its middle when its router stops.
+            stand(stack)
             streams = [asyncio.ensure_future(read(client, number % 2)) for number in range(8)]
             keyed = [asyncio.ensure_future(read(client, n, idempotency_key=f"key-{n}")) for n in range(2)]
             unary = [asyncio.ensure_future(client.generate("demo", f"Prompt {n}", LONG)) for n in range(2)]
             held = stack.replicas[0].table
             await until(lambda: held.sequences == 6 and first._inference.open_calls >= 5)
+            move_on(stack)
 
             await first.stop(drain_s=0.1)
 

@@ -27,6 +27,7 @@ from penstock.client import (
 )
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from tests.router.dispatch.streams import stand
 from tests.router.links.parts import kill
 from tests.support.stack import Stack, collect, running_stack, sim_pool
 from tests.support.tools_model import make_tools_model
@@ -243,10 +244,12 @@ async def test_a_call_survives_the_deaths_of_its_router_and_its_replica(tmp_path
             assert 8 == len(logs)
 
             await until(lambda: all(log.tokens > place * tokens for log in logs))
+            stand(stack)
             await kill(stack.routers[0])
             await until(lambda: stack.routers[1]._inference.open_calls == 8 and all(log.outlet for log in logs))
             assert all(log.end is None for log in logs)
             await stack.kill_replica(number)
+            stack.engines[1 - number]._moving.set()  # type: ignore[attr-defined]
             results = await asyncio.gather(*streams, keyed)
             for choices, last in results:
                 assert WHOLE == choices[0].whole

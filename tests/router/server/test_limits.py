@@ -22,6 +22,7 @@ from cluster.queue.entries import Mail
 from cluster.queue.redis.scripts import load_constants
 from cluster.redis.keys import pool_key
 from router.dispatch.positions import LEAST_S
+from tests.router.dispatch.streams import move_on, stand
 from tests.router.dispatch.test_queue_away import SteppedClock
 from tests.support.stack import Stack, collect, request, running_stack, stream_request
 from tests.support.waiting import until
@@ -169,10 +170,13 @@ async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path, stor
     ) as stack:
         first = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
         await first.read()
+        # It keeps its slot until the refusal.
+        stand(stack)
         waiting = [stack.inference(i % 2).StreamGenerate(stream_request(max_tokens=2)) for i in range(3)]
         for call in waiting:
             await call.read()
         code, details = await refused(stack.inference(1).Generate(request(max_tokens=2)))
+        move_on(stack)
 
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         assert details["ErrorInfo"].metadata["tenant"] == "anonymous"
