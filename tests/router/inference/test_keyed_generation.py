@@ -46,6 +46,7 @@ async def test_a_request_whose_client_leaves_before_the_first_metadata_ends(tmp_
         gone = Mock(direct=None, time_remaining=lambda: None)
         gone.send_initial_metadata = AsyncMock(side_effect=asyncio.CancelledError)
         asked = stream_request(model="fast", max_tokens=400, ignore_eos=True)
+        await until(lambda: bool(stack.routers[0].pools["demo"].replicas.connected()))
         with pytest.raises(asyncio.CancelledError):
             await stack.routers[0]._inference.StreamGenerate(asked, gone, Caller("acme"))
         gone.send_initial_metadata.assert_awaited_once()
