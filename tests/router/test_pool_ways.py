@@ -38,7 +38,11 @@ from tests.support.tiny_model import make_tokenizer
 from tests.support.traffic import traffic
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("patient_registry"),
+]
 
 BASE: dict[str, Any] = {
     **sim_pool(base_ms=4.0),

@@ -14,8 +14,8 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
-LATER = cluster_errors.UnavailableError("no", retry_after_s=1.0)
-"""Long enough to do something before the next attempt."""
+LATER = cluster_errors.UnavailableError("no", retry_after_s=20.0)
+"""Long enough to do something before the next attempt, also on a machine that halts."""
 FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
 
 

@@ -69,7 +69,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, keys: Keys, redis_url:
         "control": {"period_s": 0.05},
         "autoscale": {"mode": "active", "max_replicas": 4},
     }
-    sections = {"auth": {"keys_file": str(keys.path)}, "autoscaler": {"tick_s": 0.2, "lease_s": 2.0}}
+    sections = {"auth": {"keys_file": str(keys.path)}, "autoscaler": {"tick_s": 0.2, "lease_s": 60.0}}
     folder = tmp_path_factory.mktemp("stack")
     async with running_stack(folder, pools={"demo": pool}, redis_url=redis_url, sections=sections) as running_:
         yield running_

@@ -28,7 +28,7 @@ POOL = {
     "tensor_parallel_size": 2,
     "price_per_gpu_hour": PRICE,
     "replicas": 3,
-    "slo": {"standard": {"itl_p95_s": 0.5, "ttft_p99_s": 30.0}},
+    "slo": {"standard": {"itl_p95_s": 20.0, "ttft_p99_s": 30.0}},
     "control": {"period_s": 0.05},
 }
 
@@ -103,7 +103,7 @@ async def test_a_pool_shows_its_targets_and_how_many_requests_met_them_at_all_ro
         assert (3, 3, 3) == counts[RequestClass.STANDARD]
         assert (0, 0, 0) == counts[RequestClass.INTERACTIVE] == counts[RequestClass.BATCH]
         slo = pool.operating_point.standard
-        assert (0.5, 30.0) == (slo.itl_p95_s, slo.ttft_p99_s)
+        assert (20.0, 30.0) == (slo.itl_p95_s, slo.ttft_p99_s)
 
 
 async def test_replicas_that_are_missing_start_and_the_newest_decision_is_shown(tmp_path: Path) -> None:

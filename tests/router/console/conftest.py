@@ -60,7 +60,7 @@ async def running_console(stack: Stack, **options: Any) -> AsyncIterator[Console
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Console]:
     pools = {"demo": POOL, "other": sim_pool(base_ms=SLOW_MS), "tools": sim_pool(answer=ANSWER)}
-    sections = {"autoscaler": {"tick_s": 0.2, "lease_s": 2.0}}
+    sections = {"autoscaler": {"tick_s": 0.2, "lease_s": 60.0}}
     async with (
         running_stack(tmp_path_factory.mktemp("console"), replicas=2, pools=pools, sections=sections) as stack,
         running_console(stack) as running,

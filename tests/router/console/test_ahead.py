@@ -29,7 +29,7 @@ POOLS: dict[str, Any] = {
     "other": sim_pool(),
 }
 SECTIONS = {
-    "autoscaler": {"tick_s": 0.2, "lease_s": 2.0},
+    "autoscaler": {"tick_s": 0.2, "lease_s": 60.0},
     "aliases": {"latest": {"targets": [{"model": "demo"}, {"model": "other"}]}},
 }
 

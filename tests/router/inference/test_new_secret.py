@@ -97,4 +97,4 @@ async def test_a_new_cluster_secret_fails_no_request(tmp_path: Path, monkeypatch
         stop.set()
         await asyncio.gather(*clients)
         assert 5 == len(stack.replicas)
-        assert all(len(router.pools["demo"].replicas.connected()) == 5 for router in stack.routers)
+        await until(lambda: all(len(router.pools["demo"].replicas.connected()) == 5 for router in stack.routers))

@@ -102,26 +102,24 @@ async def test_log_probabilities_stay_with_their_tokens(tmp_path: Path) -> None:
 
 async def test_a_call_that_takes_over_brings_its_own_deadline(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
-        # The first deadline is long enough for 20 tokens on a busy machine, and too short for all of them.
-        deadline_s = 2.0 * patience()
-        tokens = round(deadline_s / 0.005) + 200
-        wanted = stream_request(max_tokens=tokens, ignore_eos=True)
+        table = stack.replicas[0].table
+        wanted = stream_request(max_tokens=3000, ignore_eos=True)
         wanted.generate.idempotency_key = "k"
-        first = stack.inference(0).StreamGenerate(wanted, timeout=deadline_s)
+        first = stack.inference(0).StreamGenerate(wanted, timeout=600)
         await read(first, 20)
         first.cancel()
-        events = await rest(stack.inference(1).StreamGenerate(wanted, timeout=60))
-        assert tokens == len(ids_of(events))
-        assert [types.FINISH_REASON_LENGTH] == [end.finish_reason for end in events[-1].finished.choices]
+        [attempt] = table._attempts.values()
+        before = attempt.deadline
+        second = stack.inference(1).StreamGenerate(wanted, timeout=3600)
+        await until(lambda: attempt.deadline > before + 1000)
 
-        wanted.generate.idempotency_key = "other"
-        wanted.generate.sampling.max_tokens = 3000
-        first = stack.inference(0).StreamGenerate(wanted, timeout=60)
-        await read(first, 20)
-        first.cancel()
-        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
-            await rest(stack.inference(1).StreamGenerate(wanted, timeout=0.3))
-        await until(lambda: not stack.replicas[0].table.sequences, 8.0)
+        # A deadline that is over before its call is there is nobody's.
+        second.cancel()
+        while attempt.deadline > before - 300:
+            with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+                await rest(stack.inference(0).StreamGenerate(wanted, timeout=0.3))
+        # Not only when its tokens or the grace are over.
+        await until(lambda: not table.sequences, 8.0)
 
 
 async def test_replicas_that_stop_one_after_another_cost_a_stream_nothing(tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ async def test_replicas_that_stop_one_after_another_cost_a_stream_nothing(tmp_pa
 
 async def test_tokens_of_a_replica_that_is_gone_hold_nobody_up(tmp_path: Path) -> None:
     """Each of them waits for all of the grace."""
-    queue = {"attach_grace_s": 6.0}
+    queue = {"attach_grace_s": 10.0}
     async with running_stack(tmp_path, replicas=2, sim={"base_ms": 5.0}, queue=queue) as stack:
         tokens: dict[str, bytes] = {}
         while len(tokens) < 2:
@@ -179,7 +177,8 @@ async def test_a_client_without_output_comes_back_to_an_attempt_that_is_over(tmp
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
         wanted = stream_request(max_tokens=20, ignore_eos=True)
         first = stack.inference(0).StreamGenerate(wanted)
-        started = await first.read()
+        while not (started := await first.read()).HasField("started"):
+            pass
         first.cancel()
         await until(lambda: not stack.replicas[0].table._attempts)
         wanted.resume.resume_token = started.started.resume_token

@@ -16,7 +16,7 @@ from tests.router.server.test_limits import refused
 from tests.support.redis_clusters import RedisCluster, running_redis_cluster
 from tests.support.sentinels import Sentinels, running_sentinels
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
-from tests.support.waiting import until
+from tests.support.waiting import until, until_sync
 
 
 @pytest.fixture(params=["sentinels", "cluster"])
@@ -78,11 +78,11 @@ async def test_a_failover_disturbs_no_stream_and_new_requests_come_back(
 
 
 def _replicated(servers: Sentinels | RedisCluster) -> None:
+    """Wait until the replica has all three requests."""
     with contextlib.closing(servers.replica()) as client:
         if isinstance(servers, RedisCluster):
             client.readonly()
-        found = client.scan_iter("*entries")
-        assert any(client.hlen(name) == 3 for name in found)
+        until_sync(lambda: any(client.hlen(name) == 3 for name in client.scan_iter("*entries")))
 
 
 def _role(servers: Sentinels | RedisCluster) -> str:

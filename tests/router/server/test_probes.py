@@ -67,4 +67,4 @@ async def test_a_router_that_stands_still_is_not_live(stack: Stack, monkeypatch:
         time.sleep(0.005)  # noqa: ASYNC251
     asking.join()
     assert [503] == heard
-    assert 200 == await answer(stack, "/livez")
+    await until(lambda: answers(stack, "/livez", 200))

@@ -50,7 +50,9 @@ def soon(hours: float) -> str:
 
 
 async def test_load_is_announced_listed_and_withdrawn(stack: Stack, keys: Keys) -> None:
-    body = {"model": "demo", "id": "nine", "start": soon(1), "end": soon(2), "tokens_per_second": 2e4}
+    start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    end = start + datetime.timedelta(hours=1)
+    body = {"model": "demo", "id": "nine", "start": start.isoformat(), "end": end.isoformat(), "tokens_per_second": 2e4}
     check(body, "NewAnnouncement")
     status, told = await call(stack, keys.acme, "POST", body=body)
     check(told, "Announcement")
