@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from cluster.clock import ManualClock
 from cluster.terminal import progress, receipt
 from cluster.terminal.console import messages, screen
 from cluster.terminal.progress import StepDisplay
@@ -234,18 +235,26 @@ def test_what_is_written_after_the_last_step_goes_to_the_terminal_as_it_is() -> 
 
 
 def test_a_step_that_takes_long_is_told_again_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "REMIND_S", 0.2)
+    monkeypatch.setattr(progress, "REMIND_S", 0.1)
+    clock = ManualClock()
+    monkeypatch.setattr(progress, "time", clock)
     console = narrow(200)
+
+    def told(times: int) -> bool:
+        clock.advance(0.1)
+        return text_of(console).count("loading the weights") >= times
+
     with StepDisplay(console) as display:
         display("pool demo", "loading the weights")
         display("pool demo", "loading the weights")
         assert 1 == text_of(console).count("loading the weights")
-        until_sync(lambda: text_of(console).count("loading the weights") >= 3)
+        until_sync(lambda: told(3))
         display("pool demo", "warming up")
         assert 1 == text_of(console).count("warming up")
         display("pool demo", "ready")
     said = text_of(console)
-    time.sleep(0.5)
+    clock.advance(10.0)
+    time.sleep(0.1)
     assert said == text_of(console)
 
 

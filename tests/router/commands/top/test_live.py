@@ -143,7 +143,7 @@ async def test_the_terminal_is_given_back(tmp_path: Path) -> None:
                     screen.terminal.type(end)
                 else:
                     os.kill(screen.terminal.pid, end)
-                await until(lambda screen=screen: screen.terminal._process.poll() is not None)
+                await asyncio.to_thread(screen.terminal.ended)
                 assert before == termios.tcgetattr(screen.terminal._ours)
                 assert screen.terminal.said.rstrip().endswith("\x1b[?25h\x1b[?1049l")
 
