@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.router.http.test_openai import ASK, HTTP, lines, post
 from tests.support.picky_engine import WORDS, PickyEngine
 from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -76,11 +77,16 @@ async def test_where_all_is_enforced_nothing_is_named(stack: Stack, path: str) -
 async def test_a_response_that_is_kept_still_names_it(stack: Stack) -> None:
     path = "/v1/responses"
     _, made, _ = await post(stack, path, json={"model": "demo", **BODIES[path], FIELD: True, "background": True})
-    for _ in range(200):
-        status, found, _ = await get(stack, f"{path}/{made['id']}")
-        if found.get("status") not in ("queued", "in_progress"):
-            break
-    assert (status, found["unenforced"]) == (200, TOLD)
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        status, answer, _ = await get(stack, f"{path}/{made['id']}")
+        assert status == 200
+        found.update(answer)
+        return found["status"] not in ("queued", "in_progress")
+
+    await until(ended)
+    assert found["unenforced"] == TOLD
 
 
 async def get(stack: Stack, path: str) -> tuple[int, Any, Any]:

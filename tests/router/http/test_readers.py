@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from penstock.v1 import inference_pb2 as api
 from router.http import event_stream
 from router.http.chunks import ChunkOptions, Chunks
 from router.http.event_stream import SILENCES, EventStream, Silences
+from tests.router.dispatch.streams import move_on, stand
 from tests.router.http.test_openai import ASK, HTTP, base, lines
 from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
 
 SLOW = {"base_ms": 200.0}
 """Steps in which a stream is silent for a few times `SILENCE_S`."""
@@ -54,13 +58,25 @@ async def events(stack: Stack, path: str) -> list[dict[str, Any]]:
     return found
 
 
+async def after_a_silence(stack: Stack, asked: Coroutine[Any, Any, list[str]]) -> list[str]:
+    """Read a stream whose engine makes no step before its client has had a comment, however late that comes."""
+    http = stack.routers[0].http
+    assert http is not None
+    silences = http.app[SILENCES]
+    stand(stack)
+    reading = asyncio.create_task(asked)
+    await until(lambda: any(stream.begun for row in silences._rows for stream in row))
+    move_on(stack)
+    return await reading
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_comments_take_no_event_from_readers_that_split_at_empty_lines(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "SILENCE_S", 0.05)
     async with running_stack(tmp_path, router=HTTP, sim=SLOW) as stack:
-        assert any(each.startswith(":") for each in await lines(stack, body(path), path))
+        assert any(each.startswith(":") for each in await after_a_silence(stack, lines(stack, body(path), path)))
         said = [
             str(choice.get("text") or choice.get("delta", {}).get("content") or "")
             for event in await events(stack, path)
@@ -79,7 +95,7 @@ async def test_a_stream_is_kept_alive_before_its_first_token(
     if "prompt" in asked:
         asked["prompt"] = [asked["prompt"]] * prompts
     async with running_stack(tmp_path, router=HTTP, sim=SLOW) as stack:
-        found = await lines(stack, asked, path)
+        found = await after_a_silence(stack, lines(stack, asked, path))
     assert found[0].startswith(": keep-alive\n")
     assert found[-1] == "data: [DONE]"
 

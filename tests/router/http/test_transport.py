@@ -19,6 +19,7 @@ from cluster.trust.verifying import trusting
 from penstock.batch.encoding import is_unicode
 from router.http import calls, event_stream
 from tests.router.http.test_openai import ASK, HTTP, lines, post
+from tests.router.http.test_readers import after_a_silence
 from tests.router.server.test_tls import dialer, shown_by, tls
 from tests.support.certificates import LOOPBACK, Authority
 from tests.support.keys import Keys
@@ -224,7 +225,8 @@ async def test_a_body_that_does_not_arrive_ends_its_request(stack: Stack, monkey
 async def test_a_stream_that_is_silent_for_long_has_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "SILENCE_S", 0.05)
     async with running_stack(tmp_path, router=HTTP, sim={"base_ms": 300.0}) as slow:
-        found = await lines(slow, {"model": "demo", "messages": ASK, "max_tokens": 3, "stream": True})
+        asked = {"model": "demo", "messages": ASK, "max_tokens": 3, "stream": True}
+        found = await after_a_silence(slow, lines(slow, asked))
     assert any(each.startswith(": keep-alive\n") for each in found)
     assert found[-1] == "data: [DONE]"
 
