@@ -15,6 +15,7 @@ from router.dispatch.pool import Pool
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.links.link import ReplicaLink
+from tests.router.dispatch.streams import move_on, stand
 from tests.router.links.parts import kill, newest_token, read_until
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
@@ -56,11 +57,13 @@ def unreached(stack: Stack) -> tuple[Pool, ReplicaLink]:
 async def test_who_is_cancelled_while_its_replica_is_not_reached_does_not_run_on(stack: Stack) -> None:
     first = stack.inference(0).StreamGenerate(stream_request(**LONG))
     begun = await read_until(first, 20)
+    stand(stack)
     pool, link = unreached(stack)
     second = stack.inference(1).StreamGenerate(again(begun, **LONG))
     await until(lambda: pool.replicas._awaited.total() == 1)
     await stack.inference(1).Cancel(api.CancelRequest(request_id=request_of(begun)))
     link._set_up(True)
+    move_on(stack)
 
     events = await collect(second)
     assert [types.FINISH_REASON_CANCELLED] == [end.finish_reason for end in events[-1].finished.choices]
@@ -104,12 +107,14 @@ async def test_work_that_is_cancelled_while_its_replica_is_not_reached_stops_whe
 async def test_of_two_calls_that_wait_for_the_replica_the_later_one_gets_the_rest(stack: Stack) -> None:
     first = stack.inference(0).StreamGenerate(stream_request(**LONG))
     begun = await read_until(first, 20)
+    stand(stack)
     pool, link = unreached(stack)
     calls = []
     for waiting in (1, 2):
         calls.append(stack.inference(1).StreamGenerate(again(begun, **LONG)))
         await until(lambda waiting=waiting: pool.replicas._awaited.total() == waiting)
     link._set_up(True)
+    move_on(stack)
 
     events = await collect(calls[1])
     assert 600 == tokens_of(begun) + tokens_of(events)

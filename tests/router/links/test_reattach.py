@@ -8,13 +8,14 @@ import pytest
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from tests.router.dispatch.streams import SIM
 from tests.router.links.parts import LONG, RelayedReplica, golden, read_until
 from tests.support.stack import collect, first_tokens, ids_of, request_id_of, running_stack, stream_request
 from tests.support.waiting import until
 
 
 async def test_a_broken_link_is_reattached_and_the_client_notices_nothing(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, routers=0, sim={"base_ms": 2.0}) as stack:
+    async with running_stack(tmp_path, routers=0, sim=SIM) as stack:
         relay = await RelayedReplica().install(stack)
         await stack.add_router()
         expected = await golden(stack, **LONG)
@@ -63,10 +64,13 @@ async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -
         relay = await RelayedReplica().install(stack)
         object.__setattr__(stack.settings.router, "link_ping_s", 0.2)
         await stack.add_router()
+        replicas = stack.routers[0].pools["demo"].replicas
         expected = await golden(stack, **LONG)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
         events = await read_until(call, 20)
-        link = stack.routers[0].pools["demo"].replicas.link("demo-r0")
+        # Its replica may have lost its lease for a moment.
+        await until(lambda: replicas.link("demo-r0") is not None)
+        link = replicas.link("demo-r0")
         assert link is not None
         relay.freeze()
         await until(lambda: not link.up)

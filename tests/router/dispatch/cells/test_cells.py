@@ -16,6 +16,7 @@ from cluster.queue.redis.queue import RedisQueue
 from penstock.models import ReplicaState
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
+from tests.router.dispatch.streams import move_on, stand
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.traffic import traffic
 from tests.support.waiting import until
@@ -143,9 +144,11 @@ async def test_waiting_requests_go_to_a_cell_with_room(stack: Stack) -> None:
     seen = pool.cells.seen
     pool.cells.queue._place = lambda _entry: 0  # type: ignore[method-assign]
     before = pool.moves.moved
+    stand(stack)
     calls = [stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True)) for _ in range(12)]
     await until(lambda: pool.moves.moved >= before + 4)
     del pool.cells.queue._place
+    move_on(stack)
     ends = [events[-1] for events in await asyncio.gather(*(collect(call) for call in calls))]
     assert [300] * 12 == [end.finished.usage.output_tokens for end in ends]
     assert {0, 1} == {view.cell for view in seen.views()}
