@@ -25,6 +25,7 @@ async def test_a_stream_goes_on_after_its_last_event(target: Target) -> None:
     ]
     if not places:
         pytest.skip("the server's events have no ids")
+    assert "event: message_stop" in whole[-2], whole[-3:]
     number, last = places[len(places) // 2]
     reply = await target.call("POST", PATH, json=body, headers={**key, "Last-Event-ID": last})
     assert reply.status == 200
