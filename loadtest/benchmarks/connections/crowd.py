@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import ssl
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 
 from cluster.open_files import raise_open_files
+from loadtest.benchmarks.child import Child, answer
 from loadtest.benchmarks.connections.wire import Api, CrowdTally, GrpcStream, HttpStream, LightStream, request_of
 
 HOST = "127.0.0.1"
@@ -126,55 +126,33 @@ def client_tls(*protocols: str) -> ssl.SSLContext:
 async def _serve(options: argparse.Namespace) -> None:
     ports: dict[Api, int] = {"http": options.http, "grpc": options.grpc}
     crowd = Crowd(options.number, ports, watched=options.watched, tls=options.tls)
-    orders = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    while line := await orders.readline():
+
+    def obey(line: str) -> Any:
         order = json.loads(line)
-        done = getattr(crowd, order.pop("do"))(**order)
-        answer = await done if asyncio.iscoroutine(done) else done
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        return getattr(crowd, order.pop("do"))(**order)
+
+    await answer(obey)
     # At once: a process that closes thousands of connections in order takes long.
     os._exit(0)
 
 
-class CrowdProcess:
+class CrowdProcess(Child):
     """Process of a crowd, seen from its parent."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self._child = child
-
     @classmethod
-    async def start(
+    async def join(
         cls, number: int, ports: Mapping[Api, int], *, tls: bool, nice: int = 0, watched: bool = False
     ) -> CrowdProcess:
         """Start it. A `nice` one takes the time that others leave."""
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.benchmarks.connections.crowd"),
+        return await cls.start(
+            "loadtest.benchmarks.connections.crowd",
             *("--number", str(number), "--http", str(ports["http"]), "--grpc", str(ports["grpc"])),
             *("--nice", str(nice), *(("--watched",) if watched else ()), *(("--tls",) if tls else ())),
-            stdin=pipe,
-            stdout=pipe,
-            limit=1 << 26,
         )
-        return cls(child)
 
     async def tell(self, do: str, **order: Any) -> dict[str, Any]:
         """Give an order, and return what came of it."""
-        if self._child.stdin is None or self._child.stdout is None:
-            raise RuntimeError("the crowd has no pipes")
-        self._child.stdin.write(json.dumps({"do": do, **order}).encode() + b"\n")
-        line = await self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a crowd ended with status {await self._child.wait()}")
-        return dict(json.loads(line))
-
-    async def stop(self) -> None:
-        """End it."""
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        await self._child.wait()
+        return dict(await self.ask(json.dumps({"do": do, **order})))
 
 
 def main() -> None:

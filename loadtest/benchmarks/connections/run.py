@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import psutil
 
+from loadtest.benchmarks.child import Child
 from loadtest.benchmarks.connections.certificates import CertificateFiles, KeyKind
 from loadtest.benchmarks.connections.crowd import CrowdProcess
 from loadtest.benchmarks.connections.wire import APIS, Api
-from loadtest.benchmarks.reconnect.node import Node
+from loadtest.benchmarks.reconnect.node import start_node
 
 CROWD, WATCHED = "crowd", "watched"
 """Pools of the slow streams and of those whose gaps are measured."""
@@ -136,13 +137,13 @@ class ConnectionRun:
         self._folder = folder
         self._redis_url = redis_url
         self._told = told
-        self._nodes: list[Node] = []
+        self._nodes: list[Child] = []
         self._crowds: list[CrowdProcess] = []
         self._slow: list[CrowdProcess] = []
         self._opening: dict[str, dict[str, float]] = {}
         """Cores that each party used while connections were opened."""
-        self._router: Node
-        self._aside: Node
+        self._router: Child
+        self._aside: Child
         self._watch: CrowdProcess
         self._storms: dict[bool, CrowdProcess] = {}
         """Who storms this router (False), and who the other one (True)."""
@@ -163,14 +164,14 @@ class ConnectionRun:
         plan = self._plan
         replicas = -(-plan.streams // SLOTS)
         for role, count in ((WATCHED, 1), (CROWD, replicas), ("router", 1), ("router", 1)):
-            self._nodes.append(await Node.start(self._folder, self._redis_url, settings, role, count))
+            self._nodes.append(await start_node(self._folder, self._redis_url, settings, role, count))
         self._router, self._aside = self._nodes[-2:]
         ports = await _ports(self._router, replicas + 1)
-        self._watch = await CrowdProcess.start(0, ports, tls=plan.tls, watched=True)
+        self._watch = await CrowdProcess.join(0, ports, tls=plan.tls, watched=True)
         for aside, number, where in ((False, 1, ports), (True, 2, await _ports(self._aside, replicas + 1))):
-            self._storms[aside] = await CrowdProcess.start(number, where, tls=plan.tls, nice=plan.nice)
+            self._storms[aside] = await CrowdProcess.join(number, where, tls=plan.tls, nice=plan.nice)
         self._slow = [
-            await CrowdProcess.start(3 + n, ports, tls=plan.tls, nice=plan.nice) for n in range(plan.processes)
+            await CrowdProcess.join(3 + n, ports, tls=plan.tls, nice=plan.nice) for n in range(plan.processes)
         ]
         self._crowds = [self._watch, *self._storms.values(), *self._slow]
 
@@ -184,10 +185,10 @@ class ConnectionRun:
         # The first requests bring tokenizers and code.
         for crowd in slow:
             await crowd.tell("open", api="http", shares=[1], at_once=1, model=CROWD, tokens=SLOW_TOKENS)
-        idle = await self._router.ask("figures")
+        idle = await self._router.ask()
         opened = {api: await self._open(api) for api in self._plan.apis}
         await _begun(slow, self._plan.streams + len(slow))
-        last = await self._router.ask("figures")
+        last = await self._router.ask()
         storms = await self._stormed() if self._plan.rounds else {"cpu_share": self._opening, **NO_STORMS}
         counts = [await crowd.tell("leave") for crowd in slow]
         return {
@@ -203,7 +204,7 @@ class ConnectionRun:
 
     async def _memory_after(self) -> float:
         for _ in range(int(_MOST_S / _LOOK_S)):
-            figures = await self._router.ask("figures")
+            figures = await self._router.ask()
             if figures["open_calls"] <= 2 * WATCHED_STREAMS:
                 break
             await asyncio.sleep(_LOOK_S)
@@ -214,7 +215,7 @@ class ConnectionRun:
     async def _open(self, api: Api) -> dict[str, float]:
         slow, plan, each = self._slow, self._plan, self._plan.each(api)
         spent, began = await self._spent(), asyncio.get_running_loop().time()
-        before = await self._router.ask("figures")
+        before = await self._router.ask()
         count, streams = plan.connections_of(api), plan.streams_of(api)
         shares = [count // len(slow) + (number < count % len(slow)) for number in range(len(slow))]
         most, at_once = max(1, PART // each), max(1, AT_ONCE // each)
@@ -228,7 +229,7 @@ class ConnectionRun:
 
         await asyncio.gather(*(fill(crowd, share) for crowd, share in zip(slow, shares, strict=True)))
         wanted = before["open_calls"] + streams
-        while (after := await self._router.ask("figures"))["open_calls"] < wanted:
+        while (after := await self._router.ask())["open_calls"] < wanted:
             for crowd in slow:
                 _check_open(await crowd.tell("look"))
             await asyncio.sleep(_LOOK_S)
@@ -287,7 +288,7 @@ class ConnectionRun:
     async def _phase(self, phase: StormPhase) -> dict[str, Any]:
         seconds = self._plan.seconds
         await self._watch.tell("take")
-        await self._router.ask("figures")
+        await self._router.ask()
         before, began = await self._spent(), asyncio.get_running_loop().time()
         if phase.api is None:
             await asyncio.sleep(seconds)
@@ -297,7 +298,7 @@ class ConnectionRun:
             storm = await self._storms[phase.aside].tell(
                 "storm", api=phase.api, seconds=seconds, at_once=self._plan.at_once
             )
-        gaps, turns = await self._watch.tell("take"), (await self._router.ask("figures"))["turns_s"]
+        gaps, turns = await self._watch.tell("take"), (await self._router.ask())["turns_s"]
         after, took = await self._spent(), asyncio.get_running_loop().time() - began
         self._told("storms", 1)
         return {
@@ -310,10 +311,10 @@ class ConnectionRun:
 
     async def _spent(self) -> dict[str, float]:
         """Return the CPU seconds of everything that takes part, and of the whole machine."""
-        router, aside = [(await node.ask("figures"))["cpu_s"] for node in (self._router, self._aside)]
+        router, aside = [(await node.ask())["cpu_s"] for node in (self._router, self._aside)]
         storm = [(await crowd.tell("look"))["cpu_s"] for crowd in self._storms.values()]
         crowds = [(await crowd.tell("look"))["cpu_s"] for crowd in (self._watch, *self._slow)]
-        replicas = [(await node.ask("figures"))["cpu_s"] for node in self._nodes[:-2]]
+        replicas = [(await node.ask())["cpu_s"] for node in self._nodes[:-2]]
         machine = psutil.cpu_times()
         return {
             "router": router,
@@ -325,8 +326,8 @@ class ConnectionRun:
         }
 
 
-async def _ports(router: Node, links: int) -> dict[Api, int]:
-    while (figures := await router.ask("figures"))["links"] < links:  # noqa: ASYNC110 - it is another process
+async def _ports(router: Child, links: int) -> dict[Api, int]:
+    while (figures := await router.ask())["links"] < links:  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(_LOOK_S)
     return {"http": figures["http_port"], "grpc": figures["port"]}
 

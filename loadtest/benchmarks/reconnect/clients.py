@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import psutil
 
+from loadtest.benchmarks.child import Child
 from loadtest.benchmarks.reconnect.herd import POOL as HERD_POOL
-from loadtest.benchmarks.reconnect.herd import HerdProcess
-from loadtest.benchmarks.reconnect.neighbour import POOL, NeighbourProcess
-from loadtest.benchmarks.reconnect.node import Node
+from loadtest.benchmarks.reconnect.herd import start_herd
+from loadtest.benchmarks.reconnect.neighbour import POOL, start_neighbour
+from loadtest.benchmarks.reconnect.node import start_node
 
 SLOTS = 2048
 """Slots per replica."""
@@ -61,7 +62,7 @@ def sections(streams: int) -> dict[str, Any]:
 class HerdProcesses:
     """All streams of the herd, in processes of their own."""
 
-    def __init__(self, parts: Sequence[HerdProcess], streams: int) -> None:
+    def __init__(self, parts: Sequence[Child], streams: int) -> None:
         self._parts = parts
         self._streams = streams
         self.ends: Counter[str] = Counter()
@@ -71,14 +72,14 @@ class HerdProcesses:
     async def start(cls, targets: Sequence[str], plan: HerdPlan, tokens: int) -> HerdProcesses:
         """Start to open all streams."""
         shares = [plan.streams // plan.processes + (n < plan.streams % plan.processes) for n in range(plan.processes)]
-        parts = [await HerdProcess.start(targets, share, tokens, plan.nice) for share in shares]
+        parts = [await start_herd(targets, share, tokens, plan.nice) for share in shares]
         return cls(parts, plan.streams)
 
     async def begun(self, progress: Callable[[int], None]) -> None:
         """Wait until each stream has its first event."""
         told = 0
         while told < self._streams:
-            begun = sum([(await part.figures())["begun"] for part in self._parts])
+            begun = sum([(await part.ask())["begun"] for part in self._parts])
             progress(begun - told)
             told = begun
             await asyncio.sleep(_LOOK_S)
@@ -87,11 +88,11 @@ class HerdProcesses:
         """Wait until every stream has ended."""
         while self.ends.total() < self._streams:
             await asyncio.sleep(_LOOK_S)
-            self.ends = sum([Counter((await part.figures())["ends"]) for part in self._parts], Counter())
+            self.ends = sum([Counter((await part.ask())["ends"]) for part in self._parts], Counter())
 
     async def cpu_s(self) -> float:
         """Return the CPU seconds of all processes."""
-        return float(sum([(await part.figures())["cpu_s"] for part in self._parts]))
+        return float(sum([(await part.ask())["cpu_s"] for part in self._parts]))
 
     async def close(self) -> None:
         """End the processes."""
@@ -102,22 +103,22 @@ class HerdProcesses:
 async def run(folder: Path, redis_url: str, plan: HerdPlan, progress: Callable[[int], None]) -> dict[str, Any]:
     """Run it once. Return the figures."""
     settings, streams = sections(plan.streams), plan.streams
-    nodes: list[Node] = []
+    nodes: list[Child] = []
 
-    async def started(role: str, count: int = 1) -> Node:
-        nodes.append(await Node.start(folder, redis_url, settings, role, count))
+    async def started(role: str, count: int = 1) -> Child:
+        nodes.append(await start_node(folder, redis_url, settings, role, count))
         return nodes[-1]
 
     herd: HerdProcesses | None = None
-    neighbour: NeighbourProcess | None = None
+    neighbour: Child | None = None
     try:
         await started(POOL)
         count = -(-streams // SLOTS)
         await started(HERD_POOL, count)
         doomed, left = await started("router"), await started("router")
         await _linked((doomed, left), count + 1)
-        targets = [f"127.0.0.1:{(await node.ask('figures'))['port']}" for node in (doomed, left)]
-        neighbour = await NeighbourProcess.start(targets[1])
+        targets = [f"127.0.0.1:{(await node.ask())['port']}" for node in (doomed, left)]
+        neighbour = await start_neighbour(targets[1])
         # Long enough for opening at 200 a second, the phases, and some more.
         herd = await HerdProcesses.start(targets, plan, tokens=int((streams / 200 + 5 * QUIET_S) / STEP_S))
         await herd.begun(progress)
@@ -131,39 +132,37 @@ async def run(folder: Path, redis_url: str, plan: HerdPlan, progress: Callable[[
             await node.stop()
 
 
-async def _linked(routers: Sequence[Node], replicas: int) -> None:
+async def _linked(routers: Sequence[Child], replicas: int) -> None:
     for router in routers:
-        while (await router.ask("figures"))["links"] < replicas:  # noqa: ASYNC110 - it is another process
+        while (await router.ask())["links"] < replicas:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(_LOOK_S)
 
 
-async def _spent(left: Node, replicas: Sequence[Node], herd: HerdProcesses) -> dict[str, float]:
+async def _spent(left: Child, replicas: Sequence[Child], herd: HerdProcesses) -> dict[str, float]:
     """Return the CPU seconds of those who take part, and of the whole machine."""
     machine = psutil.cpu_times()
     return {
-        "router": float((await left.ask("figures"))["cpu_s"]),
-        "replicas": float(sum([(await node.ask("figures"))["cpu_s"] for node in replicas])),
+        "router": float((await left.ask())["cpu_s"]),
+        "replicas": float(sum([(await node.ask())["cpu_s"] for node in replicas])),
         "clients": await herd.cpu_s(),
         "machine": sum(machine) - machine.idle - machine.iowait,
     }
 
 
-async def _measure(
-    herd: HerdProcesses, neighbour: NeighbourProcess, nodes: Sequence[Node], quiet_s: float
-) -> dict[str, Any]:
+async def _measure(herd: HerdProcesses, neighbour: Child, nodes: Sequence[Child], quiet_s: float) -> dict[str, Any]:
     *replicas, doomed, left = nodes
-    await neighbour.take()
+    await neighbour.ask()
     await asyncio.sleep(quiet_s)
-    before, at_first = await neighbour.take(), await left.ask("figures")
+    before, at_first = await neighbour.ask(), await left.ask()
     spent = await _spent(left, replicas, herd)
-    broken = (await doomed.ask("figures"))["open_calls"]
+    broken = (await doomed.ask())["open_calls"]
     killed_at = time.monotonic()
     await doomed.kill()
     whole = at_first["open_calls"] + broken
     came: dict[str, dict[str, float]] = {"open_calls": {}, "attached": {}}
     turns: list[float] = []
     while time.monotonic() - killed_at < _MOST_S and "all" not in came["attached"]:
-        found = await left.ask("figures")
+        found = await left.ask()
         turns += found["turns_s"]
         for what, moments in came.items():
             # Calls of its neighbours come and go. The herd is there when nearly all of it is.
@@ -173,12 +172,12 @@ async def _measure(
                     moments[name] = round(time.monotonic() - killed_at, 2)
         await asyncio.sleep(_LOOK_S)
     took = time.monotonic() - killed_at
-    during, spent_then = await neighbour.take(), await _spent(left, replicas, herd)
-    at_peak = await left.ask("figures")
+    during, spent_then = await neighbour.ask(), await _spent(left, replicas, herd)
+    at_peak = await left.ask()
     await asyncio.sleep(quiet_s)
-    after = await neighbour.take()
+    after = await neighbour.ask()
     await herd.wait()
-    at_last = await left.ask("figures")
+    at_last = await left.ask()
     return {
         "streams": herd.ends.total(),
         "broken": broken,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +13,7 @@ import psutil
 
 from cluster.lifecycle import TaskOwner
 from cluster.open_files import raise_open_files
-from loadtest.benchmarks.reconnect.answers import answer
+from loadtest.benchmarks.child import Child, answer
 from penstock.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
 POOL = "herd"
@@ -86,43 +84,16 @@ class Herd:
             await client.close()
 
 
-class HerdProcess:
-    """Process of a part of the crowd, seen from its parent."""
-
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self._child = child
-
-    @classmethod
-    async def start(cls, targets: Sequence[str], streams: int, tokens: int, nice: int) -> HerdProcess:
-        """Start it; it begins to open its streams at once."""
-        pipe = asyncio.subprocess.PIPE
-        words = ("--targets", *targets, "--streams", str(streams), "--tokens", str(tokens), "--nice", str(nice))
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.benchmarks.reconnect.herd", *words), stdin=pipe, stdout=pipe
-        )
-        return cls(child)
-
-    async def figures(self) -> dict[str, Any]:
-        """Return those of its part."""
-        if self._child.stdin is None or self._child.stdout is None:
-            raise RuntimeError("the herd has no pipes")
-        self._child.stdin.write(b"figures\n")
-        line = await self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a part of the herd ended with status {await self._child.wait()}")
-        return dict(json.loads(line))
-
-    async def stop(self) -> None:
-        """End it."""
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        await self._child.wait()
+async def start_herd(targets: Sequence[str], streams: int, tokens: int, nice: int) -> Child:
+    """Start a process with a part of the crowd. It begins to open its streams at once."""
+    words = ("--targets", *targets, "--streams", str(streams), "--tokens", str(tokens), "--nice", str(nice))
+    return await Child.start("loadtest.benchmarks.reconnect.herd", *words)
 
 
 async def _serve(options: argparse.Namespace) -> None:
     herd = Herd(options.targets, options.streams, options.tokens)
     herd.open()
-    await answer(herd.figures)
+    await answer(lambda _: herd.figures())
     # At once: thousands of streams take long to end in order, and the figures are out.
     os._exit(0)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import time
 from typing import Any
 
 from cluster.lifecycle import TaskOwner
-from loadtest.benchmarks.reconnect.answers import answer
+from loadtest.benchmarks.child import Child, answer
 from penstock.client import AsyncClient, Delta, PenstockClientError, Sampling
 
 PERIOD_S = 0.05
@@ -60,41 +58,15 @@ class Neighbour:
         return taken
 
 
-class NeighbourProcess:
-    """Process of the neighbour, seen from its parent."""
-
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self._child = child
-
-    @classmethod
-    async def start(cls, target: str) -> NeighbourProcess:
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.benchmarks.reconnect.neighbour", "--target", target),
-            stdin=pipe,
-            stdout=pipe,
-            limit=1 << 24,
-        )
-        return cls(child)
-
-    async def take(self) -> dict[str, Any]:
-        """Return the measurements since the last call."""
-        if self._child.stdin is None or self._child.stdout is None:
-            raise RuntimeError("the neighbour has no pipes")
-        self._child.stdin.write(b"take\n")
-        return dict(json.loads(await self._child.stdout.readline()))
-
-    async def stop(self) -> None:
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        await self._child.wait()
+async def start_neighbour(target: str) -> Child:
+    return await Child.start("loadtest.benchmarks.reconnect.neighbour", "--target", target)
 
 
 async def _serve(target: str) -> None:
     neighbour = Neighbour(target)
     owner = TaskOwner("neighbour")
     owner.spawn(neighbour.run(), "run")
-    await answer(neighbour.take)
+    await answer(lambda _: neighbour.take())
     await owner.close()
 
 

@@ -24,7 +24,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.life import ReplicaPlan
 from deployments.replica.replica import Replica
-from loadtest.benchmarks.reconnect.answers import answer
+from loadtest.benchmarks.child import answer
 from router.build import build_router
 from router.server import Router
 from router.stores import redis_factory
@@ -122,7 +122,7 @@ async def _serve(options: argparse.Namespace) -> None:
         replicas = await _run_replicas(settings, options.redis, secret, options.role, options.count)
     settle_heap()
     turns = Turns()
-    await answer(lambda: _figures_of(router, replicas, turns))
+    await answer(lambda _: _figures_of(router, replicas, turns))
     if router is not None:
         await router.stop(drain_s=_STOP_S)
     await asyncio.gather(*(replica.stop(drain_s=_STOP_S) for replica in replicas))
