@@ -14,8 +14,8 @@ from cluster.errors import SettingsError
 from loadtest.load.schedule.lengths import recorded
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
-LONG, LONG_Z = 0.99, 2.33
-"""Part of the prompts that are no longer than a long one, and its place in a normal distribution."""
+LONG_Z = 2.33
+"""Place in a normal distribution of 0.99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,6 @@ class Load:
     def shares_prefixes(self) -> bool:
         """Whether prompts begin alike."""
         return self.prefix_hit > 0 or any(each.block_ids for each in self.trace[:1])
-
-    @property
-    def long_prompt(self) -> float:
-        """Prompt tokens that one request in a hundred exceeds."""
-        if self.trace or self.pairs:
-            lengths = [each.prompt_tokens for each in self.trace] or [prompt for prompt, _ in self.pairs]
-            return float(sorted(lengths)[int(LONG * (len(lengths) - 1))])
-        sigma = math.sqrt(math.log1p(self.spread**2))
-        return self.shape.prompt_tokens * math.exp(LONG_Z * sigma - sigma**2 / 2)
 
     def prompt_within(self, part: float) -> float:
         """Return the prompt tokens that a part of the requests does not exceed: of more than the rest, the shortest."""

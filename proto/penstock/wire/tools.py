@@ -13,24 +13,12 @@ _MODES = {
 _MODES_FROM_WIRE = {number: mode for mode, number in _MODES.items()}
 
 
-def tool_to_wire(tool: Tool) -> types_pb2.Tool:
-    return types_pb2.Tool(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-
-
 def tool_from_wire(wire: types_pb2.Tool) -> Tool:
     return Tool(wire.name, wire.description, wire.parameters, wire.strict)
 
 
-def tool_call_to_wire(call: ToolCall) -> types_pb2.ToolCall:
-    return types_pb2.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
-
-
 def tool_call_from_wire(wire: types_pb2.ToolCall) -> ToolCall:
     return ToolCall(wire.id, wire.name, wire.arguments)
-
-
-def tool_mode_to_wire(mode: ToolMode) -> types_pb2.ToolChoiceMode.ValueType:
-    return _MODES[mode]
 
 
 def tool_mode_from_wire(number: types_pb2.ToolChoiceMode.ValueType) -> ToolMode:
