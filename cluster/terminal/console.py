@@ -56,6 +56,6 @@ def print_problem(problem: object) -> None:
     messages().print(f"[red]penstock:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
 
 
-def print_wait(text: str) -> None:
-    """Print the reason of a wait."""
+def print_note(text: str) -> None:
+    """Print what is good to know, as the reason of a wait."""
     messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cluster.errors import SettingsError
 from cluster.nearest import did_you_mean
 from cluster.terminal.command import KEY_VARIABLE
-from cluster.terminal.console import print_problem, print_wait
+from cluster.terminal.console import print_note, print_problem
 
 if TYPE_CHECKING:
     from penstock.client import (
@@ -261,7 +261,7 @@ class _Waits:
         if seconds < SAID_S or (reason == self._last and now < self._again_at):
             return
         self._last, self._again_at = reason, now + AGAIN_S
-        print_wait(f"waiting {seconds:.0f} s: {reason}")
+        print_note(f"waiting {seconds:.0f} s: {reason}")
 
 
 def _tls(options: argparse.Namespace) -> Tls | None:

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from cluster.errors import SettingsError
 from cluster.plural import counted
-from cluster.terminal.console import messages, screen
+from cluster.terminal.console import messages, print_note, screen
 from cluster.terminal.lines import ProgressLines
 from loadtest.plan.engine.abilities import check_abilities
 from loadtest.plan.engine.architectures import load_shape
@@ -275,7 +275,7 @@ def load_of(options: argparse.Namespace, profile: Profile | None) -> Load:
     _check_embeddings(options)
     if options.trace:
         file = Path(trace_file(options.trace))
-        return recorded_load(file, options.limit, options.scale_rate, factor=options.rate_factor, tell=_note_line)
+        return recorded_load(file, options.limit, options.scale_rate, factor=options.rate_factor, tell=print_note)
     if not options.rate:
         raise SettingsError("give --rate or --trace")
     if options.lengths:
@@ -300,10 +300,6 @@ def _check_embeddings(options: argparse.Namespace) -> None:
     for name, value in (*others, ("trace", options.trace), ("lengths", options.lengths)):
         if value is not None:
             raise SettingsError(f"{name}: embeddings have no output tokens, got {value}")
-
-
-def _note_line(text: str) -> None:
-    messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
 def with_history(engine: Engine, book: Book) -> Engine:
