@@ -3,7 +3,7 @@
 They validate nothing: the router validates before it converts, and routers and replicas trust each other's frames.
 """
 
-from penstock.wire.durations import duration_from_wire, duration_to_wire, set_duration
+from penstock.wire.durations import duration_from_wire, duration_to_wire, moment_from_wire, set_duration
 from penstock.wire.enums import (
     drain_reason_from_wire,
     drain_reason_to_wire,
@@ -49,6 +49,7 @@ __all__ = [
     "logprobs_to_wire",
     "model_task_from_wire",
     "model_task_to_wire",
+    "moment_from_wire",
     "pooling_from_wire",
     "pooling_to_wire",
     "replica_state_from_wire",

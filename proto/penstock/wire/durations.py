@@ -1,6 +1,8 @@
-"""Conversion of lengths of time: seconds in Python, `google.protobuf.Duration` on the wire."""
+"""Conversion of lengths of time: seconds in Python, `google.protobuf.Duration` on the wire; and of moments."""
 
 from __future__ import annotations
+
+import datetime
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -30,3 +32,8 @@ def set_duration(field: Duration, seconds: float) -> None:
 def duration_from_wire(duration: Duration) -> float:
     """Convert to seconds; an absent message is 0."""
     return duration.seconds + duration.nanos / _NANOS
+
+
+def moment_from_wire(ms: int) -> datetime.datetime:
+    """Convert milliseconds since the Unix epoch."""
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

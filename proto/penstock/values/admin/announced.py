@@ -6,6 +6,7 @@ import datetime
 from dataclasses import dataclass
 
 from penstock.v1 import announced_pb2
+from penstock.wire import moment_from_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,11 @@ class AnnouncedLoad:
             id=found.id,
             pool=found.pool,
             tenant=found.tenant,
-            start=_moment(found.starts_at_ms),
-            end=_moment(found.ends_at_ms),
+            start=moment_from_wire(found.starts_at_ms),
+            end=moment_from_wire(found.ends_at_ms),
             requests_per_second=found.requests_per_second if found.HasField("requests_per_second") else None,
             tokens_per_second=found.tokens_per_second if found.HasField("tokens_per_second") else None,
             prompt_tokens=found.prompt_tokens,
             output_tokens=found.output_tokens,
             counts_for=found.counts_for,
         )
-
-
-def _moment(ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

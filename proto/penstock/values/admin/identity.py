@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
-from penstock.wire import request_class_from_wire
+from penstock.wire import moment_from_wire, request_class_from_wire
 
 
 class Role(enum.StrEnum):
@@ -72,9 +72,6 @@ class Identity:
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.WhoAmIResponse) -> Identity:
-        expires_at = None
-        if wire.HasField("expires_at_ms"):
-            expires_at = datetime.datetime.fromtimestamp(wire.expires_at_ms / 1e3, datetime.UTC)
         return cls(
             tenant=wire.tenant,
             role=_ROLES.get(wire.role, Role.USER),
@@ -82,5 +79,5 @@ class Identity:
             classes=tuple(map(request_class_from_wire, wire.classes)),
             credential_kind=_KINDS.get(wire.credential_kind, CredentialKind.OTHER),
             credential_name=wire.credential_name,
-            expires_at=expires_at,
+            expires_at=moment_from_wire(wire.expires_at_ms) if wire.HasField("expires_at_ms") else None,
         )

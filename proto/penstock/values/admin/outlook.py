@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.v1 import outlook_pb2
 from penstock.values.admin.announced import AnnouncedLoad
-from penstock.wire import duration_from_wire
+from penstock.wire import duration_from_wire, moment_from_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,12 @@ class PoolOutlook:
     def from_proto(cls, found: outlook_pb2.PoolOutlook) -> PoolOutlook:
         return cls(
             pool=found.pool,
-            at=_moment(found.at_ms) if found.at_ms else None,
+            at=moment_from_wire(found.at_ms) if found.at_ms else None,
             cold_start=duration_from_wire(found.cold_start),
             points=tuple(
-                OutlookPoint(_moment(each.at_ms), each.load, each.announced, each.said, each.scheduled, each.planned)
+                OutlookPoint(
+                    moment_from_wire(each.at_ms), each.load, each.announced, each.said, each.scheduled, each.planned
+                )
                 for each in found.points
             ),
             announced=tuple(
@@ -149,7 +151,3 @@ def _forecast(found: outlook_pb2.LoadForecast) -> LoadForecast:
         pattern_skill=found.pattern_skill,
         pattern_trusted=found.pattern_trusted,
     )
-
-
-def _moment(ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.v1 import registry_pb2
 from penstock.values.fields import content_of
+from penstock.wire import moment_from_wire
 
 Content = Mapping[str, Any]
 """Content of an entry: fields as in the settings of its kind."""
@@ -60,7 +61,7 @@ class RegistryEntry:
 
     @classmethod
     def from_proto(cls, entry: registry_pb2.RegistryEntry) -> RegistryEntry:
-        changed_at = _moment(entry.changed_at_ms) if entry.changed_at_ms else None
+        changed_at = moment_from_wire(entry.changed_at_ms) if entry.changed_at_ms else None
         replicas = tuple(map(ReplicaAdapter.from_proto, entry.replicas))
         content = content_of(entry.value)
         states = replicas, entry.state, entry.why
@@ -153,7 +154,7 @@ class RegistryChange:
     def from_proto(cls, change: registry_pb2.RegistryChange) -> RegistryChange:
         return cls(
             change.number,
-            _moment(change.at_ms),
+            moment_from_wire(change.at_ms),
             change.tenant,
             change.credential,
             RegistryDifference.from_proto(change.difference),
@@ -181,7 +182,3 @@ class NewKey:
     @classmethod
     def from_proto(cls, reply: registry_pb2.CreateKeyResponse) -> NewKey:
         return cls(reply.key, reply.id, tuple(reply.behind))
-
-
-def _moment(ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

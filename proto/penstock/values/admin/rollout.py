@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.v1 import rollout_pb2
 from penstock.values.fields import content_of
-from penstock.wire import duration_from_wire
+from penstock.wire import duration_from_wire, moment_from_wire
 
 
 class RolloutState(enum.StrEnum):
@@ -132,7 +132,7 @@ class Rollout:
             judge_s=duration_from_wire(found.judge),
             reason=found.reason,
             failures=tuple(found.failures),
-            steps=tuple(RolloutStep(_moment(step.at_ms), step.text) for step in found.steps),
+            steps=tuple(RolloutStep(moment_from_wire(step.at_ms), step.text) for step in found.steps),
             replicas=tuple(
                 RolloutReplica(
                     *(one.replica_id, one.revision, one.ready, one.passed, one.retiring),
@@ -141,9 +141,5 @@ class Rollout:
                 for one in found.replicas
             ),
             by=found.by,
-            began_at=_moment(found.began_at_ms),
+            began_at=moment_from_wire(found.began_at_ms),
         )
-
-
-def _moment(ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
