@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
@@ -16,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from cluster.settings import Settings
 from cluster.settings.environment import ENV_PREFIX
+from cluster.settings.near import options_of
 from reference.markdown import code, page, prose, slug, table
 
 INTRO = """Settings come from a TOML file, environment variables and flags: see
@@ -115,12 +115,8 @@ def _inner(path: tuple[str, ...], name: str, field: FieldInfo) -> tuple[tuple[st
 
 
 def _options(annotation: Any) -> list[Any]:
-    """Return what an annotation allows, without None and without notes."""
-    if get_origin(annotation) is Annotated:
-        return _options(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [option for each in get_args(annotation) if each is not type(None) for option in _options(each)]
-    return [annotation]
+    """Return what an annotation allows, without None."""
+    return [each for each in options_of(annotation) if each is not type(None)]
 
 
 def _kind(annotation: Any) -> str:

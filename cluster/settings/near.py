@@ -22,7 +22,7 @@ def near_setting(root: type[BaseModel], path: Sequence[str | int]) -> str:
     name = str(path[-1])
     for section in _sections(options):
         for inner, field in section.model_fields.items():
-            if any(name in each.model_fields for each in _sections(_options(field.annotation))):
+            if any(name in each.model_fields for each in _sections(options_of(field.annotation))):
                 return f"; did you mean {'.'.join(map(str, (*path[:-1], inner, name)))}?"
     return did_you_mean(name, [known for each in _sections(options) for known in each.model_fields])
 
@@ -31,18 +31,18 @@ def _below(option: Any, part: str | int) -> list[Any]:
     """Return what may stand under a part of a path."""
     if isinstance(option, type) and issubclass(option, BaseModel):
         field = option.model_fields.get(str(part))
-        return [] if field is None else _options(field.annotation)
+        return [] if field is None else options_of(field.annotation)
     if get_origin(option) is dict:
-        return _options(get_args(option)[1])
-    return _options(get_args(option)[0]) if get_origin(option) in (list, tuple) else []
+        return options_of(get_args(option)[1])
+    return options_of(get_args(option)[0]) if get_origin(option) in (list, tuple) else []
 
 
-def _options(annotation: Any) -> list[Any]:
+def options_of(annotation: Any) -> list[Any]:
     """Return what an annotation allows."""
     if get_origin(annotation) is Annotated:
-        return _options(get_args(annotation)[0])
+        return options_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return [option for each in get_args(annotation) for option in _options(each)]
+        return [option for each in get_args(annotation) for option in options_of(each)]
     return [annotation]
 
 

@@ -32,9 +32,7 @@ from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.tokens import load
 from loadtest.benchmarks.tokens.cpu import cpu_seconds, descendants
 from loadtest.benchmarks.tokens.figures import interval
-from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc as api_grpc
-from penstock.v1 import types_pb2 as types
 
 OFF: Mapping[str, Any] = {"router": {"records": {"most": 0}}}
 LABELS = {"plain": "no records, no traces", "default": "records, no traces", "traced": "records, traces of 10 %"}
@@ -130,17 +128,8 @@ async def _cluster(sections: Mapping[str, Any]) -> AsyncIterator[_Path]:
         settings = load_settings(flags={**sections, **own})
         async with LocalCluster(settings, lambda step, text: None) as cluster:
             channel = grpc.aio.insecure_channel(cluster.target)
-            stub: Any = api_grpc.InferenceServiceStub(channel)
-
-            async def send(text: str, tokens: int, stream: load.StreamTimes) -> None:
-                sampling = types.SamplingParams(max_tokens=tokens, ignore_eos=True)
-                generate = api.GenerateRequest(model="demo", prompt=types.Prompt(text=text), sampling=sampling)
-                async for event in stub.StreamGenerate(api.StreamGenerateRequest(generate=generate)):
-                    if event.HasField("delta") and (count := len(event.delta.token_ids)):
-                        stream.got(count)
-
             try:
-                yield _Path(send, cluster)
+                yield _Path(load.grpc_send(api_grpc.InferenceServiceStub(channel), "demo"), cluster)
             finally:
                 await channel.close(None)
 

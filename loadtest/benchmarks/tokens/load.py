@@ -7,6 +7,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 
 STREAMS = 128
 TOKENS = 128
@@ -60,6 +64,19 @@ class LoadResult:
     def itl_ms(self) -> list[float]:
         """Return the mean inter-token latency of each stream."""
         return [1e3 * (s.last_at - s.first_at) / (s.tokens - 1) for s in self.streams if s.tokens > 1]
+
+
+def grpc_send(stub: Any, model: str, **sampling: Any) -> Send:
+    """Return a sender of streams to a router, with a stub of its InferenceService."""
+
+    async def send(text: str, tokens: int, stream: StreamTimes) -> None:
+        params = types.SamplingParams(max_tokens=tokens, ignore_eos=True, **sampling)
+        generate = api.GenerateRequest(model=model, prompt=types.Prompt(text=text), sampling=params)
+        async for event in stub.StreamGenerate(api.StreamGenerateRequest(generate=generate)):
+            if event.HasField("delta") and (count := len(event.delta.token_ids)):
+                stream.got(count)
+
+    return send
 
 
 def prompt(number: int) -> str:

@@ -26,10 +26,8 @@ from deployments.engines.factory import resolve_model
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE
 from deployments.engines.vllm.startup.precision import cpu_flags, has_bfloat16
 from loadtest.benchmarks.tokens.cpu import descendants, is_engine, title
-from loadtest.benchmarks.tokens.load import Send, StreamTimes
-from penstock.v1 import inference_pb2 as api
+from loadtest.benchmarks.tokens.load import Send, StreamTimes, grpc_send
 from penstock.v1 import inference_pb2_grpc as api_grpc
-from penstock.v1 import types_pb2 as types
 
 MODEL = "demo"
 CONTEXT = 1024
@@ -242,16 +240,7 @@ async def penstock(console: Console) -> AsyncIterator[tuple[ServingPath, Serving
         )
         async with LocalCluster(settings, lambda step, text: None) as cluster:
             channel = grpc.aio.insecure_channel(cluster.target)
-            stub: Any = api_grpc.InferenceServiceStub(channel)
-
-            async def send(text: str, tokens: int, stream: StreamTimes) -> None:
-                sampling = types.SamplingParams(max_tokens=tokens, temperature=TEMPERATURE, ignore_eos=True)
-                generate = api.GenerateRequest(model=MODEL, prompt=types.Prompt(text=text), sampling=sampling)
-                call = stub.StreamGenerate(api.StreamGenerateRequest(generate=generate))
-                async for event in call:
-                    if event.HasField("delta") and (count := len(event.delta.token_ids)):
-                        stream.got(count)
-
+            send = grpc_send(api_grpc.InferenceServiceStub(channel), MODEL, temperature=TEMPERATURE)
             async with http_session(cluster.routers[0].http_port) as session:
                 try:
                     over_grpc = ServingPath(send, lambda: _penstock_processes(cluster), lambda: _ray_processes(cluster))
