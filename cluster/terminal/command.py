@@ -99,7 +99,6 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_usage()
 
     def format_help(self) -> str:
-        """Return the help."""
         self._shorten_usage()
         return super().format_help()
 

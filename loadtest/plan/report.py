@@ -126,7 +126,6 @@ def _planned(each: SimulatedCandidate, load: Load, promise: Promise) -> dict[str
 
 
 def slo_words(promise: Promise) -> str:
-    """Return the promise in words."""
     bounds = [f"TTFT p99 {promise.ttft_p99_s:g} s"]
     if math.isfinite(promise.itl_p95_s):
         bounds.append(f"ITL p95 {1e3 * promise.itl_p95_s:g} ms")

@@ -54,7 +54,6 @@ class ToolList:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tools."""
         return tuple(tool.name for tool in self.tools)
 
     def placed(self, field: str) -> str:

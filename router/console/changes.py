@@ -17,7 +17,6 @@ class ChangeRoutes:
     """Handlers of changes."""
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/api/operating-point", self.set_operating_point)
 
     async def set_operating_point(self, request: web.Request) -> web.StreamResponse:

@@ -28,7 +28,6 @@ class ChatRoutes:
     """Handlers of the playground."""
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/api/chat", self.chat)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:

@@ -54,7 +54,6 @@ class PlanRoutes:
         self._running = asyncio.Lock()
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/api/plan", self.plan)
 
     async def plan(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,6 @@ class ReadRoutes:
         self._about = {"version": cluster.__version__, "target": target, "planner": planner}
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         add = app.router.add_get
         add(ABOUT, self.about)
         add("/api/whoami", self.whoami)

@@ -22,7 +22,6 @@ class RegistryPageRoutes:
     """Handlers of the registry."""
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_get("/api/registry", self.entries)
         app.router.add_get("/api/registry/history", self.history)
         app.router.add_post("/api/registry", self.edit)

@@ -26,7 +26,6 @@ def vectors_of(generation: Generation, sizes: Sequence[int]) -> list[bytes]:
 
 
 def numbers_of(vector: bytes) -> tuple[float, ...]:
-    """Return the numbers of a vector."""
     return struct.unpack(f"<{len(vector) // 4}f", vector)
 
 

@@ -47,7 +47,6 @@ class EmbeddingRoutes:
         self._embeddings = embeddings
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post(EMBEDDINGS_URL, self.embeddings)
         for path in ("/score", "/v1/score"):
             app.router.add_post(path, self.score)

@@ -34,7 +34,6 @@ class Routes:
         self._calls, self._drain = calls, drain
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model:.+}", self.model)

@@ -29,7 +29,6 @@ class TokenizerRoutes:
         self._calls = calls
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/tokenize", self.tokenize)
         app.router.add_post("/detokenize", self.detokenize)
         app.router.add_get("/tokenizer_info", self.info)

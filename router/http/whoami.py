@@ -19,7 +19,6 @@ class CallerRoutes:
         self._calls, self._admin = calls, admin
 
     def add_to(self, app: web.Application) -> None:
-        """Add the route to an application."""
         app.router.add_get("/v1/whoami", self.whoami)
 
     async def whoami(self, request: web.Request) -> web.StreamResponse:

@@ -56,7 +56,6 @@ class RecordKeeper:
         self._owner = TaskOwner("records")
 
     def store(self, pool: str) -> RecordStore:
-        """Return the store of a pool."""
         if pool not in self._stores:
             self._stores[pool] = self._open_store(pool)
         return self._stores[pool]

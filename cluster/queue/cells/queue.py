@@ -94,7 +94,6 @@ class CellQueue:
         self._random = random.Random()  # noqa: S311
 
     def cell(self, number: int) -> Cell:
-        """Return a cell."""
         while len(self._cells) <= number:
             self._cells.append(self._open(cell_name(self.pool, len(self._cells))))
         return self._cells[number]
@@ -167,7 +166,6 @@ class CellQueue:
         return spent.whole(submitted)
 
     async def submit_to(self, cell: int, router_id: str, entry: QueueEntry) -> Submitted:
-        """Submit an entry to a cell."""
         seen = self.seen
         # Before the call: its answer may be lost, and the entry is there all the same.
         seen.entries.put(entry.request_id, cell)

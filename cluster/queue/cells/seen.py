@@ -80,7 +80,6 @@ class CellsSeen:
         self._choices = None
 
     def replicas(self, cell: int) -> frozenset[str]:
-        """Return the replicas of a cell."""
         return frozenset(record.replica_id for record in self._replicas.get(cell, ()))
 
     def reply(self, mail: Mail) -> RouterBeatReply:

@@ -99,7 +99,6 @@ def _slo_sentences(figures: Mapping[str, Any]) -> list[str]:
 
 
 def slo_words(slo: Mapping[str, float | None]) -> str:
-    """Return an SLO in words."""
     parts = []
     if slo.get("ttft_s"):
         parts.append(f"TTFT within {shown_bound(slo['ttft_s'] or 0)}")

@@ -56,7 +56,6 @@ def table_of(found: SharedRun, title: str) -> Table:
 
 
 def page_of(found: SharedRun, title: str, made_by: Mapping[str, str]) -> str:
-    """Return the page."""
     missed = [each.load.name for each in found.models if each.figures.attainment < GOAL]
     text = f"Below 99 % of their requests within the SLO: {', '.join(missed)}." if missed else "Each held 99 %."
     used = f"{found.most_used} of {found.gpus} GPUs used at most"

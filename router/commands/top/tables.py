@@ -122,7 +122,6 @@ def itl(row: ReplicaRow) -> Span:
 
 
 def line_columns(pool: PoolStatus) -> list[Column[LineEntry]]:
-    """Return the columns of the line."""
     quotas = {each.tenant: each for each in pool.quotas}
     budgets = {each.tenant: each for each in sorted(pool.budgets, key=used_part)}
     return [

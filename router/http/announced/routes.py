@@ -29,7 +29,6 @@ class AnnouncedRoutes:
         self._calls, self._admin = calls, admin
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes to an application."""
         app.router.add_get(_PATH, self.loads)
         app.router.add_post(_PATH, self.announce)
         app.router.add_delete(f"{_PATH}/{{announcement}}", self.withdraw)

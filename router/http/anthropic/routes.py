@@ -32,7 +32,6 @@ class MessagesRoutes:
         calls.error_bodies.append((_is_anthropics, error_object))
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.on_response_prepare.append(_name_answer)
         app.router.add_post(_PATH, self.create)
         app.router.add_post(f"{_PATH}/count_tokens", self.count)

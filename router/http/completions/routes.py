@@ -35,7 +35,6 @@ class CompletionRoutes:
         self._calls = calls
 
     def add_to(self, app: web.Application) -> None:
-        """Add the route to an application."""
         app.router.add_post("/v1/completions", self.completions)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:

@@ -81,7 +81,6 @@ def is_unfinished(record: JobRecord) -> bool:
 
 
 def batch_object(record: JobRecord) -> dict[str, Any]:
-    """Return a batch."""
     note, header, state = BatchNote.read(record.note), api.JobHeader.FromString(record.header), record.state
     usage, results = record.usage, results_of(record)
     ended = record.ended_ms // 1000 or None

@@ -53,7 +53,6 @@ class FileRoutes:
         self._draining = False
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_post("/v1/files", self.upload)
         app.router.add_get("/v1/files", self.files)
         app.router.add_get("/v1/files/{file}", self.file)
@@ -112,7 +111,6 @@ class FileRoutes:
         return web.json_response(await self._library.describe(request.match_info["file"], self._caller(request)))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        """Delete a file."""
         name = request.match_info["file"]
         await self._library.delete(name, self._caller(request))
         return web.json_response({"id": name, "object": "file", "deleted": True})

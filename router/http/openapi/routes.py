@@ -21,7 +21,6 @@ class DescriptionRoutes:
         self._page = (files("router.http.openapi") / "page.html").read_text(encoding="utf-8")
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         app.router.add_get("/openapi.json", self.describe)
         app.router.add_get("/docs", self.page)
 
@@ -30,5 +29,4 @@ class DescriptionRoutes:
         return web.json_response(self._document)
 
     async def page(self, request: web.Request) -> web.StreamResponse:
-        """Return the page."""
         return web.Response(text=self._page, content_type="text/html", headers={"Content-Security-Policy": _POLICY})

@@ -22,7 +22,6 @@ def ref(name: str) -> Schema:
 
 
 def listed(items: Schema, **bounds: int) -> Schema:
-    """Return the schema of a list."""
     return {"type": "array", "items": items, **bounds}
 
 

@@ -26,7 +26,6 @@ class AdapterRoutes:
         self._calls, self._admin = calls, admin
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes to an application."""
         app.router.add_post("/v1/load_lora_adapter", self.load)
         app.router.add_post("/v1/unload_lora_adapter", self.unload)
 

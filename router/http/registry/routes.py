@@ -42,7 +42,6 @@ class RegistryRoutes:
         self._calls, self._admin = calls, admin
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes to an application."""
         app.router.add_get(_PATH, self.entries)
         app.router.add_post(_PATH, self.edit)
         app.router.add_get(f"{_PATH}/history", self.history)

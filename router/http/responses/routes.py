@@ -81,7 +81,6 @@ class ResponseRoutes:
         self._max_bytes = max_bytes
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         one = f"{_PATH}/{{response}}"
         app.router.add_post(_PATH, self.create)
         app.router.add_post(f"{_PATH}/input_tokens", self.count)

@@ -61,12 +61,10 @@ class ResponseRuns:
 
     @property
     def store(self) -> ResponseStore:
-        """Store of all responses."""
         return self._tools.store
 
     @property
     def limits(self) -> RequestLimits:
-        """Limits of requests."""
         return self._tools.limits
 
     def start(self) -> None:

@@ -48,7 +48,6 @@ class StoredRequest:
         return api.GenerateRequest.FromString(self.generate)
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
         return _pack((self.generate, self.base, list(self.items), self.digest, self.api_key))
 
     @classmethod
@@ -69,7 +68,6 @@ class StoredResult:
     """Whether it left the queue."""
 
     def packed(self) -> bytes:
-        """Return it as bytes."""
         return _pack((self.response, list(self.items), self.digest, self.started))
 
     @classmethod
