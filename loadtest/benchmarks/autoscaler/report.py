@@ -27,11 +27,6 @@ class Difference:
     mean: float
     half: float
 
-    @property
-    def significant(self) -> bool:
-        """Whether the interval leaves out 0. One pair is never enough."""
-        return abs(self.mean) > self.half
-
     def __str__(self) -> str:
         return f"{self.mean:+.1f}" + ("" if math.isnan(self.half) else f" ±{self.half:.1f}")
 
