@@ -70,6 +70,11 @@ class Places:
         self.settings, self._count = settings, count
         self._look()
 
+    @property
+    def revisions(self) -> list[int]:
+        """Revision of each replica that is up."""
+        return [self.replicas[rank].plan.revision for rank in sorted(self.replicas)]
+
     async def _size(self) -> NoReturn:
         """Keep as many places as the pool's number and a roll-out's surge ask for, as the autoscaler does."""
         book = RolloutBook(self.pool, self._open_store())
