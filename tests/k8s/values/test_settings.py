@@ -69,6 +69,8 @@ def test_a_fraction_may_be_set_on_the_command_line(path: str) -> None:
         *("settings.queue", "settings.queue.max_waiting", "settings.router.http.max_file_mb", "settings.jobs.max_mb"),
         *("pools.demo.settings.autoscale", "pools.demo.settings.sim", "pools.demo.settings.slo.interactive.itl_p95_s"),
         *("autoscaler.settings.tick_s", "settings.telemetry.trace_ratio"),
+        # Whose keys are names that are checked.
+        *("settings.aliases.demo", "settings.default_tenant.pools.gone"),
     ],
 )
 def test_null_leaves_a_setting_at_its_default(path: str) -> None:
