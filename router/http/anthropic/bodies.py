@@ -171,7 +171,8 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
     kind = thinking.text("type") if thinking is not None else "disabled"
     if kind not in _THINKING:
         raise fields.wrong("thinking.type", f"must be one of {', '.join(_THINKING)}, got {shown(kind)}")
-    if kind == "enabled" and generate.prompt.chat.continue_final_message:
+    begun = generate.prompt.chat.continue_final_message
+    if kind == "enabled" and begun:
         # What follows a begun answer is no reasoning, and a parser would take it for that.
         raise fields.wrong("thinking.type", "must not be enabled where the last message is the assistant's")
     if thinking is not None:
@@ -179,7 +180,7 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
         thinking.count("budget_tokens")
         thinking.text("display")
         fields.also_ignored(thinking.leftovers())
-    thinks = kind != "disabled"
+    thinks = kind != "disabled" and not begun
     # Names of several families' templates; those without reasoning ignore them.
     variables: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
     best_effort, output = fields.flag("structured_output_best_effort"), fields.object("output_config")

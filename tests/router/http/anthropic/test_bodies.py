@@ -128,6 +128,9 @@ def test_a_begun_answer_has_no_thinking() -> None:
         read(messages=messages, thinking={"type": "enabled", "budget_tokens": 2048})
     assert caught.value.field == "thinking.type"
     assert read(messages=messages, thinking={"type": "disabled"}).continues
+    asked = read(messages=messages, thinking={"type": "adaptive"})
+    assert (False, False) == (asked.thinking, asked.generate.reasoning.include)
+    assert {"enable_thinking": False, "thinking": False} == json.loads(asked.generate.prompt.chat.template_kwargs)
 
 
 @pytest.mark.parametrize(
