@@ -78,7 +78,7 @@ the last of them that speaks says null.
 {{- $login = printf "%s:$(QUEUE_REDIS_PASSWORD)" $login }}
 {{- end }}
 {{- $login = ternary (printf "%s@" $login) "" (ne $login "") }}
-{{- $ca := ternary "ssl_ca_certs=/etc/penstock/redis-ca/ca.crt" "" (ne $redis.tls.caSecret "") }}
+{{- $ca := ternary "ssl_ca_certs=/etc/penstock/redis-ca/ca.crt" "" (not (empty $redis.tls.caSecret)) }}
 {{- if and $ca (ne $redis.mode "url") (not $redis.tls.enabled) }}
 {{- fail (printf "externalRedis.tls.enabled must be true where externalRedis.tls.caSecret is set and externalRedis.mode is %s: without it nothing is encrypted" $redis.mode) }}
 {{- end }}
@@ -100,7 +100,7 @@ the last of them that speaks says null.
 - name: PENSTOCK_REDIS__URL
   value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options | quote }}
 {{- else }}
-{{- $url := $redis.url }}
+{{- $url := default "" $redis.url }}
 {{- if and (eq $redis.mode "url") (hasPrefix "redis://" $url) (or $redis.tls.enabled $redis.tls.caSecret) }}
 {{- fail (printf "externalRedis.url must begin with rediss:// where externalRedis.tls is set, got %s: without the second s nothing is encrypted" $url) }}
 {{- end }}

@@ -38,7 +38,7 @@ def test_null_is_as_empty(tmp_path: Path) -> None:
     file.write_text(json.dumps(nothing(VALUES)), encoding="utf-8")
     assert 100 < file.read_text(encoding="utf-8").count("null")
     # What a scenario says comes after, and wins.
-    for scenario in ("defaults", "everything", "weights", "ways-in"):
+    for scenario in SCENARIOS:
         assert _same(render(scenario)) == _same(render("defaults", f"--values={file}", *SCENARIOS[scenario]))
 
 
