@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 
 from cluster.errors import (
@@ -55,6 +56,9 @@ class ResponseRuns:
         self._tools, self._revocations = tools, revocations
         self._owner = TaskOwner("responses")
         self._runs: dict[str, ResponseRun] = {}
+        self._left: deque[ResponseClaim] = deque()
+        """Responses to delete when Redis answers."""
+        self._forgetting: asyncio.Task[None] | None = None
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -125,19 +129,24 @@ class ResponseRuns:
         """Delete a response whose client gets an error, so that no router takes it up; later, while Redis does not
         answer. What a repeat under the same key has taken up or stored meanwhile stays.
         """
-        try:
-            await self.store.delete(claim.name, claim=claim)
-        except QueueUnavailableError:
-            _LOG.warning("response.not_deleted", extra={"response": claim.name.response_id})
-            if not self._owner.closed:
-                self._owner.spawn(self._forget(claim), "forget")
-
-    async def _forget(self, claim: ResponseClaim) -> None:
-        while True:
-            await asyncio.sleep(_RETRY_S)
-            with contextlib.suppress(QueueUnavailableError):
+        # One task for all: each request of an outage may leave one.
+        if self._forgetting is None or self._forgetting.done():
+            try:
                 await self.store.delete(claim.name, claim=claim)
                 return
+            except QueueUnavailableError:
+                _LOG.warning("response.not_deleted", extra={"response": claim.name.response_id})
+        self._left.append(claim)
+        if (self._forgetting is None or self._forgetting.done()) and not self._owner.closed:
+            self._forgetting = self._owner.spawn(self._forget_all(), "forget")
+
+    async def _forget_all(self) -> None:
+        while self._left:
+            await asyncio.sleep(_RETRY_S)
+            with contextlib.suppress(QueueUnavailableError):
+                while self._left:
+                    await self.store.delete(self._left[0].name, claim=self._left[0])
+                    self._left.popleft()
 
     def note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
         """Note which request of the cluster makes the output of a stream, and its resume token."""

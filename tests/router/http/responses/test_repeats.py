@@ -10,6 +10,7 @@ import pytest
 from cluster.errors import QueueUnavailableError, ShuttingDownError, TakenOverError
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from router.http.responses.routes import _id_under
+from router.http.responses.stored import StoredRequest
 from router.identity import ANONYMOUS
 from router.inference.servicer import InferenceServicer
 from tests.router.http.responses.conftest import call, sdk
@@ -150,6 +151,35 @@ async def test_a_response_whose_client_heard_that_redis_does_not_answer_is_not_k
         )
     assert (status, found["error"]["code"], headers["x-should-retry"]) == (503, "queue_unavailable", "true")
     assert await store.get(names[0]) is None
+
+
+async def test_what_an_outage_leaves_is_deleted_by_one_task(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of an outage leaves something, as its answer alone may be lost."""
+    http = stack.routers[0].http
+    assert http is not None
+    runs, tried, deleted, away = http._runs, list[str](), set[str](), True
+
+    async def create(*_: object, **__: object) -> bool:
+        raise QueueUnavailableError("away")
+
+    async def delete(name: ResponseName, **_: object) -> bool:
+        tried.append(name.response_id)
+        if away:
+            raise QueueUnavailableError("away")
+        deleted.add(name.response_id)
+        return True
+
+    monkeypatch.setattr(runs.store, "create", create)
+    monkeypatch.setattr(runs.store, "delete", delete)
+    monkeypatch.setattr("router.http.responses.runs._RETRY_S", 0.01)
+    claims = [ResponseClaim(ResponseName(ANONYMOUS.tenant, f"resp_{number}"), "t") for number in range(20)]
+    for claim in claims:
+        with pytest.raises(QueueUnavailableError):
+            await runs.begin(claim, StoredRequest(b"", {}, (), "", ""), leased=False)
+    assert 1 == sum(task.get_name() == "responses.forget" for task in asyncio.all_tasks())
+    await until(lambda: bool(tried))
+    away = False
+    await until(lambda: deleted == {claim.name.response_id for claim in claims})
 
 
 async def test_a_repeat_of_an_answer_that_is_not_stored_to_its_end_is_answered_and_stored(
