@@ -88,7 +88,7 @@ class JobServicer:
         except QueueUnavailableError:
             # It may still have happened. Then the job stays where its client finds it by its key.
             if not key:
-                self._owner.spawn(drop(store, job_id), "drop")
+                self._owner.spawn(drop(store, job_id, begun=True), "drop")
             raise
         if record.job_id != job_id:
             self._owner.spawn(drop(store, job_id), "drop")

@@ -47,10 +47,15 @@ class JobTools:
         return sorted({*self.stores.served, *aliases})
 
 
-async def drop(store: JobStore, job_id: str) -> None:
-    """Remove a job, an upload or a file whose client hears an error; later, while Redis does not answer."""
+async def drop(store: JobStore, job_id: str, *, begun: bool = False) -> None:
+    """Remove an upload whose client hears an error. Where it may have `begun` as a job, or be kept as a file, do it
+    later while Redis does not answer: `sweep` drops only what is neither.
+    """
     while True:
         try:
-            return await store.delete(job_id)
+            await store.delete(job_id)
         except QueueUnavailableError:
-            await asyncio.sleep(_AGAIN_S)
+            if begun:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+        return

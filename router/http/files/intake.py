@@ -54,6 +54,8 @@ class FileIntake:
         """Items that the store has."""
         self._block: list[bytes] = []
         self._block_bytes = 0
+        self._ended = False
+        """Whether the store may keep it."""
         self._turn_began = self._stored_at = time.monotonic()
 
     async def add(self, data: bytes) -> None:
@@ -90,6 +92,7 @@ class FileIntake:
         checks = self._checks
         note = FileNote(filename, self._size, checks.model, checks.urls, tuple(checks.errors))
         header, packed = api.JobHeader(model=self._pool).SerializeToString(), note.pack()
+        self._ended = True
         try:
             return await _insist(lambda: store.keep(self._file_id, header, packed, round(keep_s * 1000)))
         except JobNotFoundError:
@@ -102,7 +105,7 @@ class FileIntake:
     async def drop(self) -> None:
         """Remove what was stored. Do nothing if that is nothing."""
         if self._store is not None:
-            await drop(self._store, self._file_id)
+            await drop(self._store, self._file_id, begun=self._ended)
 
     async def _put(self, number: int, line: bytes) -> None:
         most = self._tools.settings.max_job_items

@@ -136,6 +136,24 @@ async def test_a_job_whose_seal_was_not_answered_is_there_once_after_the_next_tr
     await servicer.close()
 
 
+class Away(RedisJobStore):
+    """Takes an upload's beginning, and is away then."""
+
+    async def append(self, *_: Any) -> None:
+        raise QueueUnavailableError("away")
+
+    async def delete(self, _job_id: str) -> None:
+        raise QueueUnavailableError("away")
+
+
+async def test_an_upload_that_an_outage_breaks_off_is_left_to_the_sweep() -> None:
+    servicer = job_servicer(opened({"a": Away(InProcessRedis(ManualClock()), "a")}))
+    with pytest.raises(QueueUnavailableError):
+        await servicer.SubmitJob(upload_to("a"), None, ME)
+    await until(lambda: not len(servicer._owner))
+    await servicer.close()
+
+
 class Moving(Aliases):
     """An alias whose main target changes."""
 

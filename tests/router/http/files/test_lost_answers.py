@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,24 @@ async def test_a_short_absence_of_the_store_ends_no_upload(
     file = await client.files.create(file=file_of(lines), purpose="batch")
     assert calls > missed
     assert (await client.files.content(file.id)).content == file_of(lines)[1]
+
+
+async def test_an_upload_that_an_outage_refuses_is_left_to_the_sweep(
+    stack: Stack, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients try again, and each try would wait here with its block until Redis is back."""
+    store, tried = stack.routers[0]._parts.jobs.stores.served["demo"], list[str]()
+
+    async def away(job_id: str, *_: Any) -> None:
+        tried.append(job_id)
+        raise QueueUnavailableError("away")
+
+    monkeypatch.setattr(store, "create", away)
+    monkeypatch.setattr(store, "delete", away)
+    with pytest.raises(openai.InternalServerError):
+        await client.files.create(file=file_of([line(0)]), purpose="batch")
+    await until(lambda: len(tried) >= 2)
+    await until(lambda: all(task.get_name() != "files.drop" for task in asyncio.all_tasks()))
 
 
 @pytest.mark.parametrize("key", ["", "mine"])
