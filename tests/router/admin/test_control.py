@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 from cluster.control.step_model import StepSample
@@ -24,13 +25,16 @@ class Load:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._stopping = False
+        self._lengths = random.Random(7)
         self.ended = 0
         self._tasks = [asyncio.create_task(self._client()) for _ in range(90)]
 
     async def _client(self) -> None:
         while not self._stopping:
-            reply = await self._stack.inference().Generate(request(max_tokens=40, ignore_eos=True))
-            assert 40 == reply.usage.output_tokens
+            # Outputs of one length would end together, and their successors' prompts would make long steps for ever.
+            tokens = self._lengths.randint(20, 60)
+            reply = await self._stack.inference().Generate(request(max_tokens=tokens, ignore_eos=True))
+            assert tokens == reply.usage.output_tokens
             self.ended += 1
 
     async def stop(self) -> None:
