@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.models import (
     NOT_POOLING,
@@ -55,6 +55,18 @@ NOTHING_TO_SAMPLE = SamplingParams(max_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
+class PromptImage:
+    """Image in a prompt."""
+
+    data: bytes = field(repr=False)
+    """Content of the image file."""
+    offset: int
+    """Position of its first token in the prompt."""
+    length: int
+    """Number of its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationSpec:
     """One sequence for an engine. With `pooling` a vector is asked for, and nothing is generated."""
 
@@ -69,6 +81,8 @@ class GenerationSpec:
     pooling: PoolingSpec | None = None
     trace_parent: str = ""
     """Header `traceparent` of the attempt's span; empty without traces."""
+    images: tuple[PromptImage, ...] = ()
+    """Images of the prompt, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +160,10 @@ class ModelInfo:
     lora_adapters: tuple[str, ...] = ()
     task: ModelTask = ModelTask.GENERATE
     pooling: PoolingFeatures = NOT_POOLING
+    image_text: str = ""
+    """Text that stands for an image in a prompt; empty where the model takes none."""
+    image_ids: tuple[int, ...] = ()
+    """Token ids in that text that the engine replaces by those of the image."""
 
 
 @dataclass(frozen=True, slots=True)

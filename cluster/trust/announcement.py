@@ -82,6 +82,7 @@ def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
             # Replicas of the last release only generate.
             "task": ModelTask(fields.get("task", ModelTask.GENERATE)),
             "pooling": _pooling(fields.get("pooling", {})),
+            "image_ids": tuple(fields.get("image_ids", ())),
         }
     )
 

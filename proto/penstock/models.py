@@ -163,6 +163,8 @@ class Capabilities:
     tools: bool = False
     reasoning: bool = False
     prompt_logprobs: bool = False
+    max_images: int = 0
+    """Most images of a conversation."""
 
 
 NOTHING_GENERATED = Capabilities(

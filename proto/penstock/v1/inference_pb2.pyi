@@ -877,6 +877,7 @@ class Capabilities(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    MAX_IMAGES_FIELD_NUMBER: _builtins.int
     logprobs: _builtins.bool
     """Whether log probabilities can be asked for."""
     max_logprobs: _builtins.int
@@ -899,6 +900,8 @@ class Capabilities(_message.Message):
     """Whether reasoning has a channel of its own."""
     prompt_logprobs: _builtins.bool
     """Whether log probabilities of the prompt can be asked for."""
+    max_images: _builtins.int
+    """Most images of a conversation; 0 where the model takes none."""
     def __init__(
         self,
         *,
@@ -913,10 +916,11 @@ class Capabilities(_message.Message):
         tools: _builtins.bool = ...,
         reasoning: _builtins.bool = ...,
         prompt_logprobs: _builtins.bool = ...,
+        max_images: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_logprobs", b"max_logprobs", "min_p", b"min_p", "penalties", b"penalties", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "seed", b"seed", "structured_output", b"structured_output", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_images", b"max_images", "max_logprobs", b"max_logprobs", "min_p", b"min_p", "penalties", b"penalties", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "seed", b"seed", "structured_output", b"structured_output", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

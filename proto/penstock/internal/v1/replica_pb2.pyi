@@ -141,6 +141,7 @@ class LinkCommand(_message.Message):
     PING_FIELD_NUMBER: _builtins.int
     GET_TOKENIZER_FIELD_NUMBER: _builtins.int
     CHECK_CONSTRAINT_FIELD_NUMBER: _builtins.int
+    EXPAND_IMAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Opening of the link; first and only once."""
@@ -173,6 +174,10 @@ class LinkCommand(_message.Message):
     def check_constraint(self) -> Global___CheckConstraintRequest:
         """Question whether the engine's compiler follows a constraint."""
 
+    @_builtins.property
+    def expand_images(self) -> Global___ExpandImagesRequest:
+        """Question for the tokens that images become."""
+
     def __init__(
         self,
         *,
@@ -184,12 +189,13 @@ class LinkCommand(_message.Message):
         ping: Global___Ping | None = ...,
         get_tokenizer: Global___GetTokenizerRequest | None = ...,
         check_constraint: Global___CheckConstraintRequest | None = ...,
+        expand_images: Global___ExpandImagesRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acknowledge", b"acknowledge", "attach", b"attach", "check_constraint", b"check_constraint", "command", b"command", "get_tokenizer", b"get_tokenizer", "hello", b"hello", "ping", b"ping", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acknowledge", b"acknowledge", "attach", b"attach", "check_constraint", b"check_constraint", "command", b"command", "expand_images", b"expand_images", "get_tokenizer", b"get_tokenizer", "hello", b"hello", "ping", b"ping", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acknowledge", b"acknowledge", "attach", b"attach", "check_constraint", b"check_constraint", "command", b"command", "get_tokenizer", b"get_tokenizer", "hello", b"hello", "ping", b"ping", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acknowledge", b"acknowledge", "attach", b"attach", "check_constraint", b"check_constraint", "command", b"command", "expand_images", b"expand_images", "get_tokenizer", b"get_tokenizer", "hello", b"hello", "ping", b"ping", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["hello", "start", "attach", "abort", "acknowledge", "ping", "get_tokenizer", "check_constraint"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["hello", "start", "attach", "abort", "acknowledge", "ping", "get_tokenizer", "check_constraint", "expand_images"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -294,6 +300,7 @@ class Start(_message.Message):
     PARSING_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """The router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -339,6 +346,10 @@ class Start(_message.Message):
     def pooling(self) -> Global___Pooling:
         """Work on several inputs whose vectors are asked for; absent for a generation."""
 
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptImage]:
+        """Images of the prompt, in its order."""
+
     def __init__(
         self,
         *,
@@ -357,14 +368,45 @@ class Start(_message.Message):
         parsing: Global___OutputParsing | None = ...,
         pooling: Global___Pooling | None = ...,
         trace_parent: _builtins.str = ...,
+        images: _abc.Iterable[Global___PromptImage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["parsing", b"parsing", "pooling", b"pooling", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "pooling", b"pooling", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "images", b"images", "lora_adapter", b"lora_adapter", "parsing", b"parsing", "pooling", b"pooling", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
+
+@_typing.final
+class PromptImage(_message.Message):
+    """Image in a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Content of the image file."""
+    offset: _builtins.int
+    """Position of its first token in `prompt_token_ids`."""
+    length: _builtins.int
+    """Number of its tokens, as ExpandImages told them."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "length", b"length", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptImage: _TypeAlias = PromptImage  # noqa: Y015
 
 @_typing.final
 class Pooling(_message.Message):
@@ -689,6 +731,7 @@ class LinkResponse(_message.Message):
     REJECTION_FIELD_NUMBER: _builtins.int
     TOKENIZER_FIELD_NUMBER: _builtins.int
     JUDGEMENT_FIELD_NUMBER: _builtins.int
+    EXPANDED_IMAGES_FIELD_NUMBER: _builtins.int
     TEXT_DELTAS_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -764,6 +807,10 @@ class LinkResponse(_message.Message):
         """Answer to check_constraint."""
 
     @_builtins.property
+    def expanded_images(self) -> Global___ExpandImagesResponse:
+        """Answer to expand_images."""
+
+    @_builtins.property
     def text_deltas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Index of each delta whose parsed output is its text. It has no entry in parsed."""
 
@@ -792,12 +839,13 @@ class LinkResponse(_message.Message):
         rejection: Global___Rejection | None = ...,
         tokenizer: Global___GetTokenizerResponse | None = ...,
         judgement: Global___CheckConstraintResponse | None = ...,
+        expanded_images: Global___ExpandImagesResponse | None = ...,
         text_deltas: _abc.Iterable[_builtins.int] | None = ...,
         adapters: _abc.Iterable[Global___AttemptAdapter] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["judgement", b"judgement", "pong", b"pong", "rejection", b"rejection", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expanded_images", b"expanded_images", "judgement", b"judgement", "pong", b"pong", "rejection", b"rejection", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "text_deltas", b"text_deltas", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "attached", b"attached", "detached", b"detached", "ends", b"ends", "expanded_images", b"expanded_images", "histories", b"histories", "judgement", b"judgement", "logprobs", b"logprobs", "offsets", b"offsets", "parsed", b"parsed", "pong", b"pong", "prompts", b"prompts", "refusals", b"refusals", "rejection", b"rejection", "sinks", b"sinks", "text_deltas", b"text_deltas", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "tokenizer", b"tokenizer", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1276,3 +1324,105 @@ class CheckConstraintResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckConstraintResponse: _TypeAlias = CheckConstraintResponse  # noqa: Y015
+
+@_typing.final
+class ExpandImagesRequest(_message.Message):
+    """Request for the tokens that images become in a prompt. Their number depends on the images' sizes alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageSize]:
+        """Sizes of all images of one prompt, in its order. Required."""
+
+    def __init__(
+        self,
+        *,
+        sizes: _abc.Iterable[Global___ImageSize] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpandImagesRequest: _TypeAlias = ExpandImagesRequest  # noqa: Y015
+
+@_typing.final
+class ImageSize(_message.Message):
+    """Size of an image in pixels."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Width. Required."""
+    height: _builtins.int
+    """Height. Required."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["height", b"height", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageSize: _TypeAlias = ImageSize  # noqa: Y015
+
+@_typing.final
+class ExpandImagesResponse(_message.Message):
+    """Tokens that images become."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    problem: _builtins.str
+    """Reason why the model can't take these images, in the engine's own words; empty where it can."""
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageTokens]:
+        """Tokens of each image, in the order of the request. Empty where `problem` is set."""
+
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[Global___ImageTokens] | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpandImagesResponse: _TypeAlias = ExpandImagesResponse  # noqa: Y015
+
+@_typing.final
+class ImageTokens(_message.Message):
+    """Tokens that stand for one image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageTokens: _TypeAlias = ImageTokens  # noqa: Y015
