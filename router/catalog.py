@@ -19,11 +19,14 @@ from penstock.v1 import inference_pb2 as api
 from penstock.wire import capabilities_to_wire, model_task_to_wire, pooling_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
+from router.images.expansion import ImageTokens, check_images
+from router.images.place import Encoded, with_images
 from router.routing import Aliases
 from router.tokens import Tokenizer, TokenizerStore
 from router.tokens.fair_turns import FairTurns
 from router.tokens.inputs import EncodedInput, Texts
-from router.validation import Prompt, TokenPrompt
+from router.tokens.roles import ImageMark
+from router.validation import ChatPrompt, Prompt, TokenPrompt
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class Catalog:
             cache_dir / "tokenizers", threads=ENCODERS, max_rendered_characters=limits.max_rendered_characters
         )
         self._fair_turns = FairTurns(ENCODERS)
+        self._image_tokens = ImageTokens()
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
         """Newest tokenizer of each pool, with its digest. The store decides how long it keeps earlier ones."""
@@ -127,22 +131,35 @@ class Catalog:
 
     async def encode(
         self, pool: Pool, prompt: Prompt, tenant: str, of: Announcement | None = None, *, whole: bool = False
-    ) -> tuple[ModelInfo, Sequence[int]]:
-        """Return the model of a pool, or of one of its replicas, and the token ids of a prompt. Tenants take turns with
+    ) -> tuple[ModelInfo, Encoded]:
+        """Return the model of a pool, or of one of its replicas, and a prompt in its tokens. Tenants take turns with
         long prompts, because quotas apply only later. `whole`: also of a text that is far too long for the model.
 
         Raises:
-            NoReplicaError: for the reasons of `model`. A prompt of token ids needs no tokenizer.
-            InvalidRequestError: for the reasons of `Tokenizer.encode_prompt`.
+            NoReplicaError: for the reasons of `model`, or no replica can say what images become. A prompt of token ids
+                needs no tokenizer.
+            InvalidRequestError: for the reasons of `Tokenizer.encode_prompt`, or the model can't take the images.
         """
         if isinstance(prompt, TokenPrompt):
-            return self._info(pool, of), prompt.ids
+            return self._info(pool, of), Encoded(prompt.ids)
         info, tokenizer = await self.model(pool, of)
+        images = tuple(image for _field, image in prompt.images()) if isinstance(prompt, ChatPrompt) else ()
+        if not images or not isinstance(prompt, ChatPrompt):
+            return info, Encoded(await self._ids(tokenizer, info, prompt, tenant, whole=whole))
+        check_images(info, prompt)
+        ids = await self._ids(tokenizer, info, prompt, tenant, whole=whole)
+        tokens = await self._image_tokens.of(pool, info, prompt)
+        return info, with_images(ids, info.image_ids, images, tokens)
+
+    async def _ids(
+        self, tokenizer: Tokenizer, info: ModelInfo, prompt: Prompt, tenant: str, *, whole: bool
+    ) -> Sequence[int]:
         context = None if whole else info.max_context_tokens
+        image = ImageMark(info.image_text, info.image_ids) if info.image_ids else None
         if tokenizer.is_quick(prompt):
-            return info, await tokenizer.encode_prompt(prompt, context)
+            return await tokenizer.encode_prompt(prompt, context, image)
         async with self._fair_turns.turn(tenant):
-            return info, await tokenizer.encode_prompt(prompt, context)
+            return await tokenizer.encode_prompt(prompt, context, image)
 
     async def encode_inputs(
         self,

@@ -147,9 +147,9 @@ class Admission:
             if (ended := await self._resumed.ended(checked, caller.tenant, pool, reader)) is not None:
                 return ended
             of = reader.replica
-            info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
+            info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
             info = reader.label(checked, info)
-            params, n = resolve(checked, info, len(ids))
+            params, n = resolve(checked, info, len(encoded.ids))
             enforced = await self._constraints.enforced(pool, params.structured)
             parsing = await self._constraints.parsing(pool, checked, info, enforced.constraint)
             # Once more: a long text takes a while.
@@ -165,13 +165,13 @@ class Admission:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
         salt = self._salts.of(caller.tenant)
-        trail, preferred = prefer(pool, checked, info, ids, salt)
+        trail, preferred = prefer(pool, checked, info, encoded.names(), salt)
         admitted = Admitted(
             checked,
             caller,
             pool,
             info,
-            ids,
+            encoded.ids,
             params,
             n,
             salt,
@@ -180,6 +180,7 @@ class Admission:
             deadline,
             arrived_at,
             counted,
+            images=encoded.images,
             token_bytes=names,
             unenforced=enforced.unenforced,
             parsing=parsing,
@@ -213,13 +214,14 @@ class Admission:
             model, groups = await admitted.read_anew(of)
             return replace(admitted, info=model, groups=groups)
         check_generates(of.model)
-        info, ids = await self._catalog.encode(pool, checked.prompt, admitted.caller.tenant, of)
-        params, _n = resolve(checked, info, len(ids))
+        info, encoded = await self._catalog.encode(pool, checked.prompt, admitted.caller.tenant, of)
+        params, _n = resolve(checked, info, len(encoded.ids))
         most = min(params.max_tokens, admitted.params.max_tokens)
         params = replace(params, structured=admitted.params.structured, max_tokens=most)
         parsing = await self._constraints.parsing(pool, checked, info, params.structured)
         names = await self._catalog.token_bytes(pool, of) if _asks_logprobs(params) else None
-        return replace(admitted, info=info, ids=ids, params=params, parsing=parsing, token_bytes=names)
+        read = replace(admitted, info=info, ids=encoded.ids, images=encoded.images)
+        return replace(read, params=params, parsing=parsing, token_bytes=names)
 
     async def _check_open(
         self, checked: CheckedRequest, caller: Caller, pool: Pool, resume: ResumePoint | None

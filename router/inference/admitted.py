@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
-from cluster.models import ModelInfo, PoolingSpec
+from cluster.models import ModelInfo, PoolingSpec, PromptImage
 from cluster.trust.announcement import Announcement
 from penstock.models import OutputParsing, SamplingParams, Unenforced
 from router.affinity import Trail
@@ -54,6 +54,8 @@ class Admitted:
     """Groups of inputs, one for each choice; empty for a generation, where all choices have the same prompt."""
     read_anew: ReadAnew | None = None
     """None for a generation, and for inputs that nobody can read anew, because they name token ids."""
+    images: tuple[PromptImage, ...] = ()
+    """Images of the prompt."""
     token_bytes: Mapping[int, bytes] | None = None
     """Texts of the model's tokens, by id, for log probabilities; None without these, and where they are not known."""
     unenforced: tuple[Unenforced, ...] = ()
@@ -98,11 +100,11 @@ class Admitted:
 
 
 def prefer(
-    pool: Pool, checked: CheckedRequest, info: ModelInfo, ids: Sequence[int], salt: str
+    pool: Pool, checked: CheckedRequest, info: ModelInfo, names: Sequence[int], salt: str
 ) -> tuple[Trail, tuple[str, ...]]:
-    """Return the trail of a request, and the replicas that it prefers."""
+    """Return the trail of a request, and the replicas that it prefers. `names` are those of the prompt's tokens."""
     scope = f"{checked.lora_adapter}\0{salt}".encode()
     # With fewer, each replica holds them all.
     crowded = 0 < pool.settings.vllm.adapter_slots < len(info.lora_adapters)
     adapter = checked.lora_adapter if crowded else ""
-    return pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records, adapter)
+    return pool.affinity.look(names, scope, checked.session_id, pool.replicas.records, adapter)

@@ -88,7 +88,7 @@ class Builder:
         generation.alias, generation.adapter = admitted.way.alias, admitted.checked.lora_adapter
         if admitted.read_anew is not None if admitted.groups else not admitted.checked.names_ids:
             # The ids of the first tokenizer are of no use then, and would take 36 bytes of each for as long as it runs.
-            kept = replace(admitted, ids=(), groups=(), trail=_NO_TRAIL)
+            kept = replace(admitted, ids=(), images=(), groups=(), trail=_NO_TRAIL)
             for choice in choices:
                 choice.again = partial(self._again, kept, generation, choice)
         if admitted.groups:
@@ -197,4 +197,5 @@ def _start(admitted: Admitted, index: int, trace_parent: str) -> pb.Start:
         tokenizer_digest=admitted.info.tokenizer_digest,
         trace_parent=trace_parent,
         parsing=None if admitted.parsing is None else parsing_to_wire(admitted.parsing),
+        images=[pb.PromptImage(data=each.data, offset=each.offset, length=each.length) for each in admitted.images],
     )

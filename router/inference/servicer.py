@@ -215,7 +215,8 @@ class InferenceServicer:
     ) -> api.CountTokensResponse:
         checked = check_count(request, self._limits)
         pool = self._catalog.pool(checked.model, caller)
-        _info, ids = await self._catalog.encode(pool, checked.prompt, caller.tenant, whole=True)
+        _info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, whole=True)
+        ids = encoded.ids
         found = api.CountTokensResponse(tokens=len(ids), token_ids=ids)
         if checked.names:
             found.names.extend(await (await self._catalog.model(pool))[1].names(ids))

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 
 from cluster.errors import LinkError
 from cluster.lifecycle import TaskOwner, slept_awake, timeout_awake
@@ -19,7 +20,7 @@ from router.links.ends import LinkEnds, Wire, WireNews
 from router.links.failure import Failure
 from router.links.former import open_former
 from router.links.outbox import Outbox
-from router.links.questions import Constrained, fetch_tokenizer, judge
+from router.links.questions import Constrained, expand_images, fetch_tokenizer, judge
 from router.links.receiver import Receiver
 from router.links.safeguards import LinkSafeguards
 from router.links.sinks import Sinks
@@ -213,6 +214,15 @@ class ReplicaLink:
             LinkError: the replica is gone, took too long, or is too old to know the question.
         """
         return await judge(self._ends, asked)
+
+    async def expand_images(self, sizes: Sequence[tuple[int, int]]) -> tuple[tuple[array[int], ...], str]:
+        """Return the tokens of each image of a prompt by the images' widths and heights, and why the model can't take
+        them; empty where it can.
+
+        Raises:
+            LinkError: the replica is gone, took too long, or is too old to know the question.
+        """
+        return await expand_images(self._ends, sizes)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import LinkLostError
@@ -32,6 +33,8 @@ FETCH_TIMEOUT_S = 60.0
 """Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 CHECK_TIMEOUT_S = 10.0
 """Longest wait for an engine's compiler to judge a constraint."""
+EXPAND_TIMEOUT_S = 30.0
+"""Longest wait for an engine to say what images become: it may look at dozens of them."""
 
 
 async def fetch_tokenizer(ends: LinkEnds, digest: str) -> Mapping[str, bytes]:
@@ -64,6 +67,19 @@ async def judge(ends: LinkEnds, asked: Constrained) -> Judgement:
         tuple(map(unenforced_from_wire, found.unenforced)),
         found.field,
     )
+
+
+async def expand_images(ends: LinkEnds, sizes: Sequence[tuple[int, int]]) -> tuple[tuple[array[int], ...], str]:
+    """Return the tokens of each image of a prompt by the images' widths and heights, and why the model can't take them;
+    empty where it can.
+
+    Raises:
+        LinkError: the replica is gone, took too long, or is too old to know the question.
+    """
+    request = pb.ExpandImagesRequest(sizes=[pb.ImageSize(width=width, height=height) for width, height in sizes])
+    answer = await _ask(ends, "images", pb.LinkCommand(expand_images=request), EXPAND_TIMEOUT_S)
+    found = answer.expanded_images
+    return tuple(array("I", each.token_ids) for each in found.images), found.problem
 
 
 async def _ask(ends: LinkEnds, what: str, question: pb.LinkCommand, seconds: float) -> pb.LinkResponse:

@@ -13,8 +13,8 @@ from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
 from router.tokens.blame import EFFORT_FIELD, blamed
 from router.tokens.forms import Forms
-from router.tokens.marks import Conversation, Lost
-from router.tokens.roles import Said, as_said, developer_as_system, systems_first
+from router.tokens.marks import Conversation, Lost, is_image
+from router.tokens.roles import ImagePlace, Said, as_said, developer_as_system, systems_first
 from router.tokens.template import FIELD, Template
 from router.validation import ChatPrompt
 from router.validation.values import NO_EFFORT
@@ -79,22 +79,24 @@ class ChatTemplate:
             return None
         return cls(source, _special_tokens(config), tool_use=tool_use, max_characters=max_characters)
 
-    def render(self, prompt: ChatPrompt) -> str:
-        """Return the text of a conversation of at least one message.
+    def render(self, prompt: ChatPrompt, image: ImagePlace | None = None) -> str:
+        """Return the text of a conversation of at least one message. `image` stands for each of its images.
 
         Raises:
             InvalidRequestError: the template refuses the conversation, would drop something of it, or does not know the
-                amount of reasoning asked for.
+                amount of reasoning asked for; a text has what stands for an image.
         """
         compiled = self._with_tools if prompt.tools else self._plain
         compiled.check_effort(prompt.effort)
+        if image is not None:
+            _check_texts(prompt, image)
         try:
-            return self._text(compiled, prompt)
+            return self._text(compiled, prompt, image)
         except InvalidRequestError as error:
-            raise blamed(error, prompt, compiled.variables, lambda less: self._text(compiled, less)) from error
+            raise blamed(error, prompt, compiled.variables, lambda less: self._text(compiled, less, image)) from error
 
-    def _text(self, compiled: _Compiled, prompt: ChatPrompt) -> str:
-        said = as_said(prompt.messages)
+    def _text(self, compiled: _Compiled, prompt: ChatPrompt, image: ImagePlace | None) -> str:
+        said = as_said(prompt.messages, image)
         if not compiled.knows_developer:
             said = developer_as_system(said)
         try:
@@ -187,12 +189,23 @@ class _Compiled:
 def _missing(asked: Conversation, text: str) -> Lost | None:
     """Return the first thing that a text lacks."""
     for index, message in enumerate(asked.messages):
-        if not message.tool_calls and any(part.strip() not in text for part in message.parts or (message.content,)):
+        texts = [part for part in message.parts or (message.content,) if not is_image(part)]
+        if not message.tool_calls and any(part.strip() not in text for part in texts):
             return Lost("message", index)
         for place, call in enumerate(message.tool_calls):
             if call.name not in text:
                 return Lost("call", index, place)
     return next((Lost("tools", index) for index, tool in enumerate(asked.tools) if tool.name not in text), None)
+
+
+def _check_texts(prompt: ChatPrompt, image: ImagePlace) -> None:
+    """Check that no text has what stands for an image: nobody could tell them apart."""
+    problem = f"must not have the text {image.core!r} beside images, because it stands for one with this model"
+    for index, message in enumerate(prompt.messages):
+        if any(image.core in text for text in ChatPrompt((message,)).texts()):
+            raise InvalidRequestError.of(f"{FIELD}.messages[{index}]", problem)
+    if any(image.core in text for text in prompt.texts()):
+        raise InvalidRequestError.of(FIELD, problem)
 
 
 def splits_special_tokens(files: Mapping[str, bytes]) -> bool:

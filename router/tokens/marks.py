@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from penstock.models import Tool, ToolCall
-from router.tokens.roles import Said
+from router.tokens.roles import ImagePlace, Said
 
 # In no template's text. Short, because some templates look at every character.
 _WORD = f"m{secrets.token_hex(4)}x"
@@ -76,14 +76,28 @@ def lost(asked: Conversation, text: str, *, parts: bool) -> list[Lost]:
         raw += [f"'text': '{_WORD}", f'"text": "{_WORD}']
     for each in raw:
         text = text.replace(each, "")
-    return [each for each, marks in _wanted(asked) if any(mark not in text for mark in marks)]
+    gone = [each for each, marks in _wanted(asked) if any(mark not in text for mark in marks)]
+    return gone or _lost_images(asked, text)
+
+
+def _lost_images(asked: Conversation, text: str) -> list[Lost]:
+    """Return the messages with images where a text has not a place for each."""
+    images = [(index, part) for index, each in enumerate(asked.messages) for part in each.parts if is_image(part)]
+    if not images or text.count(images[0][1].core.lower()) == len(images):
+        return []
+    return [Lost("message", index) for index in dict.fromkeys(index for index, _image in images)]
+
+
+def is_image(part: str) -> TypeGuard[ImagePlace]:
+    """Return whether a part is an image."""
+    return isinstance(part, ImagePlace)
 
 
 def _wanted(asked: Conversation) -> Iterator[tuple[Lost, list[str]]]:
     for index, message in enumerate(asked.messages):
         # The text beside calls may be left out: some models never have both, so their templates show the calls alone.
         if not message.blank and not message.tool_calls:
-            yield Lost("message", index), list(message.parts or (message.content,))
+            yield Lost("message", index), [part for part in message.parts or (message.content,) if not is_image(part)]
         for place, call in enumerate(message.tool_calls):
             arguments = [str(value) for value in json.loads(call.arguments).values()]
             yield Lost("call", index, place), [call.name, *arguments]
@@ -99,7 +113,7 @@ def _mark(kind: str, *numbers: int) -> str:
 
 
 def _message(index: int, message: Said, ids: dict[str, str]) -> Said:
-    parts = tuple(_mark("c", index, part) for part in range(len(message.parts)))
+    parts = tuple(part if is_image(part) else _mark("c", index, place) for place, part in enumerate(message.parts))
     return Said(
         message.role,
         "" if message.blank else "\n".join(parts) or _mark("c", index),

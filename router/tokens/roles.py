@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from penstock.models import ToolCall
 from router.validation import Message
+
+
+class ImagePlace(str):
+    """Part that is an image: the text that stands for one in a prompt of the model."""
+
+    core: str
+    """Part of the text that the engine replaces by the image."""
+
+    def __new__(cls, text: str, core: str) -> Self:
+        place = super().__new__(cls, text)
+        place.core = core
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMark:
+    """Text that stands for an image in prompts of a model."""
+
+    text: str
+    ids: tuple[int, ...]
+    """Ids in that text which the engine replaces by the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +40,7 @@ class Said:
     place: int
     """Position of the client's message, from 0. The first one, where several are one message now."""
     parts: tuple[str, ...] = ()
-    """Parts of the content, where there are several."""
+    """Parts of the content, where there are several, or images. The content has them all, joined by line ends."""
     name: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
@@ -30,21 +52,23 @@ class Said:
         return not self.content or self.content.isspace()
 
 
-def as_said(messages: Sequence[Message]) -> list[Said]:
-    """Return messages in the roles that they came with."""
-    return [
-        Said(
-            message.role,
-            message.content,
-            place,
-            message.parts,
-            message.name,
-            message.tool_calls,
-            message.tool_call_id,
-            message.reasoning,
-        )
-        for place, message in enumerate(messages)
-    ]
+def as_said(messages: Sequence[Message], image: ImagePlace | None = None) -> list[Said]:
+    """Return messages in the roles that they came with. Without `image`, they have no images."""
+    return [_said(message, place, image) for place, message in enumerate(messages)]
+
+
+def _said(message: Message, place: int, image: ImagePlace | None) -> Said:
+    parts = tuple(part if isinstance(part, str) else image or "" for part in message.parts)
+    return Said(
+        message.role,
+        message.content if image is None or image not in parts else "\n".join(parts),
+        place,
+        parts,
+        message.name,
+        message.tool_calls,
+        message.tool_call_id,
+        message.reasoning,
+    )
 
 
 def developer_as_system(messages: Sequence[Said]) -> list[Said]:

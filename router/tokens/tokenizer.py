@@ -19,6 +19,7 @@ from router.tokens.bounds import EncodingBounds
 from router.tokens.chat import ChatTemplate, splits_special_tokens
 from router.tokens.config import config_text
 from router.tokens.inputs import EncodedInput, Texts, encode_inputs
+from router.tokens.roles import ImageMark, ImagePlace
 from router.tokens.template import FIELD
 from router.validation import ChatPrompt, Prompt, TextPrompt
 from router.validation.lengths import prompt_too_long
@@ -101,8 +102,11 @@ class Tokenizer:
             return self._encode(text, special, context, None)
         return await self._in_thread(partial(self._encode, text, special, context, self._bounds))
 
-    async def encode_chat(self, prompt: ChatPrompt, context: int | None = None) -> list[int]:
+    async def encode_chat(
+        self, prompt: ChatPrompt, context: int | None = None, image: ImageMark | None = None
+    ) -> list[int]:
         """Render a conversation and encode it. The template alone adds special tokens, unless the prompt asks for more.
+        `image` stands for each of its images.
 
         Raises:
             InvalidRequestError: the model has no chat template, its template refuses the conversation, or that is far
@@ -111,8 +115,8 @@ class Tokenizer:
         if self._chat is None:
             raise InvalidRequestError.of(FIELD, self._no_chat)
         if _is_short(prompt):
-            return self._encode_chat(self._chat, prompt, context, None)
-        return await self._in_thread(partial(self._encode_chat, self._chat, prompt, context, self._bounds))
+            return self._encode_chat(self._chat, prompt, context, image, None)
+        return await self._in_thread(partial(self._encode_chat, self._chat, prompt, context, image, self._bounds))
 
     async def encode_inputs(self, texts: Texts, max_tokens: int | None, *, keep_end: bool) -> list[EncodedInput]:
         """Encode many texts, or pairs of texts, as `encode_inputs` says."""
@@ -132,8 +136,10 @@ class Tokenizer:
             case _:
                 return True
 
-    async def encode_prompt(self, prompt: Prompt, context: int | None = None) -> Sequence[int]:
-        """Encode a prompt of any form. Token ids pass unchanged.
+    async def encode_prompt(
+        self, prompt: Prompt, context: int | None = None, image: ImageMark | None = None
+    ) -> Sequence[int]:
+        """Encode a prompt of any form. Token ids pass unchanged. `image` stands for each image of a conversation.
 
         Raises:
             InvalidRequestError: for the reasons of `encode_chat`.
@@ -142,7 +148,7 @@ class Tokenizer:
             case TextPrompt(text, special):
                 return await self.encode(text, special=special, context=context)
             case ChatPrompt():
-                return await self.encode_chat(prompt, context)
+                return await self.encode_chat(prompt, context, image)
             case _:
                 return prompt.ids
 
@@ -202,9 +208,18 @@ class Tokenizer:
         return list(encoding.ids)
 
     def _encode_chat(
-        self, chat: ChatTemplate, prompt: ChatPrompt, context: int | None, bounds: EncodingBounds | None
+        self,
+        chat: ChatTemplate,
+        prompt: ChatPrompt,
+        context: int | None,
+        image: ImageMark | None,
+        bounds: EncodingBounds | None,
     ) -> list[int]:
-        return self._encode(chat.render(prompt), prompt.special, context, bounds)
+        place = None
+        if image is not None and any(prompt.images()):
+            core = self._encoder.decode(list(image.ids), skip_special_tokens=False)
+            place = ImagePlace(image.text, core)
+        return self._encode(chat.render(prompt, place), prompt.special, context, bounds)
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.models import Tool, ToolCall
-from router.tokens.roles import Said
+from router.tokens.roles import ImagePlace, Said
 from router.tokens.template import Turn
 
 _ID_CHARACTERS = 9
@@ -52,7 +52,7 @@ class Form:
 
     def _content(self, message: Said) -> str | list[dict[str, str]] | None:
         if message.role in self.parts or (message.parts and message.role in self.knows_parts):
-            return [{"type": "text", "text": text} for text in message.parts or (message.content,)]
+            return [_part(text) for text in message.parts or (message.content,)]
         if message.tool_calls and self.no_content and message.blank:
             return None
         return message.content
@@ -66,6 +66,10 @@ class Form:
 
     def _id(self, call_id: str) -> str:
         return call_id[-_ID_CHARACTERS:] if self.short_ids else call_id
+
+
+def _part(text: str) -> dict[str, str]:
+    return {"type": "image"} if isinstance(text, ImagePlace) else {"type": "text", "text": text}
 
 
 def tools_as_objects(tools: tuple[Tool, ...]) -> list[dict[str, Any]] | None:

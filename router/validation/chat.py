@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from penstock.models import Tool, ToolCall, ToolChoice, ToolMode
 from penstock.v1 import types_pb2
 from penstock.wire import tool_call_from_wire, tool_choice_from_wire, tool_from_wire
+from router.validation.images import MAX_BYTES, MAX_IMAGES, check_image
 from router.validation.schema import json_object_problem, schema_problem
-from router.validation.values import ChatPrompt, Message, RequestLimits
+from router.validation.values import ChatPrompt, Image, Message, RequestLimits
 from router.validation.violations import Violations, shown, utf8_length
 
 MAX_ROLE_BYTES = 64
@@ -29,6 +30,8 @@ RESERVED = frozenset(
 _SPECIAL = "_token"
 """End of the names of special tokens."""
 _EFFORT = "reasoning_effort"
+_ANSWERS = "assistant"
+"""Role of the model, which makes no images."""
 
 
 def check_chat(
@@ -53,10 +56,17 @@ def check_chat(
     where = f"{field}.messages"
     if not found.count(where, len(wire.messages), 1, limits.each.max_messages):
         return ChatPrompt(())
+    # Before any is opened.
+    images = [len(part.image.data) for each in wire.messages for part in each.parts if part.HasField("image")]
+    if not found.count(where, len(images), 0, MAX_IMAGES, "images"):
+        return ChatPrompt(())
+    found.count(where, sum(images), 0, MAX_BYTES, "bytes of images")
     messages = tuple(
         _check_message(found, f"{where}[{index}]", message, limits) for index, message in enumerate(wire.messages)
     )
     found.count(where, sum(map(_bytes, messages)), 0, limits.max_prompt_bytes, "bytes of content")
+    if wire.continue_final_message and any(isinstance(part, Image) for part in messages[-1].parts[-1:]):
+        found.add(f"{field}.continue_final_message", "must not be set where the last message ends with an image")
     if wire.continue_final_message and messages[-1].tool_calls:
         found.add(f"{field}.continue_final_message", "must not be set where the last message has calls of tools")
     tools = _check_tools(found, f"{field}.tools", wire.tools, limits)
@@ -106,8 +116,8 @@ def _check_message(found: Violations, where: str, wire: types_pb2.ChatMessage, l
         )
     return Message(
         wire.role,
-        wire.content or "\n".join(parts),
-        parts if len(parts) > 1 else (),
+        wire.content or "\n".join(part for part in parts if isinstance(part, str)),
+        parts if len(parts) > 1 or any(isinstance(part, Image) for part in parts) else (),
         name=wire.name,
         tool_calls=calls,
         tool_call_id=wire.tool_call_id,
@@ -115,15 +125,25 @@ def _check_message(found: Violations, where: str, wire: types_pb2.ChatMessage, l
     )
 
 
-def _check_parts(found: Violations, where: str, wire: types_pb2.ChatMessage) -> tuple[str, ...]:
+def _check_parts(found: Violations, where: str, wire: types_pb2.ChatMessage) -> tuple[str | Image, ...]:
     if not wire.parts or not found.count(f"{where}.parts", len(wire.parts), 0, MAX_PARTS):
         return ()
     if wire.content:
         found.add(f"{where}.parts", "must be empty where content is set")
-    for index, part in enumerate(wire.parts):
-        if part.WhichOneof("kind") is None:
-            found.add(f"{where}.parts[{index}]", "must have text")
-    return tuple(part.text for part in wire.parts)
+    return tuple(
+        _check_part(found, f"{where}.parts[{index}]", part, wire.role) for index, part in enumerate(wire.parts)
+    )
+
+
+def _check_part(found: Violations, where: str, part: types_pb2.ContentPart, role: str) -> str | Image:
+    kind = part.WhichOneof("kind")
+    if kind is None:
+        found.add(where, "must have text or an image")
+    if kind != "image":
+        return part.text
+    if role == _ANSWERS:
+        found.add(f"{where}.image", f"must be unset where the role is {_ANSWERS!r}")
+    return check_image(found, f"{where}.image", part.image)
 
 
 def _check_call(found: Violations, where: str, wire: types_pb2.ToolCall, limits: RequestLimits) -> ToolCall:

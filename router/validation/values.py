@@ -34,14 +34,24 @@ class TextPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """Image in a message."""
+
+    data: bytes = field(repr=False)
+    """Content of the image file."""
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One chat message."""
 
     role: str
     content: str
     """Text; that of several parts is joined by line ends."""
-    parts: tuple[str, ...] = ()
-    """Parts of the content, where there are several."""
+    parts: tuple[str | Image, ...] = ()
+    """Parts of the content, where there are several, or images."""
     name: str = ""
     """Name of the speaker; empty for none."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -81,6 +91,13 @@ class ChatPrompt:
             return given
         thinks = self.effort != NO_EFFORT
         return {"enable_thinking": thinks, "thinking": thinks, **given, "reasoning_effort": self.effort}
+
+    def images(self) -> Iterator[tuple[str, Image]]:
+        """Yield its images, each behind its field below the conversation's."""
+        for number, message in enumerate(self.messages):
+            for place, part in enumerate(message.parts):
+                if isinstance(part, Image):
+                    yield f"messages[{number}].parts[{place}].image", part
 
     def texts(self) -> Iterator[str]:
         """Yield all its texts."""

@@ -1,0 +1,1 @@
+"""Images in prompts: what engines make of them, and where it goes."""

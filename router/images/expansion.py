@@ -1,0 +1,93 @@
+"""Tokens that engines make of images, asked for before a request waits in line."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
+from cluster.models import ModelInfo
+from router.dispatch.pool import Pool
+from router.links.link import ReplicaLink
+from router.tokens.template import FIELD
+from router.validation import ChatPrompt
+
+_LOG = logging.getLogger(__name__)
+_LATER_S = 1.0
+REMEMBERED_TOKENS = 1 << 20
+"""Tokens that a router remembers, of 4 bytes each. Applications send images of the same few sizes."""
+
+Sizes = tuple[tuple[int, int], ...]
+"""Width and height of each image of a prompt."""
+
+
+class ImageTokens:
+    """Tokens of images, remembered by model and sizes: the sizes alone decide them."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, Sizes], tuple[array[int], ...]] = OrderedDict()
+        self._held = 0
+        """Number of remembered tokens."""
+
+    async def of(self, pool: Pool, info: ModelInfo, prompt: ChatPrompt) -> Sequence[Sequence[int]]:
+        """Return the tokens of each image of a conversation.
+
+        Raises:
+            InvalidRequestError: the model can't take these images.
+            NoReplicaError: no replica with this model can be asked now.
+        """
+        sizes = tuple((image.width, image.height) for _field, image in prompt.images())
+        key = info.digest, sizes
+        if (known := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
+            return known
+        found = await self._ask(pool, info, sizes)
+        if key not in self._known:
+            self._known[key] = found
+            self._held += _size(found)
+        while self._held > REMEMBERED_TOKENS and self._known:
+            _key, forgotten = self._known.popitem(last=False)
+            self._held -= _size(forgotten)
+        return found
+
+    async def _ask(self, pool: Pool, info: ModelInfo, sizes: Sizes) -> tuple[array[int], ...]:
+        for replica_id, link in _links(pool, info):
+            try:
+                found, problem = await link.expand_images(sizes)
+            except LinkError as error:
+                _LOG.info("images.not_expanded", extra={"replica": replica_id, "error": str(error)})
+                continue
+            if problem:
+                raise InvalidRequestError.of(f"{FIELD}.messages", f"must have images that the model takes: {problem}")
+            if len(found) == len(sizes):
+                return found
+        raise NoReplicaError(f"no replica of {pool.name!r} can say how many tokens images have now", _LATER_S)
+
+
+def check_images(info: ModelInfo, prompt: ChatPrompt) -> None:
+    """Check that a model takes the images of a conversation.
+
+    Raises:
+        InvalidRequestError: it takes none, or fewer.
+    """
+    fields = [field for field, _image in prompt.images()]
+    most = info.capabilities.max_images
+    if fields and not most:
+        raise InvalidRequestError.of(f"{FIELD}.{fields[0]}", "must be unset: this model takes no images")
+    if len(fields) > most:
+        raise InvalidRequestError.of(
+            f"{FIELD}.messages", f"must have at most {most} images with this model, got {len(fields)}"
+        )
+
+
+def _links(pool: Pool, info: ModelInfo) -> Iterator[tuple[str, ReplicaLink]]:
+    for replica_id in pool.replicas.reading(info.tokenizer_digest):
+        announced, link = pool.replicas.announcements.get(replica_id), pool.replicas.link(replica_id)
+        if link is not None and announced is not None and announced.model.digest == info.digest:
+            yield replica_id, link
+
+
+def _size(tokens: tuple[array[int], ...]) -> int:
+    return sum(map(len, tokens))
