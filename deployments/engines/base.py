@@ -121,6 +121,8 @@ class Engine(SequenceEngine, Protocol):
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         """Start a sequence whose output goes to `sink`. `sequence_id` is unique among live sequences.
 
+        The images of a prompt may be read after the return. Where that fails, the sequence ends, as an invalid request.
+
         Raises:
             EngineRequestError: the engine refuses the request; the sink is never called.
             EngineDeadError: the engine is dead.
@@ -139,6 +141,15 @@ class Engine(SequenceEngine, Protocol):
         """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint.
 
         Raises:
+            EngineDeadError: the engine is dead.
+        """
+        ...
+
+    async def expand_images(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        """Return the tokens that images of these widths and heights become in one prompt. They depend on nothing else.
+
+        Raises:
+            EngineRequestError: the model can't take these images.
             EngineDeadError: the engine is dead.
         """
         ...

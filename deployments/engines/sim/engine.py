@@ -16,9 +16,11 @@ from deployments.engines import tokenizer_files
 from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.doze import Doze
 from deployments.engines.meter import StepMeter
+from deployments.engines.reading import Reading
 from deployments.engines.sim.adapters import SimAdapters
 from deployments.engines.sim.core import BatchCore
 from deployments.engines.sim.identity import identify, task_of
+from deployments.engines.sim.images import NO_PLACEHOLDER, placeholder_of
 from deployments.engines.sim.limits import CoreLimits
 from deployments.engines.sim.parser import SimParser, parse
 from deployments.engines.sim.sequence import SimSequence
@@ -86,6 +88,8 @@ class SimEngine:
         self._core = BatchCore(
             CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)
         )
+        self._placeholder = NO_PLACEHOLDER
+        self._reading = Reading()
         self._meter = StepMeter()
         self._adapters = SimAdapters(pool.sim)
         self._live: dict[str, SimSequence] = {}
@@ -114,7 +118,9 @@ class SimEngine:
         self._vocabulary = Vocabulary(self._files)
         self._answer = self._vocabulary.encode(self._settings.answer)
         self._steps = asyncio.create_task(self._run(), name="sim-engine")
-        return identify(self._pool, self._files, self._context, self._vocabulary.size, self._features)
+        self._placeholder = placeholder_of(self._vocabulary, self._task)
+        size = self._vocabulary.size
+        return identify(self._pool, self._files, self._context, size, self._features, self._placeholder)
 
     async def close(self) -> None:
         """Stop. Live sequences end with an error. May be called twice."""
@@ -173,15 +179,22 @@ class SimEngine:
         if self._answer and spec.parsing is not None and isinstance(sink, ParsingSink):
             sink.on_parser(SimParser(self._vocabulary.encode, tools=bool(spec.parsing.tools)))
         if sequence.finish_reason is not None:
-            sequence.end(sequence.finish_reason, gpu_seconds=0.0)
+            sequence.end(sequence.finish_reason)
             return
-        self._live[sequence_id] = sequence
-        self._meter.arrive(now, len(prompt))
         salt = f"{spec.lora_adapter}\0{spec.cache_salt}"
+        seen = [*sequence.distinct_prompt, *prompt[len(spec.prompt_token_ids) :]]
         # Log probabilities of the prompt need all of it computed, so none of it may come from the cache.
         computed = spec.sampling.prompt_logprobs is not None
-        hashes = () if computed else block_hashes(prompt, self._settings.block_size, salt)
-        self._core.add(sequence_id, len(prompt), hashes)
+        hashes = () if computed else block_hashes(seen, self._settings.block_size, salt)
+        if spec.images:
+            self._reading.begin(sequence, lambda: self._placeholder.read(spec), lambda _: self._enter(sequence, hashes))
+        else:
+            await self._enter(sequence, hashes)
+
+    async def _enter(self, sequence: SimSequence, hashes: Sequence[int]) -> None:
+        self._live[sequence.sequence_id] = sequence
+        self._meter.arrive(self._clock.monotonic(), sequence.prompt_tokens)
+        self._core.add(sequence.sequence_id, sequence.prompt_tokens, hashes)
         self._work.set()
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
@@ -191,6 +204,10 @@ class SimEngine:
     async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
         """Accept all demands: the answer is written by the settings."""
         return Judgement()
+
+    async def expand_images(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        self._raise_if_dead()
+        return self._placeholder.expand(sizes)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         await self._doze.over()
@@ -206,6 +223,7 @@ class SimEngine:
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
     ) -> None:
         """Stop sequences. Return when the running step is over and their slots are free."""
+        self._reading.end(sequence_ids, FinishReason(reason))
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if not sequences:
             return
@@ -239,7 +257,7 @@ class SimEngine:
         )
 
     def live_ids(self) -> Collection[str]:
-        return tuple(self._live)
+        return (*self._live, *self._reading.ids())
 
     def take_steps(self) -> list[StepSample]:
         return self._meter.take_steps()
@@ -349,6 +367,7 @@ class SimEngine:
         self._death = death
         if self._steps is not None:
             self._steps.cancel()
+        self._reading.fail_all(death, engine_died=crashed)
         for sequence in list(self._live.values()):
             self._core.remove(sequence.sequence_id)
             self._end(sequence, death, crashed=crashed)
@@ -360,7 +379,7 @@ class SimEngine:
 
     def _check(self, sequence_id: str, spec: GenerationSpec, prompt: Sequence[int]) -> None:
         sampling = spec.sampling
-        if sequence_id in self._live:
+        if sequence_id in self.live_ids():
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
         if (ModelTask.GENERATE if spec.pooling is None else spec.pooling.task) is not self._task:
             raise EngineRequestError(f"this engine's task is {self._task.value!r}")

@@ -11,6 +11,7 @@ from cluster.settings import PoolSettings, SimSettings, TaskKind
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
+from deployments.engines.sim.images import MAX_IMAGES, SimPlaceholder
 from penstock.models import NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
 
@@ -20,7 +21,12 @@ def sim_windows(settings: SimSettings) -> Windows:
 
 
 def identify(
-    pool: PoolSettings, files: Mapping[str, bytes], context: int, vocabulary_size: int, features: PoolingFeatures
+    pool: PoolSettings,
+    files: Mapping[str, bytes],
+    context: int,
+    vocabulary_size: int,
+    features: PoolingFeatures,
+    placeholder: SimPlaceholder,
 ) -> EngineIdentity:
     """Describe an engine.
 
@@ -30,6 +36,7 @@ def identify(
         context: context length in tokens.
         vocabulary_size: of the tokenizer.
         features: of its vectors.
+        placeholder: what stands for an image.
     """
     task = task_of(pool)
     tokenizer = tokenizer_digest(files) if files else "0" * 64
@@ -49,12 +56,15 @@ def identify(
                     tools=answers,
                     reasoning=answers,
                     prompt_logprobs=True,
+                    max_images=MAX_IMAGES if placeholder.ids else 0,
                 )
                 if task is ModelTask.GENERATE
                 else NOTHING_GENERATED
             ),
             task=task,
             pooling=features,
+            image_text=placeholder.text,
+            image_ids=placeholder.ids,
         ),
         group_id=identity.group_id(digest, "sim", ranks, "none"),
         tensor_parallel_size=ranks,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cluster.models import GenerationSpec, PoolingSpec, SequenceEnd
 from deployments.engines.base import TokenSink
+from deployments.engines.sim.images import distinct_prompt
 from deployments.engines.sim.text import StopText, Vocabulary
 from deployments.engines.sim.tokens import TokenSource
 from deployments.engines.sim.vectors import sim_vector
@@ -54,7 +55,9 @@ class SimSequence:
         self._prompt = spec.prompt_token_ids
         self._end_id = vocabulary.end_id
         seed = (spec.sampling.seed or 0) + (adapter << 32)
-        self._source = TokenSource(spec.prompt_token_ids, seed, vocabulary.natural_ids, vocabulary.end_id, answer)
+        self.distinct_prompt = distinct_prompt(spec)
+        """Prompt with what the images are in the places of their tokens."""
+        self._source = TokenSource(self.distinct_prompt, seed, vocabulary.natural_ids, vocabulary.end_id, answer)
         self._decode = vocabulary.decoder()
         self._text = StopText(spec.sampling.stop)
         for index, token in enumerate(prior, 1):
@@ -125,7 +128,15 @@ class SimSequence:
         if text := self._text.release(ended=True):
             self._sink.on_tokens([], text, None)
 
-    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "", engine_died: bool = False) -> None:
+    def end(
+        self,
+        reason: FinishReason,
+        *,
+        gpu_seconds: float = 0.0,
+        error: str = "",
+        invalid_request: bool = False,
+        engine_died: bool = False,
+    ) -> None:
         first = self.first_token_at
         self._sink.on_end(
             SequenceEnd(
@@ -138,6 +149,7 @@ class SimSequence:
                 decode_s=0.0 if first is None else self.last_token_at - first,
                 gpu_seconds=gpu_seconds,
                 error=error,
+                invalid_request=invalid_request,
                 engine_died=engine_died,
                 vectors=self._vectors,
             )

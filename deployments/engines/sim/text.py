@@ -43,6 +43,12 @@ class Vocabulary:
             return [ord(character) for character in text if ord(character) in _PRINTABLE]
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def show(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included."""
+        if self._tokenizer is None:
+            return "".join(map(self.decoder(), token_ids))
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
+
     def _load(self, files: Mapping[str, bytes]) -> None:
         from tokenizers import Tokenizer
 

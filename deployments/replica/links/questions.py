@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from cluster.digests import TOKENIZER_FILE
-from cluster.errors import EngineStartError
+from cluster.errors import EngineRequestError, EngineStartError
 from cluster.wire.framing import MAX_FRAME
 from cluster.wire.output_parsing import parsing_from_wire
 from deployments.engines.base import Engine, EngineIdentity
@@ -83,3 +83,20 @@ class Questions:
             unenforced=map(unenforced_to_wire, found.unenforced),
             field=found.field,
         )
+
+    async def expand_images(self, request: pb.ExpandImagesRequest) -> pb.ExpandImagesResponse:
+        """Return the tokens that images become.
+
+        Raises:
+            QuestionRejected: the request names none.
+        """
+        sizes = [(each.width, each.height) for each in request.sizes]
+        if not sizes or not all(map(all, sizes)):
+            raise QuestionRejected(
+                pb.REJECTION_REASON_INVALID, f"sizes: at least one is required, of at least 1 x 1 pixels, got {sizes}"
+            )
+        try:
+            found = await self._engine.expand_images(sizes)
+        except EngineRequestError as error:
+            return pb.ExpandImagesResponse(problem=str(error))
+        return pb.ExpandImagesResponse(images=[pb.ImageTokens(token_ids=ids) for ids in found])

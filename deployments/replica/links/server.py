@@ -225,7 +225,7 @@ class RouterConnection(FrameProtocol):
         if kind is None:
             # A newer router may ask what this replica can't answer.
             self._reject(pb.Rejection(reason=pb.REJECTION_REASON_INVALID, detail="the replica knows no such command"))
-        elif kind in ("get_tokenizer", "check_constraint"):
+        elif kind in ("get_tokenizer", "check_constraint", "expand_images"):
             self._answer = self._server.owner.spawn(self._reply(request.commands[0]), "answer")
         else:
             digest = self._side.questions.tokenizer_digest
@@ -240,6 +240,8 @@ class RouterConnection(FrameProtocol):
         try:
             if question.HasField("get_tokenizer"):
                 answer.tokenizer.CopyFrom(self._side.questions.tokenizer(question.get_tokenizer))
+            elif question.HasField("expand_images"):
+                answer.expanded_images.CopyFrom(await self._side.questions.expand_images(question.expand_images))
             else:
                 answer.judgement.CopyFrom(await self._side.questions.judge(question.check_constraint))
             self.write(answer)

@@ -14,6 +14,7 @@ from cluster.wire.pooling import pooling_from_start
 from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.links.frames import fill_frame
+from deployments.replica.links.prompt_images import images_from_wire, places_problem
 from deployments.replica.output_log import OutputLog
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason
@@ -237,11 +238,15 @@ class LinkSession:
             detail = f"ids of tokenizer {start.tokenizer_digest}; this replica has {self._tokenizer_digest}"
             self._refuse(start.sink, Refused.OTHER_TOKENIZER, detail)
             return
+        spec = spec_from_wire(start)
+        if (problem := places_problem(spec.images, len(spec.prompt_token_ids))) is not None:
+            self._refuse(start.sink, Refused.INVALID, problem)
+            return
         self._keys[start.sink] = key
         interactive = start.request_class == types.REQUEST_CLASS_INTERACTIVE
         refusal = await self._table.start(
             *key,
-            spec_from_wire(start),
+            spec,
             self,
             start.sink,
             alone=start.alone,
@@ -295,4 +300,5 @@ def spec_from_wire(start: pb.Start) -> GenerationSpec:
         parsing=parsing_from_wire(start.parsing) if start.HasField("parsing") else None,
         pooling=pooling_from_start(start.pooling) if start.HasField("pooling") else None,
         trace_parent=start.trace_parent,
+        images=images_from_wire(start.images),
     )

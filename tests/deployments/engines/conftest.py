@@ -66,6 +66,19 @@ async def started(request: pytest.FixtureRequest, vllm_settings: VllmSettings) -
         yield each
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["sim"])
+async def seeing(request: pytest.FixtureRequest) -> AsyncIterator[Started]:
+    """Every engine that takes images."""
+    model: Path = request.getfixturevalue("tiny_tokenizer")
+    pool = PoolSettings(
+        model=str(model),
+        engine=EngineKind(request.param),
+        sim=SimSettings(base_ms=1.0, max_model_len=CONTEXT_TOKENS, max_num_seqs=64, time_scale=0.2),
+    )
+    async for each in _run(pool, model):
+        yield each
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def speculating(tiny_model: Path, vllm_settings: VllmSettings) -> AsyncIterator[Started]:
     """A vLLM engine with n-gram speculation; the last test that uses it kills it."""
