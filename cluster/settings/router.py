@@ -197,6 +197,9 @@ class RouterSettings(Section):
     """Largest request message, in bytes."""
     max_prompt_bytes: int = Field(default=4 << 20, ge=1024)
     """Largest prompt text in bytes, checked before it is tokenized."""
+    max_images_mb: float = Field(default=1_024.0, gt=0)
+    """Most MiB of images that a router process holds for requests that wait or run. Above it, new requests with images
+    get UNAVAILABLE."""
     drain_s: float = Field(default=30.0, ge=0)
     """Seconds that running streams may continue after SIGTERM."""
     link_ping_s: float = Field(default=2.0, gt=0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from cluster.errors import EngineRequestError, InvalidRequestError, PenstockError, UnavailableError
 from cluster.telemetry.tracing.context import attempt_parent
@@ -112,20 +113,37 @@ class Attempt:
         )
 
 
-def refused_by_engine(detail: str, *, elsewhere: bool = False) -> PenstockError:
+Images = Sequence[tuple[str, bytes]]
+"""Images of a prompt: the field of each in the request, and the content of its file."""
+_IMAGE = re.compile(r"images\[(\d+)\]: ")
+
+
+def whole(start: pb.Start, images: Images) -> pb.Start:
+    """Return a copy of a start with the contents of its images. A choice has them once, however often it starts."""
+    copy = pb.Start()
+    copy.CopyFrom(start)
+    for image, (_field, content) in zip(copy.images, images, strict=True):
+        image.data = content
+    return copy
+
+
+def refused_by_engine(detail: str, images: Images = (), *, elsewhere: bool = False) -> PenstockError:
     """Turn an engine's objection into an error of the call: what it objects to passed our own checks.
 
     `elsewhere`: another replica could do it, or this one later.
     """
     if elsewhere:
         return UnavailableError(detail)
-    return InvalidRequestError.of("sampling", f"refused by the engine: {EngineRequestError(detail)}")
+    field, told = "sampling", detail
+    if (named := _IMAGE.match(detail)) and int(named[1]) < len(images):
+        field, told = images[int(named[1])][0], detail[named.end() :]
+    return InvalidRequestError.of(field, f"refused by the engine: {EngineRequestError(told)}")
 
 
-def content_digest(start: pb.Start) -> bytes:
+def content_digest(start: pb.Start, images: Images = ()) -> bytes:
     """Return a digest of what is generated, the same for all tenants."""
-    same = pb.Start()
-    same.CopyFrom(start)
+    digests = [(field, hashlib.blake2b(content, digest_size=16).digest()) for field, content in images]
+    same = whole(start, digests)
     same.ClearField("cache_salt")
     # Routers of the last release leave it out, and have the same marks.
     same.ClearField("tokenizer_digest")

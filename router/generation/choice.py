@@ -19,7 +19,7 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Again, Attempt, cancelled, content_digest, nothing, refused_by_engine
+from router.generation.attempt import Again, Attempt, cancelled, content_digest, nothing, refused_by_engine, whole
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, AttemptOutcome, Prices
@@ -42,9 +42,9 @@ class Choice:
     # As a dictionary its attributes would take a kilobyte more: Python shares the names of 30 at most.
     __slots__ = (
         "__weakref__", "_abandoned", "_attempt", "_deadline", "_lost", "_others", "_pool", "_suspect", "_tell_end",
-        "_wake", "again", "announced", "attempt", "end", "entry", "error", "first_token_at", "index", "inherited",
-        "link", "metering", "model_digest", "on_start", "output", "queued_at", "resume_state", "run_id", "start",
-        "state", "together", "wait",
+        "_wake", "again", "announced", "attempt", "end", "entry", "error", "first_token_at", "images", "index",
+        "inherited", "link", "metering", "model_digest", "on_start", "output", "queued_at", "resume_state", "run_id",
+        "start", "state", "together", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Choice:
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
         self.again: Again | None = None
+        self.images: Sequence[tuple[str, bytes]] = ()
         self.together: Sequence[Choice] = ()
         """Choices of its request whose results are compared, itself among them. All run in one model."""
         self.model_digest = ""
@@ -178,8 +179,7 @@ class Choice:
         attempt = self._take_place(grant.attempt, place, granted=True)
         if self.wait.waited_s is None:
             self.wait.waited_s = attempt.queue_s
-        start = pb.Start()
-        start.CopyFrom(self.start)
+        start = whole(self.start, self.images)
         if self._deadline is not None:
             start.time_left_ms = max(1, int((self._deadline - attempt.granted_at) * 1000))
         if self.tokens:
@@ -321,7 +321,7 @@ class Choice:
     def _failed(self, end: pb.AttemptEnd) -> None:
         if end.invalid_request and not self.tokens:
             self._note_attempt(end, AttemptOutcome.REFUSED)
-            self._fail(refused_by_engine(end.error))
+            self._fail(refused_by_engine(end.error, self.images))
             self._pool.release(self)
             return
         _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
@@ -346,7 +346,7 @@ class Choice:
                 # What is wrong is how it should go on, not what the client asked for.
                 self._fail_with_usage(refusal.detail)
             else:
-                self._fail(refused_by_engine(refusal.detail, elsewhere=refusal.elsewhere))
+                self._fail(refused_by_engine(refusal.detail, self.images, elsewhere=refusal.elsewhere))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread_there(self._attempt)
@@ -470,7 +470,7 @@ class Choice:
 
     def content(self) -> bytes:
         """Return a digest of what is generated, the same for all tenants."""
-        return content_digest(self.start)
+        return content_digest(self.start, self.images)
 
     def _clear(self) -> None:
         if self._suspect:

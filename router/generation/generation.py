@@ -85,6 +85,7 @@ class Generation:
         self._timer: asyncio.TimerHandle | None = None
         """Set while output collects."""
         self._way: DirectWriter | None = None
+        self.on_close: Callable[[], None] = nothing
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
 
@@ -314,6 +315,7 @@ class Generation:
             self.stop(error)
         for choice in self.choices:
             choice.abandon()
+        self.on_close()
 
     # --- events -------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
+from router.images.room import ImageRoom
 from router.inference.admitted import Admitted, prefer
 from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
@@ -62,6 +63,7 @@ class Admission:
         salts: CacheSalts,
         *,
         constraints: ConstraintChecks,
+        images: ImageRoom,
         tracing: TraceSampling | None = None,
     ) -> None:
         """Without `tracing`, requests have no traces."""
@@ -71,7 +73,7 @@ class Admission:
         self._salts = salts
         self._constraints = constraints
         self._expected_output_tokens = expected_output_tokens
-        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing, self._translated)
+        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing, self._translated, images)
         self._resumed = Resume(self._builder, secret)
 
     def refused(self, refused: Refused) -> None:

@@ -19,11 +19,13 @@ from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.affinity.blocks import Trail
 from router.call_origin import call_origin
+from router.generation.attempt import Images
 from router.generation.choice import Choice
 from router.generation.generation import Generation
 from router.generation.metering import AttemptMetering, Prices
 from router.generation.output import asks_logprobs
 from router.identity import TenantPolicies
+from router.images.room import ImageRoom
 from router.inference.admitted import Admitted
 from router.validation import ChatPrompt, choice_sampling
 
@@ -43,8 +45,10 @@ class Builder:
         expected_output_tokens: int,
         tracing: TraceSampling | None,
         translate: Translate,
+        images: ImageRoom,
     ) -> None:
         """`expected_output_tokens`: output that a request is expected to have, where it may have as much."""
+        self._images = images
         self._translate = translate
         self._secret = secret
         self._router_id = router_id
@@ -55,6 +59,9 @@ class Builder:
     def generation(self, admitted: Admitted, request_id: str, since_ms: int = 0) -> Generation:
         """Return a request's generation with its choices. `since_ms`: arrival of its first call, where this is a later
         one, milliseconds since the Unix epoch.
+
+        Raises:
+            UnavailableError: this router holds as many images as it may.
         """
         trace = self._tracing.begin(call_origin().parent) if self._tracing is not None else None
         choices = [self._choice(admitted, request_id, index, trace) for index in range(admitted.n)]
@@ -69,6 +76,8 @@ class Builder:
             since_ms or arrived_ms,
             admitted.info.tokenizer_digest,
         )
+        images = _images(admitted)
+        give_back = self._images.take(sum(len(content) for _field, content in images))
         generation = Generation(
             resume_token,
             choices,
@@ -80,6 +89,7 @@ class Builder:
             unenforced=admitted.unenforced,
             trace=trace,
         )
+        generation.on_close = give_back
         generation.task, generation.since_ms = admitted.info.task, since_ms
         generation.labels = tuple(admitted.info.pooling.labels)
         generation.plain_prompt = not admitted.groups and not isinstance(admitted.checked.prompt, ChatPrompt)
@@ -91,8 +101,9 @@ class Builder:
             kept = replace(admitted, ids=(), images=(), groups=(), trail=_NO_TRAIL)
             for choice in choices:
                 choice.again = partial(self._again, kept, generation, choice)
-        if admitted.groups:
-            for choice in choices:
+        for choice in choices:
+            choice.images = images
+            if admitted.groups:
                 choice.together = choices
         return generation
 
@@ -159,6 +170,13 @@ class Builder:
         return choice
 
 
+def _images(admitted: Admitted) -> Images:
+    prompt = admitted.checked.prompt
+    if admitted.groups or not isinstance(prompt, ChatPrompt):
+        return ()
+    return tuple((f"prompt.chat.{field}.data", image.data) for field, image in prompt.images())
+
+
 def _read_all(generation: Generation, choice: Choice, found: Admitted) -> None:
     """Give all groups of a request to the model that one of them meets.
 
@@ -197,5 +215,5 @@ def _start(admitted: Admitted, index: int, trace_parent: str) -> pb.Start:
         tokenizer_digest=admitted.info.tokenizer_digest,
         trace_parent=trace_parent,
         parsing=None if admitted.parsing is None else parsing_to_wire(admitted.parsing),
-        images=[pb.PromptImage(data=each.data, offset=each.offset, length=each.length) for each in admitted.images],
+        images=[pb.PromptImage(offset=each.offset, length=each.length) for each in admitted.images],
     )

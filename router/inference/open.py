@@ -11,6 +11,7 @@ from router.affinity import CacheSalts
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.identity import TenantPolicies
+from router.images.room import ImageRoom
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
 from router.inference.constraints import ConstraintChecks
@@ -69,6 +70,7 @@ def open_inference(
         own.expected_output_tokens,
         salts,
         constraints=constraints,
+        images=ImageRoom(own.max_images_mb * (1 << 20)),
         tracing=tracing.sampling if tracing is not None else None,
     )
     for observer in (GenAiMetrics(metrics.registry, pools), tracing):

@@ -1,0 +1,45 @@
+"""Room for images in a router's memory, where they stay until their requests have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.errors import UnavailableError
+
+_LATER_S = 1.0
+_MIB = 1 << 20
+
+
+class ImageRoom:
+    """Bytes of images that a router may hold. Without a bound, a long line would end the process with all its streams.
+
+    A request finds room in an empty one however large it is.
+    """
+
+    def __init__(self, most_bytes: float) -> None:
+        self._most = most_bytes
+        self.held = 0
+
+    def take(self, size: int) -> Callable[[], None]:
+        """Take room for the images of a request. Return what gives it back.
+
+        Raises:
+            UnavailableError: there is not enough now.
+        """
+        if not size:
+            return _nothing
+        if self.held and self.held + size > self._most:
+            raise UnavailableError(
+                f"this router holds {self.held / _MIB:.0f} MiB of images of other requests, and at most "
+                f"{self._most / _MIB:g} MiB with these {size / _MIB:.1f} (router.max_images_mb)",
+                _LATER_S,
+            )
+        self.held += size
+        return lambda: self._give_back(size)
+
+    def _give_back(self, size: int) -> None:
+        self.held -= size
+
+
+def _nothing() -> None:
+    """Give back nothing."""

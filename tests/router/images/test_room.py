@@ -1,0 +1,62 @@
+"""Images that a router holds are bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cluster.errors import UnavailableError
+from penstock.v1 import inference_pb2 as api
+from router.images.room import ImageRoom
+from tests.router.dispatch.streams import SIM, move_on, read_until_held
+from tests.router.images.test_generate import ask, view
+from tests.router.inference.test_bad_input import failure
+from tests.support.stack import collect, running_stack
+from tests.support.waiting import until
+
+
+def test_room_that_is_given_back_can_be_taken_again() -> None:
+    room = ImageRoom(100)
+    give_back = room.take(60)
+    with pytest.raises(UnavailableError, match="max_images_mb"):
+        room.take(41)
+    room.take(40)
+    give_back()
+    room.take(60)
+    assert 100 == room.held
+
+
+def test_an_empty_room_takes_one_request_of_any_size() -> None:
+    room = ImageRoom(100)
+    give_back = room.take(1_000)
+    with pytest.raises(UnavailableError):
+        room.take(1)
+    room.take(0)
+    give_back()
+    assert 0 == room.held
+
+
+@pytest.mark.asyncio
+async def test_a_router_that_holds_many_images_refuses_more_until_a_request_ends(tmp_path: Path) -> None:
+    image = view()
+    router = {"max_images_mb": 1.5 * len(image) / (1 << 20)}
+    async with running_stack(tmp_path, sim=SIM, router=router) as stack:
+        call = stack.inference().StreamGenerate(
+            api.StreamGenerateRequest(generate=ask("Tell me of", image, max_tokens=200))
+        )
+        await read_until_held(stack, call, 5)
+        code, reason, _violations = await failure(stack.inference().Generate(ask("And of", image)))
+        assert (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE") == (code, reason)
+        move_on(stack)
+        await collect(call)
+
+        async def taken() -> bool:
+            try:
+                await stack.inference().Generate(ask("And of", image))
+            except grpc.aio.AioRpcError:
+                return False
+            return True
+
+        await until(taken)
