@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
 from cluster.models import ModelInfo
 from router.dispatch.pool import Pool
-from router.links.link import ReplicaLink
 from router.tokens.template import FIELD
 from router.validation import ChatPrompt
 
@@ -24,7 +23,7 @@ Sizes = tuple[tuple[int, int], ...]
 
 
 class ImageTokens:
-    """Tokens of images, remembered by model and sizes: the sizes alone decide them."""
+    """Tokens of images, remembered by tokenizer and sizes, which alone decide them."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, Sizes], tuple[array[int], ...]] = OrderedDict()
@@ -36,10 +35,10 @@ class ImageTokens:
 
         Raises:
             InvalidRequestError: the model can't take these images.
-            NoReplicaError: no replica with this model can be asked now.
+            NoReplicaError: no replica with this tokenizer can be asked now.
         """
         sizes = tuple((image.width, image.height) for _field, image in prompt.images())
-        key = info.digest, sizes
+        key = info.tokenizer_digest, sizes
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known
@@ -53,7 +52,9 @@ class ImageTokens:
         return found
 
     async def _ask(self, pool: Pool, info: ModelInfo, sizes: Sizes) -> tuple[array[int], ...]:
-        for replica_id, link in _links(pool, info):
+        for replica_id in pool.replicas.reading(info.tokenizer_digest):
+            if (link := pool.replicas.link(replica_id)) is None:
+                continue
             try:
                 found, problem = await link.expand_images(sizes)
             except LinkError as error:
@@ -80,13 +81,6 @@ def check_images(info: ModelInfo, prompt: ChatPrompt) -> None:
         raise InvalidRequestError.of(
             f"{FIELD}.messages", f"must have at most {most} images with this model, got {len(fields)}"
         )
-
-
-def _links(pool: Pool, info: ModelInfo) -> Iterator[tuple[str, ReplicaLink]]:
-    for replica_id in pool.replicas.reading(info.tokenizer_digest):
-        announced, link = pool.replicas.announcements.get(replica_id), pool.replicas.link(replica_id)
-        if link is not None and announced is not None and announced.model.digest == info.digest:
-            yield replica_id, link
 
 
 def _size(tokens: tuple[array[int], ...]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.v1 import types_pb2 as types
 from router.generation.choice import Choice
-from router.validation.values import ChatPrompt, Message, Prompt, TextPrompt
+from router.validation.values import ChatPrompt, Image, Message, Prompt, TextPrompt
 
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _CUT = "…"
@@ -49,7 +49,9 @@ def _parts(said: Message) -> list[dict[str, Any]]:
     if said.tool_call_id:
         return [{"type": "tool_call_response", "id": said.tool_call_id, "response": said.content}]
     found = [{"type": "reasoning", "content": said.reasoning}] if said.reasoning else []
-    if said.content or not said.tool_calls:
+    images = [part for part in said.parts if isinstance(part, Image)]
+    found += [{"type": "image", "content": f"{each.width} x {each.height} pixels"} for each in images]
+    if said.content or not (said.tool_calls or images):
         found.append(_text(said.content))
     calls = [{"type": "tool_call", "id": c.id, "name": c.name, "arguments": c.arguments} for c in said.tool_calls]
     return found + calls

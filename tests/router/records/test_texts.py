@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.models import ToolCall
 from router.records.texts import INPUT, texts_of
-from router.validation.values import ChatPrompt, Message, TokenPrompt
+from router.validation.values import ChatPrompt, Image, Message, TokenPrompt
 
 
 def shown(most: int, *messages: Message) -> list[dict[str, Any]]:
@@ -32,6 +32,19 @@ def test_calls_of_tools_and_their_results_are_parts_of_their_own() -> None:
         },
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "rain"}]},
     ]
+
+
+def test_images_are_told_by_their_sizes() -> None:
+    parts = ("What is this?", Image(b"secret", 112, 84))
+    assert [
+        {
+            "role": "user",
+            "parts": [
+                {"type": "image", "content": "112 x 84 pixels"},
+                {"type": "text", "content": "What is this?"},
+            ],
+        }
+    ] == shown(100, Message("user", "What is this?", parts))
 
 
 def test_the_newest_messages_are_shown_and_the_last_one_that_has_room_is_cut() -> None:
