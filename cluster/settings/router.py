@@ -146,7 +146,7 @@ class HttpSettings(Section):
 
     port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the HTTP API; 0 takes a free one. Default: none, except that `penstock up` takes 8000."""
-    max_body_bytes: int = Field(default=8 << 20, ge=1 << 16, le=256 << 20)
+    max_body_bytes: int = Field(default=16 << 20, ge=1 << 16, le=256 << 20)
     """Largest body of a request, in bytes."""
     cors_origins: tuple[str, ...] = Field(default=(), max_length=64)
     """Origins whose pages may call from a browser, such as https://app.example.com; * is every one. Default: none."""
@@ -193,7 +193,7 @@ class RouterSettings(Section):
     grpc_server: Literal["direct", "aio"] = "direct"
     """Implementation of the gRPC server: `direct` uses gRPC's core itself and takes less CPU per message; `aio` is
     grpc.aio, a fallback if `direct` misbehaves."""
-    max_message_bytes: int = Field(default=8 << 20, ge=1 << 16, le=256 << 20)
+    max_message_bytes: int = Field(default=16 << 20, ge=1 << 16, le=256 << 20)
     """Largest request message, in bytes."""
     max_prompt_bytes: int = Field(default=4 << 20, ge=1024)
     """Largest prompt text in bytes, checked before it is tokenized."""

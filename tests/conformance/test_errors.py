@@ -40,7 +40,7 @@ async def test_a_body_that_is_no_object_is_refused(target: Target, path: str, bo
 
 
 async def test_a_body_that_is_too_large_is_refused(target: Target) -> None:
-    data = io.BytesIO(json.dumps(target.text(prompt="x" * (8 << 20))).encode())
+    data = io.BytesIO(json.dumps(target.text(prompt="x" * (16 << 20))).encode())
     refused(await target.call("POST", TEXT, data=data, headers=JSON), (400, 413))
 
 

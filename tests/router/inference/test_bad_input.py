@@ -91,7 +91,7 @@ async def test_what_the_engine_cannot_do_is_refused_not_ignored(stack: Stack) ->
 
 
 async def test_an_oversize_message_is_refused(stack: Stack) -> None:
-    code, _, _ = await failure(stack.inference().Generate(request("x" * (9 << 20))))
+    code, _, _ = await failure(stack.inference().Generate(request("x" * (17 << 20))))
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
     await still_alive(stack)
 
