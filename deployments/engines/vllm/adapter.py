@@ -44,6 +44,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.errors import EngineRequestError
 from deployments.engines.vllm.compilers.check import told
+from deployments.engines.vllm.images.reader import ImageContent
 from deployments.engines.vllm.internals.check import check_internals
 from deployments.engines.vllm.parsing.sequence import ParsedSequence
 from deployments.engines.vllm.pump import OutputPump
@@ -109,6 +110,7 @@ class Frontend:
         cache_salt: str | None,
         delivered_characters: int,
         parsed: ParsedSequence | None = None,
+        images: ImageContent | None = None,
     ) -> str | None:
         """Check a request, register it and send it to the engine.
 
@@ -125,15 +127,16 @@ class Frontend:
             cache_salt: isolates the prefix cache.
             delivered_characters: length of the text of `prior` that must not be sent again.
             parsed: how the output is parsed; None for output that is only text.
+            images: what is at some places of the prompt.
 
         Raises:
             EngineRequestError: vLLM refuses the request.
         """
-        llm = self.llm
+        llm, ids = self.llm, [*prompt, *prior]
         try:
             request = llm.input_processor.process_inputs(
                 sequence.sequence_id,
-                tokens_input([*prompt, *prior], cache_salt=cache_salt),
+                images.prompt(ids, cache_salt) if images else tokens_input(ids, cache_salt=cache_salt),
                 params,
                 supported_tasks=self._tasks,
                 lora_request=lora,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,17 @@ from deployments.engines.base import EngineIdentity, ParsingSink, TokenSink
 from deployments.engines.doze import Doze
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
+from deployments.engines.reading import Reading
 from deployments.engines.vllm.compilers.check import silent_gap
-from deployments.engines.vllm.parsing.sequence import parse_sequence
+from deployments.engines.vllm.images.reader import ImageContent
+from deployments.engines.vllm.parsing.sequence import ParsedSequence, parse_sequence
 from deployments.engines.vllm.pooling import PooledSequence
 from deployments.engines.vllm.release import SlotRelease
-from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move, pool_once
+from deployments.engines.vllm.self_test import constrain_once, generate_once, limits_move, look_once, pool_once
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.startup import launch, processes, sockets
 from deployments.engines.vllm.startup.judging import Judge
-from deployments.engines.vllm.step_work import work_of
+from deployments.engines.vllm.step_work import count_step
 from penstock.models import FinishReason, OutputParsing, StructuredOutput
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class VllmEngine:
         self._live: dict[str, VllmSequence] = {}
         self._ended: list[VllmSequence] = []
         """Sequences whose last output came in the step that is being delivered."""
+        self._reading = Reading()
         self._meter = StepMeter()
         self._death = ""
         self._closed = False
@@ -94,6 +98,7 @@ class VllmEngine:
             # The only step of a vector is the first one after an idle time, which does not count.
             if not self.take_steps() and launched.generates:
                 log.warning("engine.steps.unknown")
+            await launched.images.learn(lambda: look_once(self))
             self._family = processes.tree_of(frontend.engine_pids())
             self._limits = launched.limits
             self._limits_live = await limits_move(frontend, self._limits)
@@ -121,12 +126,10 @@ class VllmEngine:
         sockets.remove_folder(self._launched.sockets)
 
     async def sleep(self) -> None:
-        """Move the weights to the machine's memory, and forget the KV cache."""
         self._raise_if_dead()
         await self._doze.sleep(self._frontend.sleep)
 
     async def wake(self) -> None:
-        """Bring the weights back."""
         self._raise_if_dead()
         await self._doze.wake(self._frontend.wake)
 
@@ -155,7 +158,7 @@ class VllmEngine:
             EngineDeadError: the engine is dead.
         """
         self._raise_if_dead()
-        if sequence_id in self._live:
+        if sequence_id in self.live_ids():
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
         params = self._up.translate(spec)
         if (parsed := parse_sequence(self._up.parsers, spec)) is not None:
@@ -166,8 +169,25 @@ class VllmEngine:
         sequence = kind(sequence_id, spec, sink, self, time.monotonic())
         if parsed is not None and isinstance(sink, ParsingSink):
             sink.on_parser(parsed.parser)
-        self._live[sequence_id] = sequence
-        self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
+        enter = partial(self._enter, sequence, spec, params, parsed)
+        if spec.images:
+            self._reading.begin(sequence, lambda: self._up.images.read(spec), enter)
+        else:
+            await enter()
+
+    async def _enter(
+        self,
+        sequence: VllmSequence,
+        spec: GenerationSpec,
+        params: Any,
+        parsed: ParsedSequence | None,
+        images: ImageContent | None = None,
+    ) -> None:
+        self._raise_if_dead()
+        self._live[sequence.sequence_id] = sequence
+        now = time.monotonic()
+        sequence.enter(now)
+        self._meter.arrive(now, sequence.prompt_tokens)
         try:
             ended_by = await self._frontend.add(
                 sequence,
@@ -178,6 +198,7 @@ class VllmEngine:
                 cache_salt=spec.cache_salt or None,
                 delivered_characters=spec.resume.prior_text_length if spec.resume else 0,
                 parsed=parsed,
+                images=images,
             )
         except EngineRequestError:
             self._forget(sequence)
@@ -187,7 +208,7 @@ class VllmEngine:
             raise
         except Exception as error:
             self._forget(sequence)
-            log.exception("engine.took_no_request", extra={"sequence": sequence_id})
+            log.exception("engine.took_no_request", extra={"sequence": sequence.sequence_id})
             await self.check_health()
             raise EngineRequestError(f"the engine took no request: {error}") from error
         if ended_by is not None:
@@ -196,23 +217,23 @@ class VllmEngine:
             sequence.end(FinishReason.STOP)
 
     async def judge(self, constraint: StructuredOutput) -> Judgement:
-        """Return what the engine's compiler says of a constraint."""
         self._raise_if_dead()
         return await self._judge.constraint(constraint)
 
     async def judge_calls(self, parsing: OutputParsing, structured: StructuredOutput | None) -> Judgement:
-        """Return whether a sequence can be held to the calls of tools that it demands, beside a constraint."""
         self._raise_if_dead()
         return await self._judge.calls(parsing, structured)
 
+    async def expand_images(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        self._raise_if_dead()
+        return await self._up.images.expand(sizes)
+
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter."""
         await self._doze.over()
         self._raise_if_dead()
         await self._up.adapters.load(self._frontend, self._up.config, name, folder)
 
     async def unload_adapter(self, name: str) -> None:
-        """Forget an adapter that no sequence uses."""
         await self._doze.over()
         self._raise_if_dead()
         await self._up.adapters.unload(self._frontend, name)
@@ -221,6 +242,7 @@ class VllmEngine:
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
     ) -> None:
         """Stop sequences. Returns when the running step is over and their slots are free."""
+        self._reading.end(sequence_ids, FinishReason(reason))
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if sequences:
             await self._drop(sequences, FinishReason(reason), release_text=release_text)
@@ -261,19 +283,16 @@ class VllmEngine:
         )
 
     def live_ids(self) -> Collection[str]:
-        return tuple(self._live)
+        return (*self._live, *self._reading.ids())
 
     def take_steps(self) -> list[StepSample]:
-        """Return the single steps since the last call."""
         return self._meter.take_steps()
 
     @property
     def most_running(self) -> int:
-        """The largest batch since start."""
         return self._meter.most_running
 
     def engine_pids(self) -> list[int]:
-        """Return the ids of the processes that this process started for the engine."""
         return self._frontend.engine_pids()
 
     # --- what vLLM tells ----------------------------------------------------------------------------------------------
@@ -286,35 +305,19 @@ class VllmEngine:
         return self._meter.clock.at(moment)
 
     def on_first_token(self, sequence: VllmSequence) -> None:
-        """Count the end of a prefill."""
         self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
 
     def on_preempted(self) -> None:
         self._meter.preempted()
 
     def on_output_end(self, sequence: VllmSequence) -> None:
-        """Keep an ended sequence until its last step is counted."""
         self._ended.append(sequence)
 
     def on_step(self, stats: Any, ended_at: float) -> None:
         """Count the step whose outputs have been delivered, and end the sequences that ended in it."""
         ended, self._ended = self._ended, []
         if stats is not None:
-            # vLLM counts after it removed the sequences that ended in this step.
-            in_step = stats.num_running_reqs + sum(sequence.left_engine for sequence in ended)
-            tokens, kv_tokens = work_of(stats)
-            self._meter.step(
-                ended_at,
-                in_step,
-                running=stats.num_running_reqs,
-                kv_usage=stats.kv_cache_usage,
-                tokens=tokens,
-                kv_tokens=kv_tokens,
-                # A vector takes one step, which is mostly the first one after an idle time.
-                began=min((each.scheduled_at for each in ended if each.vectors and each.scheduled_at), default=None),
-            )
-            if (speculation := stats.spec_decoding_stats) is not None:
-                self._meter.drafted(speculation.num_draft_tokens, speculation.num_accepted_tokens)
+            count_step(self._meter, stats, ended, ended_at)
         stopped = []
         for sequence in ended:
             if sequence.left_engine:
@@ -377,6 +380,7 @@ class VllmEngine:
         return True
 
     def _end_all(self, error: str) -> None:
+        self._reading.fail_all(error, engine_died=bool(self._death))
         for sequence in list(self._live.values()):
             gpu_seconds = self._gpu_seconds(sequence)
             self._forget(sequence, gpu_seconds)

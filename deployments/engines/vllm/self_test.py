@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Protocol
 
 from cluster.errors import EngineStartError
-from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptLogprobs, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptImage, PromptLogprobs, SequenceEnd
 from deployments.engines.base import TokenSink
 from penstock.models import (
     ConstraintKind,
@@ -24,10 +25,16 @@ log = logging.getLogger(__name__)
 
 _TOKENS = 3
 _PATIENCE_S = 120.0
+_BLANK = (224, 224)
+"""Size of an image without content."""
 
 
 class _Submits(Protocol):
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None: ...
+
+
+class _Looks(_Submits, Protocol):
+    async def expand_images(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]: ...
 
 
 class _HasLimits(Protocol):
@@ -88,6 +95,27 @@ async def pool_once(engine: _Submits, task: ModelTask, features: PoolingFeatures
         raise EngineStartError(f"asked for {features.size} numbers, got {sizes}: {end.error or end.reason}")
     if end.prefill_s <= 0 or end.gpu_seconds <= 0:
         raise EngineStartError(f"the engine's events or statistics do not arrive: {end}")
+
+
+async def look_once(engine: _Looks) -> None:
+    """Generate with an image, so that all of its way is loaded before the first request needs it.
+
+    Raises:
+        EngineStartError: no tokens arrived.
+        EngineRequestError: the engine refuses the image.
+    """
+    from PIL.Image import new
+
+    collector, file = _Collector(), BytesIO()
+    new("RGB", _BLANK).save(file, "PNG")
+    [ids] = await engine.expand_images([_BLANK])
+    image = PromptImage(file.getvalue(), 1, len(ids))
+    greedy = SamplingParams(max_tokens=_TOKENS, temperature=0.0, ignore_eos=True)
+    await engine.submit("self-test-image", GenerationSpec((0, *ids, 0), greedy, images=(image,)), collector)
+    async with asyncio.timeout(_PATIENCE_S):
+        end = await collector.ended
+    if collector.tokens != _TOKENS:
+        raise EngineStartError(f"asked for {_TOKENS} tokens after an image, got {collector.tokens}: {end.error}")
 
 
 async def constrain_once(engine: _Submits) -> None:

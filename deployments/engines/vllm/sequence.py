@@ -104,6 +104,10 @@ class VllmSequence:
         self._sink = sink
         self._owner = owner
 
+    def enter(self, moment: float) -> None:
+        """Note the arrival at the engine, later than its own where images were read first."""
+        self.share_at_start = self._owner.share_at(moment)
+
     def scheduled(self, moment: float) -> None:
         """Note the first step, or the first one after a preemption: what is between them is charged to others."""
         # At once, because the clock remembers only some hundred steps.

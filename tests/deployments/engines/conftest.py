@@ -17,6 +17,7 @@ from cluster.settings import EngineKind, PoolSettings, SimSettings, SpeculativeS
 from deployments.engines.base import EngineIdentity
 from deployments.engines.factory import build_engine
 from tests.support.tiny_model import make_tiny_model, make_tokenizer
+from tests.support.vision_model import make_vision_model
 
 CONTEXT_TOKENS = 1024
 
@@ -33,6 +34,11 @@ class Started:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("tiny"), context_tokens=CONTEXT_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_vision_model(tmp_path_factory.mktemp("vision"), context_tokens=CONTEXT_TOKENS)
 
 
 @pytest.fixture(scope="session")
@@ -66,13 +72,16 @@ async def started(request: pytest.FixtureRequest, vllm_settings: VllmSettings) -
         yield each
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["sim"])
-async def seeing(request: pytest.FixtureRequest) -> AsyncIterator[Started]:
+@pytest_asyncio.fixture(
+    scope="session", loop_scope="session", params=["sim", pytest.param("vllm", marks=pytest.mark.engine)]
+)
+async def seeing(request: pytest.FixtureRequest, vllm_settings: VllmSettings) -> AsyncIterator[Started]:
     """Every engine that takes images."""
-    model: Path = request.getfixturevalue("tiny_tokenizer")
+    model: Path = request.getfixturevalue("vision_model" if request.param == "vllm" else "tiny_tokenizer")
     pool = PoolSettings(
         model=str(model),
         engine=EngineKind(request.param),
+        vllm=vllm_settings.model_copy(update={"extra": {"limit_mm_per_prompt": {"image": 4}}}),
         sim=SimSettings(base_ms=1.0, max_model_len=CONTEXT_TOKENS, max_num_seqs=64, time_scale=0.2),
     )
     async for each in _run(pool, model):

@@ -23,6 +23,7 @@ from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
 from deployments.engines.vllm.compilers.tags import TagForm
+from deployments.engines.vllm.images.reader import ImageReader
 from deployments.engines.vllm.parsing import loader
 from deployments.engines.vllm.parsing.loader import Parsers
 from deployments.engines.vllm.pooling import RUNNERS, features_of, task_of, to_pooling
@@ -77,6 +78,7 @@ class Launched:
     """Parsers of tool calls and reasoning; None where the settings name none."""
     constrains: bool
     """Whether the compiler of constraints can work with the model's tokenizer."""
+    images: ImageReader
     sockets: Path
     """Folder of the processes' sockets. The code that closes the engine removes it."""
     task: ModelTask = ModelTask.GENERATE
@@ -158,6 +160,7 @@ def _launch(
         adapters=Adapters(adapters),
         parsers=parsers,
         constrains=generates and _can_constrain(pool, frontend),
+        images=ImageReader(frontend.llm.input_processor, config.model_config),
         sockets=folder,
     )
 
@@ -230,6 +233,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
                     reasoning=pool.vllm.reasoning_parser is not None,
                     # Its engine process would end.
                     prompt_logprobs=not config.cache_config.kv_sharing_fast_prefill,
+                    max_images=launched.images.most,
                 )
                 if launched.generates
                 else NOTHING_GENERATED
@@ -237,6 +241,8 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             lora_adapters=tuple(pool.vllm.lora_modules),
             task=launched.task,
             pooling=launched.features,
+            image_text=launched.images.text,
+            image_ids=launched.images.ids,
         ),
         group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _variant(pool, config)),
         tensor_parallel_size=pool.tensor_parallel_size,
