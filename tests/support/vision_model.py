@@ -1,4 +1,4 @@
-"""Makes a tiny Idefics3 with random weights, the one family of models with images that vLLM runs without torchvision."""
+"""Makes a tiny Idefics3 with random weights. vLLM runs few other models with images without torchvision."""
 
 from __future__ import annotations
 

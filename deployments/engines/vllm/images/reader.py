@@ -182,7 +182,7 @@ class ImageReader:
             return processor(
                 prompt,
                 processor.info.parse_mm_data({_IMAGE: list(pictures)}),
-                {_IMAGE: list(names)} if names else None,
+                mm_uuid_items={_IMAGE: list(names)} if names else None,
                 # Not the cache that mirrors the engine process'. It counts on every image that it saw being sent, and
                 # those of a request that is cancelled meanwhile are not: the engine would lack them for good. Images
                 # that are only measured are not worth the room.

@@ -347,4 +347,26 @@ PARSERS = (
 )
 """The parsers': `parsing`."""
 
-USED = (*CHECKED, *FRONTEND, *PARAMETERS, *CONFIGURATION, *CORE, *PARSERS)
+IMAGES = (
+    Used("vllm.v1.engine.input_processor:InputProcessor", attributes=("renderer", "mm_encoder_cache_size")),
+    Used("vllm.renderers.base:BaseRenderer", attributes=("mm_processor", "_mm_executor", "_mm_processor_only_cache")),
+    Used(
+        "vllm.multimodal.processing.processor:BaseMultiModalProcessor.__call__",
+        passes=("mm_uuid_items", "cache"),
+    ),
+    Used("vllm.multimodal.processing.processor:BaseMultiModalProcessor", attributes=("info",)),
+    Used("vllm.multimodal.processing.context:BaseProcessingInfo", attributes=("allowed_mm_limits", "parse_mm_data")),
+    Used("vllm.multimodal.inputs:PlaceholderRange", attributes=("offset", "length", "get_num_embeds")),
+    # Read by key.
+    Used(
+        "vllm.inputs.engine:MultiModalInput",
+        attributes=("prompt_token_ids", "mm_kwargs", "mm_hashes", "mm_placeholders"),
+    ),
+    Used("vllm.inputs.engine:mm_input", passes=("cache_salt",)),
+    Used("vllm.model_executor.model_loader:get_model_cls"),
+    Used("vllm.model_executor.models.interfaces:SupportsMultiModal", attributes=("get_placeholder_str",)),
+    Used("vllm.utils.torch_utils:set_default_torch_num_threads"),
+)
+"""The images': `images`."""
+
+USED = (*CHECKED, *FRONTEND, *PARAMETERS, *CONFIGURATION, *CORE, *PARSERS, *IMAGES)

@@ -56,6 +56,7 @@ FOREIGN = {
         "backend_tokenizer",
         *("get_added_vocab", "added_tokens_decoder", "model_type", "id2label", "num_labels", "llg_tokenizer"),
     },
+    "Pillow": {"height", "getvalue"},
     "llguidance": {"get_error", "is_error", "is_special_token", "grammar_from_json_schema", "validate_grammar"},
     "torch": {
         "_init_amx",
