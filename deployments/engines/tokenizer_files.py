@@ -110,6 +110,12 @@ def of_folder(folder: Path) -> dict[str, bytes]:
     return _files(content, config, templates)
 
 
+def with_entry(files: Mapping[str, bytes], name: str, value: str) -> dict[str, bytes]:
+    """Return tokenizer files with another entry in the configuration."""
+    config = {**json.loads(files[CONFIG_FILE]), name: value}
+    return {**files, CONFIG_FILE: _written(config)}
+
+
 def _files(content: bytes, config: Mapping[str, Any], templates: Templates) -> dict[str, bytes]:
     plain, tool_use = templates.plain, templates.tool_use
     beside: dict[str, bytes] = {}
@@ -118,8 +124,11 @@ def _files(content: bytes, config: Mapping[str, Any], templates: Templates) -> d
         config = {**config, "chat_template": [{"name": name, "template": each} for name, each in named.items()]}
     elif plain:
         beside = {TEMPLATE_FILE: plain.encode()}
-    written = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
-    return {TOKENIZER_FILE: content, CONFIG_FILE: written, **beside}
+    return {TOKENIZER_FILE: content, CONFIG_FILE: _written(config), **beside}
+
+
+def _written(config: Mapping[str, Any]) -> bytes:
+    return json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
 
 
 def _readable(file: Path) -> bytes:

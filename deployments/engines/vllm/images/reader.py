@@ -28,6 +28,8 @@ _KEPT = 64
 """Answers that are kept."""
 _IMAGE = "image"
 _TRIAL = (224, 224)
+_TRIALS: tuple[tuple[tuple[int, int], ...], ...] = (((224, 224),), ((37, 41),), ((1_280, 720),), ((480, 960), (64, 64)))
+"""Sizes of images by whose tokens processors are told apart."""
 
 Result = TypeVar("Result")
 
@@ -62,6 +64,8 @@ class ImageReader:
         self._config = config
         self._placeholder: Placeholder | None = None
         self._expanded: dict[tuple[tuple[int, int], ...], list[tuple[int, ...]]] = {}
+        self.digest = ""
+        """Digest of what images of some sizes become; empty where the model takes none."""
         self.most = 0
         """Most images of a prompt; 0 where the model takes none, or nothing stands for one."""
 
@@ -88,9 +92,18 @@ class ImageReader:
             self._placeholder = await self._in_thread(self._find)
             self.most = most
             await try_out()
+            self.digest = await self._told_apart()
         except Exception as error:  # noqa: BLE001 - processors raise exceptions of many kinds
             log.warning("engine.no_images", extra={"error": str(error) or repr(error)})
             self._placeholder, self.most = None, 0
+
+    async def _told_apart(self) -> str:
+        """Return the digest of the processor. Two replicas with one tokenizer may still have two processors."""
+        known = hashlib.sha256(repr((self.text, self.ids)).encode())
+        for sizes in _TRIALS:
+            found = await self.expand(sizes) if len(sizes) <= self.most else []
+            known.update(repr(found).encode())
+        return known.hexdigest()
 
     async def expand(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
         """Return the tokens that images of these sizes become.

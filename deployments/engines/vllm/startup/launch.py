@@ -18,7 +18,7 @@ from cluster.models import GenerationSpec, ModelInfo, Windows
 from cluster.ray_serve.gpus import built_for_cpu
 from cluster.ray_serve.start_report import StartReport
 from cluster.settings import PoolSettings
-from deployments.engines import identity
+from deployments.engines import identity, tokenizer_files
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
 from deployments.engines.vllm.compilers.check import compiler_id, takes_tokenizer
@@ -216,10 +216,14 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
     digest = identity.model_digest(folder, launched.adapters.folders, config.model_config.model_weights)
     hardware = identity.hardware_name(current_platform.get_device_name())
     speculates = config.speculative_config is not None
+    files = launched.tokenizer_files
+    if launched.images.digest:
+        # What images become decides token ids too.
+        files = tokenizer_files.with_entry(files, "image_tokens", launched.images.digest)
     return EngineIdentity(
         model=ModelInfo(
             digest=digest,
-            tokenizer_digest=tokenizer_digest(launched.tokenizer_files),
+            tokenizer_digest=tokenizer_digest(files),
             max_context_tokens=config.model_config.max_model_len,
             vocabulary_size=config.model_config.get_vocab_size(),
             # vLLM refuses these two with speculative decoding.
@@ -247,7 +251,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
         group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _variant(pool, config)),
         tensor_parallel_size=pool.tensor_parallel_size,
         hardware=hardware,
-        tokenizer_files=launched.tokenizer_files,
+        tokenizer_files=files,
         windows=Windows(
             sequences=launched.limits[0],
             kv_tokens=_kv_tokens(launched),
