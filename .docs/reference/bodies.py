@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.batch.input import read_line
-from penstock.values.messages import read_message
+from penstock.values.messages.message import read_message
 from penstock.values.objects import BodyError, Fields
 from penstock.values.tools import read_tools
 from penstock.values.unsupported import (

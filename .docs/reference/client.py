@@ -17,7 +17,15 @@ INTRO = """All public names of the package `penstock`: `from penstock import Cli
 GROUPS = {
     "Clients": ("client.aio", "client.sync", "client.aio_stream", "client.sync_stream"),
     "Connections and credentials": ("client.connection", "client.credentials", "client.retry"),
-    "Requests": ("values.messages", "values.tools", "values.chat", "values.requests", "values.sampling", "models"),
+    "Requests": (
+        "values.messages.message",
+        "values.messages.images",
+        "values.tools",
+        "values.chat",
+        "values.requests",
+        "values.sampling",
+        "models",
+    ),
     "Events": ("values.events",),
     "Results": ("values.results",),
     "Embeddings": ("values.embeddings",),

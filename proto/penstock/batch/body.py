@@ -11,7 +11,7 @@ from penstock.batch.reasoning import read_reasoning
 from penstock.batch.structural_tag import read_structural_tag, read_structural_tag_text
 from penstock.models import ConstraintKind, StructuredOutput, ToolChoice, ToolMode
 from penstock.values.chat import ChatOptions
-from penstock.values.messages import Message, read_message
+from penstock.values.messages.message import Message, read_message
 from penstock.values.objects import INT64, POSITIVE, UINT32, Fields, is_int, is_number, shown, within
 from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
 from penstock.values.sampling import Sampling

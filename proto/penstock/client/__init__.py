@@ -94,7 +94,8 @@ from penstock.values.jobs import (
     JobTotals,
     JobUpdate,
 )
-from penstock.values.messages import Message
+from penstock.values.messages.images import Image
+from penstock.values.messages.message import Message
 from penstock.values.objects import BodyError
 from penstock.values.requests import (
     GenerateFields,
@@ -182,6 +183,7 @@ __all__ = [
     "GenerationFailedError",
     "GpuTime",
     "Identity",
+    "Image",
     "InternalError",
     "InvalidArgumentError",
     "Job",

@@ -18,7 +18,7 @@ from penstock.values.chat import (
     tool_choice_to_proto,
 )
 from penstock.values.fields import build, duration_field, unfit
-from penstock.values.messages import Message, message_to_proto
+from penstock.values.messages.message import Message, message_to_proto
 from penstock.values.sampling import Sampling, SamplingFields, sampling_of
 from penstock.wire import request_class_to_wire
 

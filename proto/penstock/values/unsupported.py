@@ -156,6 +156,14 @@ TEXT_PART: Mapping[str, Unsupported] = {
     "cache_control": Unsupported(changes_answers=False),
 }
 """Fields of a text part of a message."""
+IMAGE_PART: Mapping[str, Unsupported] = {
+    # The model's own processor chooses the resolution.
+    "detail": _NEVER,
+    "cache_control": Unsupported(changes_answers=False),
+}
+"""Fields of an image part of a message."""
+IMAGE_URL: Mapping[str, Unsupported] = {"detail": _NEVER}
+"""Fields of the object with an image's URL."""
 
 TOOL_CALL: Mapping[str, Unsupported] = {
     # Streams number their calls.

@@ -234,7 +234,7 @@ def test_a_choice_among_no_tools_is_none(body: dict[str, Any]) -> None:
         (line(messages=[]), "body.messages", "must be a list of at least one message, got []"),
         (line(messages=[{"content": "x"}]), "body.messages[0].role", "is required"),
         (line(messages=[{"role": "user", "content": None}]), "body.messages[0].content", "is required"),
-        (line(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "body.messages[0].content[0]", "must"),
+        (line(messages=[{"role": "user", "content": [{"type": "audio"}]}]), "body.messages[0].content[0]", "must"),
         (line(messages=[{"role": "user", "content": "x", "nam": "n"}]), "body.messages[0].nam", "is not supported"),
         (line(url=TEXT, prompt=["a", "b"]), "body.prompt", "must be one text or one list of token ids"),
         (line(url=TEXT, prompt=[-1]), "body.prompt", "must be at least 0, got -1"),

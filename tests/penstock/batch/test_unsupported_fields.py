@@ -104,9 +104,14 @@ def test_a_value_in_a_message_that_changes_nothing_is_accepted(message: dict[str
         (said(function_call={"name": "f"}), "body.messages[0].function_call", "must be [] or {} or absent, got "),
         (said(prefix=True), "body.messages[0].prefix", "must be false or absent, got true"),
         (
-            said(content=[{"type": "image_url", "image_url": {}}]),
+            said(content=[{"type": "input_audio", "input_audio": {}}]),
             "body.messages[0].content[0]",
-            "must be text, got a ",
+            "must be text or an image, got a ",
+        ),
+        (
+            said(content=[{"type": "input_image", "file_id": "file-1"}]),
+            "body.messages[0].content[0].file_id",
+            "is not supported",
         ),
         (
             line(structured_outputs={"regex": "a", "whitespace_pattern": " "}),

@@ -22,7 +22,7 @@ from penstock import (
 from penstock.client.calls import Asked, count_tokens
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import types_pb2
-from penstock.values.messages import read_message
+from penstock.values.messages.message import read_message
 from penstock.values.objects import Fields
 
 HI = {"role": "user", "content": "Hi"}
@@ -125,10 +125,10 @@ def test_an_answer_and_a_result_may_have_no_text(role: str, content: dict[str, N
     [
         ({"role": "user", "content": None}, "content: is required"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-         'content[0]: must be text, got a part of type "image_url"; models here see text only'),
+         'content[0].image_url.url: must be a data URL, got "x"; Penstock fetches nothing'),
         ({"role": "user", "content": ["a", {"type": "input_audio", "input_audio": {}}]},
-         'content[1]: must be text, got a part of type "input_audio"'),
-        ({"role": "user", "content": [{"type": "file", "file": {}}]}, 'content[0]: must be text, got a part of type'),
+         'content[1]: must be text or an image, got a part of type "input_audio"'),
+        ({"role": "user", "content": [{"type": "file", "file": {}}]}, 'content[0]: must be text or an image, got'),
         ({"role": "user", "content": [{"type": "text"}]}, 'content[0]: must be {"type": "text", "text": ...}, got {"t'),
         ({**HI, "tool_calls": {}}, "tool_calls: must be a list, got {}"),
         ({**HI, "tool_calls": [{**CALL, "type": "custom"}]}, 'tool_calls[0].type: must be "function", got "custom"'),

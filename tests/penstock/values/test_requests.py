@@ -136,12 +136,12 @@ KINDS = "prompt: must be text, messages (each a Message, or a dictionary with ro
         ([{**HI, "tool_calls": [{"id": "1"}]}], "prompt.chat.messages[0].tool_calls[0].function: is required"),
         (
             {"role": "user", "content": 3},
-            "prompt.chat.messages[0].content: must be text or a list of text parts, got",
+            "prompt.chat.messages[0].content: must be text or a list of parts, got",
         ),
         ({"role": 3, "content": "x"}, "prompt.chat.messages[0].role: must be text, got 3"),
         (
             {"role": "user", "content": [{"type": "image_url"}]},
-            "prompt.chat.messages[0].content[0]: must be text, got",
+            "prompt.chat.messages[0].content[0].image_url: must be a data URL",
         ),
         ([HI, 3], f"{KINDS} ["),
         ([HI, "text"], f"{KINDS} ["),

@@ -9,8 +9,9 @@ from typing import Any
 from penstock.models import ToolCall
 from penstock.v1 import types_pb2
 from penstock.values.fields import build, unfit
+from penstock.values.messages.images import IMAGE_TYPES, Image, read_image
 from penstock.values.objects import Fields, is_list, parse_object, shown
-from penstock.values.unsupported import CALL_FUNCTION, MESSAGE, TEXT_PART, TOOL_CALL
+from penstock.values.unsupported import CALL_FUNCTION, IMAGE_PART, MESSAGE, TEXT_PART, TOOL_CALL
 
 _TEXT_OF = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Field with the text of a part, by the part's type."""
@@ -24,8 +25,8 @@ class Message:
 
     role: str
     """Role of the speaker: "system", "user", "assistant", "tool" or another one of the model's chat template."""
-    content: str | Sequence[str] = ""
-    """Text, or several parts of text."""
+    content: str | Sequence[str | Image] = ""
+    """Text, or parts: texts and images."""
     name: str = ""
     """Name of the speaker, where the model's chat template shows it."""
     tool_calls: Sequence[ToolCall] = ()
@@ -53,7 +54,7 @@ def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_
         fields.leftovers(MESSAGE)
     content = message.content
     text, parts = (content, None) if isinstance(content, str) or not is_list(content) else ("", content)
-    if parts is not None and len(parts) == 1:
+    if parts is not None and len(parts) == 1 and isinstance(parts[0], str):
         text, parts = parts[0], None
     return build(
         types_pb2.ChatMessage,
@@ -70,8 +71,11 @@ def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_
     )
 
 
-def _part_to_proto(text: object, where: str) -> types_pb2.ContentPart:
-    return build(types_pb2.ContentPart, where, text=text)
+def _part_to_proto(part: object, where: str) -> types_pb2.ContentPart:
+    if isinstance(part, Image):
+        image = build(types_pb2.Image, f"{where}image.", data=part.data)
+        return types_pb2.ContentPart(image=image)
+    return build(types_pb2.ContentPart, where, text=part)
 
 
 def _call_to_proto(call: object, where: str) -> types_pb2.ToolCall:
@@ -100,7 +104,7 @@ def read_message(fields: Fields) -> Message:
     )
 
 
-def _content(fields: Fields, role: str) -> str | tuple[str, ...]:
+def _content(fields: Fields, role: str) -> str | tuple[str | Image, ...]:
     content = fields.take("content")
     if content is None:
         if role not in _WITHOUT_TEXT:
@@ -109,18 +113,25 @@ def _content(fields: Fields, role: str) -> str | tuple[str, ...]:
     if isinstance(content, str):
         return content
     if not is_list(content):
-        raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
-    parts = tuple(_text_part(fields, f"content[{index}]", part) for index, part in enumerate(content))
-    return parts if len(parts) > 1 else "".join(parts)
+        raise fields.wrong("content", f"must be text or a list of parts, got {shown(content)}")
+    parts = tuple(_part(fields, f"content[{index}]", part) for index, part in enumerate(content))
+    if not parts:
+        return ""
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
 
-def _text_part(message: Fields, where: str, part: object) -> str:
-    if isinstance(part, str):
+def _part(message: Fields, where: str, part: object) -> str | Image:
+    if isinstance(part, str | Image):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(part, Mapping) and kind in (*IMAGE_TYPES, "image"):
+        fields = message.child(where, part)
+        image = read_image(fields)
+        message.also_ignored(fields.leftovers(IMAGE_PART))
+        return image
     name = _TEXT_OF.get(kind) if isinstance(kind, str) else None
     if name is None and isinstance(kind, str):
-        raise message.wrong(where, f"must be text, got a part of type {shown(kind)}; models here see text only")
+        raise message.wrong(where, f"must be text or an image, got a part of type {shown(kind)}")
     if not isinstance(part, Mapping) or name is None or not isinstance(part.get(name), str):
         raise message.wrong(where, f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
     fields = message.child(where, part)
