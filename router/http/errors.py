@@ -74,6 +74,7 @@ _FIELDS = (
     (r"^reasoning\.effort", "reasoning_effort"),
     (r"^reasoning\.include", "include_reasoning"),
     (r"^tool_choice\..*", "tool_choice"),
+    (r"\.parts(\[\d+\])\.image\b.*", r".content\1"),
     (r"\.parts\b", ".content"),
     (r"(\.tool_calls\[\d+\])\.(name|arguments)", r"\1.function.\2"),
 )

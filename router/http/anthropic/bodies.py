@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.batch.body import LEAST_TOP_P
 from penstock.v1 import inference_pb2 as api
@@ -15,6 +14,7 @@ from penstock.values.objects import POSITIVE, BodyError, Fields, shown
 from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
 from penstock.wire import structured_to_wire
+from router.http.anthropic.messages import read_system, read_turns
 from router.http.anthropic.place import StreamPlace
 from router.http.anthropic.places import MessagePlaces
 from router.http.bodies import KEY, LAST_EVENT, SESSION, header_text
@@ -32,14 +32,6 @@ _BODY: Mapping[str, Unsupported] = {
     "container": Unsupported(),
     "mcp_servers": Unsupported(([],)),
 }
-_BLOCK: Mapping[str, Unsupported] = {
-    "cache_control": _HINT,
-    "citations": Unsupported(([], {"enabled": False})),
-    "signature": _HINT,
-    "caller": _HINT,
-    "toolset_name": _HINT,
-    "is_error": _HINT,
-}
 _TOOL: Mapping[str, Unsupported] = {
     "cache_control": _HINT,
     "eager_input_streaming": _HINT,
@@ -53,9 +45,6 @@ _MODES = {
     "tool": types.TOOL_CHOICE_MODE_REQUIRED,
     "none": types.TOOL_CHOICE_MODE_NONE,
 }
-_BILLING = "x-anthropic-billing-header"
-"""Beginning of a system block that is no text for the model. It differs from conversation to conversation, so that none
-would find the rest of its system prompt in the prefix cache."""
 _THINKING = ("enabled", "disabled", "adaptive")
 _NAMES: Mapping[str, str] = {
     "prompt": "messages",
@@ -112,9 +101,9 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     if not generate.model:
         raise fields.wrong("model", "is required")
     chat = generate.prompt.chat
-    chat.messages.extend(_system(fields))
+    chat.messages.extend(read_system(fields))
     system = bool(chat.messages)
-    chat.messages.extend(_messages(fields))
+    chat.messages.extend(read_turns(fields))
     # The answer goes on where the client's beginning of it ends.
     chat.continue_final_message = _begun(chat.messages)
     chat.tools.extend(_tools(fields))
@@ -259,121 +248,3 @@ def _choose(fields: Fields, generate: api.GenerateRequest) -> None:
     if choice.flag("disable_parallel_tool_use"):
         generate.parallel_tool_calls = False
     fields.also_ignored(choice.leftovers())
-
-
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-_Block: TypeAlias = tuple[str, object]
-"""Block of a message, after its place in the body."""
-
-
-def _system(fields: Fields) -> Iterator[types.ChatMessage]:
-    system = fields.take("system")
-    if isinstance(system, list):
-        parts = [_text_block(fields, f"system[{index}]", block) for index, block in enumerate(system)]
-        system = "\n".join(part for part in parts if not part.startswith(_BILLING))
-    if system is not None and not isinstance(system, str):
-        raise fields.wrong("system", f"must be text or a list of text blocks, got {shown(system)}")
-    if system:
-        yield types.ChatMessage(role="system", content=system)
-
-
-def _messages(fields: Fields) -> Iterator[types.ChatMessage]:
-    messages = fields.take("messages")
-    if not isinstance(messages, list) or not messages:
-        raise fields.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
-    for role, parts in groupby(_turns(fields, messages), key=lambda turn: turn[0]):
-        blocks = [block for _, of_one in parts for block in of_one]
-        match role:
-            case "user":
-                yield from _user(fields, blocks)
-            case "assistant":
-                yield _assistant(fields, blocks)
-            case _:
-                yield types.ChatMessage(
-                    role="system", content="\n".join(_text_block(fields, place, block) for place, block in blocks)
-                )
-
-
-def _turns(fields: Fields, messages: Sequence[object]) -> Iterator[tuple[str, Sequence[_Block]]]:
-    """Yield the role of each message, and its blocks."""
-    for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        if not isinstance(message, dict):
-            raise fields.wrong(where, f"must be an object, got {shown(message)}")
-        turn = fields.child(where, message)
-        role, content = turn.text("role"), turn.take("content")
-        if role not in ("user", "assistant", "system"):
-            raise turn.wrong("role", f"must be user, assistant or system, got {shown(role)}")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        if not isinstance(content, list):
-            raise turn.wrong("content", f"must be text or a list of blocks, got {shown(content)}")
-        if role == "user" and not content:
-            raise turn.wrong("content", "must have at least one block, got []")
-        fields.also_ignored(turn.leftovers())
-        yield role, [(f"{where}.content[{number}]", block) for number, block in enumerate(content)]
-
-
-def _user(fields: Fields, blocks: Sequence[_Block]) -> Iterator[types.ChatMessage]:
-    """Yield the results of tools, and the user's text, in their order."""
-    texts: list[str] = []
-    for place, block in blocks:
-        if not (isinstance(block, dict) and block.get("type") == "tool_result"):
-            texts.append(_text_block(fields, place, block))
-            continue
-        if texts:
-            yield types.ChatMessage(role="user", content="\n".join(texts))
-            texts = []
-        result = fields.child(place, block)
-        result.take("type")
-        content = result.take("content")
-        if isinstance(content, list):
-            content = "\n".join(
-                _text_block(fields, f"{place}.content[{number}]", part) for number, part in enumerate(content)
-            )
-        if content is not None and not isinstance(content, str):
-            raise result.wrong("content", f"must be text or a list of text blocks, got {shown(content)}")
-        yield types.ChatMessage(role="tool", content=content or "", tool_call_id=result.text("tool_use_id"))
-        fields.also_ignored(result.leftovers(_BLOCK))
-    if texts:
-        yield types.ChatMessage(role="user", content="\n".join(texts))
-
-
-def _assistant(fields: Fields, blocks: Sequence[_Block]) -> types.ChatMessage:
-    message = types.ChatMessage(role="assistant")
-    texts: list[str] = []
-    thoughts: list[str] = []
-    for place, block in blocks:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind not in ("tool_use", "thinking", "redacted_thinking") or not isinstance(block, dict):
-            texts.append(_text_block(fields, place, block))
-            continue
-        found = fields.child(place, block)
-        found.take("type")
-        if kind == "thinking":
-            thoughts.append(found.text("thinking"))
-        elif kind == "redacted_thinking":
-            # It is written for the server that made it.
-            found.take("data")
-        else:
-            arguments = found.take("input")
-            if not isinstance(arguments, dict):
-                raise found.wrong("input", f"must be an object, got {shown(arguments)}")
-            message.tool_calls.add(
-                id=found.text("id"), name=found.text("name"), arguments=json.dumps(arguments, ensure_ascii=False)
-            )
-        fields.also_ignored(found.leftovers(_BLOCK))
-    message.content, message.reasoning = "\n".join(texts), "\n".join(thoughts)
-    return message
-
-
-def _text_block(fields: Fields, where: str, block: object) -> str:
-    if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-        kind = block.get("type") if isinstance(block, dict) else block
-        raise BodyError(where, f"must be a block of type text, got {shown(kind)}")
-    found = fields.child(where, block)
-    found.take("type")
-    text = found.text("text")
-    fields.also_ignored(found.leftovers(_BLOCK))
-    return text

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.values.messages.images import IMAGE_TYPES
 from penstock.values.objects import BodyError, shown
 from router.http.responses.events import item_id
 from router.http.responses.namespaces import flat_name
@@ -14,6 +15,7 @@ Item = Mapping[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_IMAGE = "input_image"
 _REFERENCE = "item_reference"
 _ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{32})_i?\d{1,6}")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -93,14 +95,28 @@ def _content(kind: str, text: str) -> Mapping[str, Any]:
 
 
 def _part(where: str, part: object, kind: str) -> Mapping[str, Any]:
+    takes_images = kind == "input_text"
     if isinstance(part, dict):
+        if takes_images and part.get("type") in IMAGE_TYPES:
+            return _image(part)
         if part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str):
             return _content(kind, part["text"])
         if part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
             return _content(kind, part["refusal"])
         if part.get("type") not in _TEXT_PARTS:
-            raise BodyError(where, f"must be text, for the models take nothing else, got {shown(part.get('type'))}")
+            kinds = "text or an image" if takes_images else "text"
+            raise BodyError(where, f"must be {kinds}, got a part of type {shown(part.get('type'))}")
     raise BodyError(where, f'must be {{"type": "{kind}", "text": ...}}, got {shown(part)}')
+
+
+def _image(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part with an image. The reader of chats looks at its content."""
+    url = part.get("image_url")
+    if isinstance(url, Mapping):
+        # As in a chat.
+        url = url.get("url")
+    known = {"type": _IMAGE, "detail": part.get("detail") or "auto", "image_url": url}
+    return known if part.get("file_id") is None else {**known, "file_id": part["file_id"]}
 
 
 def _reasoning(where: str, item: Mapping[str, Any]) -> Item:
@@ -183,9 +199,9 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
     """Message of the assistant to which calls belong."""
     reasoning = ""
     for place, item in items:
-        kind, text = item["type"], said(item)
+        kind, content = item["type"], _chat_content(item)
         if kind == "reasoning":
-            turn, reasoning = None, reasoning + text
+            turn, reasoning = None, reasoning + said(item)
             continue
         thought = {"reasoning_content": reasoning} if reasoning else {}
         if kind == "function_call":
@@ -198,17 +214,36 @@ def chat_messages(instructions: str, items: Sequence[tuple[str, Item]]) -> tuple
             calls.append({"id": item["call_id"], "type": "function", "function": function})
         elif kind == "function_call_output":
             turn = None
-            add({"role": "tool", "tool_call_id": item["call_id"], "content": text}, place)
+            # Its parts have another name than those of messages.
+            places[f"messages[{len(messages)}].content"] = f"{place}.output"
+            add({"role": "tool", "tool_call_id": item["call_id"], "content": content}, place)
         elif item["role"] == "assistant":
-            turn = add({"role": "assistant", "content": text, **thought}, place)
+            turn = add({"role": "assistant", "content": content, **thought}, place)
         else:
             turn = None
-            add({"role": item["role"], "content": text}, place)
+            add({"role": item["role"], "content": content}, place)
         reasoning = ""
     return messages, places
+
+
+def _chat_content(item: Item) -> str | list[Mapping[str, Any]]:
+    """Return the content of an item in a chat. Texts alone are one text: many chat templates know no parts."""
+    return list(_parts(item)) if images_of(item) else said(item)
 
 
 def said(item: Item) -> str:
     """Return the text of an item; empty for a call."""
     content = item.get("content", item.get("output", ""))
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] != _IMAGE)
+
+
+def images_of(item: Item) -> Sequence[str]:
+    """Return the URLs of the images in an item."""
+    return [str(part["image_url"]) for part in _parts(item) if part["type"] == _IMAGE]
+
+
+def _parts(item: Item) -> Sequence[Mapping[str, Any]]:
+    content = item.get("content", item.get("output", ""))
+    return () if isinstance(content, str) else content

@@ -32,6 +32,7 @@ _AS_OURS = ("reasoning.",)
 """Beginnings of places that are called here as our fields are, and otherwise in a chat."""
 _CALL = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\]\.tool_calls\[\d+\])(?:\.function)?")
 _MESSAGE = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\])")
+_CONTENT = re.compile(r"(?:prompt\.chat\.)?(messages\[\d+\])\.(?:content|parts)(?:(\[\d+\])(?:\.image\b.*)?)?")
 _TOOL = re.compile(r"(?:prompt\.chat\.)?(tools\[\d+\])\.function")
 _ANY_TOOL = re.compile(r"(?:prompt\.chat\.)?tools\[(\d+)\](?:\.function)?")
 _CHOICE = re.compile(r"tool_choice\.(?:function|allowed_tools)")
@@ -64,8 +65,11 @@ class Places:
         if (found := _CALL.match(field)) and (place := self._of_messages.get(found[1])):
             rest = field[found.end() :]
             return place + (".call_id" if rest == ".id" else rest)
+        if (found := _CONTENT.match(field)) and (place := self._of_messages.get(f"{found[1]}.content")):
+            return place + (found[2] or "") + field[found.end() :]
         if (found := _MESSAGE.match(field)) and (place := self._of_messages.get(found[1])):
-            return place + field[found.end() :]
+            rest = field[found.end() :]
+            return place + (".call_id" if rest == ".tool_call_id" else rest)
         if (found := _ANY_TOOL.match(field)) and int(found[1]) < len(self._of_tools):
             return self._of_tools[int(found[1])] + field[found.end() :]
         return place_of(field)

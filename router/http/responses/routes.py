@@ -36,11 +36,11 @@ from router.http.responses.body import AskedResponse, read_body
 from router.http.responses.conversation import Placed, conversation, page
 from router.http.responses.encoder import ResponseEncoder, ToldEncoder
 from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events
-from router.http.responses.items import chat_messages
+from router.http.responses.items import chat_messages, images_of
 from router.http.responses.pieces import pieces_of_choice
 from router.http.responses.places import Places
 from router.http.responses.runs import ResponseReader, ResponseRuns
-from router.http.responses.shorten import bounded, room, shortened, surely_fits
+from router.http.responses.shorten import ConversationBounds, bounded, room, shortened, surely_fits
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
 from router.identity import Caller
 
@@ -140,10 +140,18 @@ class ResponseRoutes:
             # No replica has told it yet.
             return build(items)
         limits = self._runs.limits
-        items = bounded(items, context, limits.each.max_messages, min(limits.max_prompt_bytes, self._max_bytes))
+        most_images = found.model.capabilities.max_images
+        items = bounded(
+            items,
+            ConversationBounds(
+                context, limits.each.max_messages, limits.max_prompt_bytes, self._max_bytes, most_images
+            ),
+        )
         ready = build(items)
         most = room(context, ready.generate.sampling.max_tokens)
-        if surely_fits(ready.generate.ByteSize(), len(items), most):
+        # A small file may be a large image.
+        shows = any(images_of(item) for _, item in items)
+        if not shows and surely_fits(ready.generate.ByteSize(), len(items), most):
             return ready
         return build(await shortened(items, most, lambda part: self._count(request, build(part))))
 

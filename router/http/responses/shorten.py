@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from router.http.responses.conversation import Placed
-from router.http.responses.items import Item, said
+from router.http.responses.items import Item, images_of, said
 
 _LASTING = ("system", "developer")
 """Roles whose messages always stay."""
@@ -15,6 +17,8 @@ _ANSWER_DIVISOR = 4
 """What the context is divided by for an answer without a limit."""
 _LONGEST_TOKEN = 16
 """Bytes of text for each token of the context beyond which a conversation is cut before its tokens are counted."""
+_IMAGE_BYTES = 4_096
+"""Bytes of text that have about as many tokens as an image."""
 _TEMPLATE_TOKENS, _MESSAGE_TOKENS = 2_048, 64
 """More than templates add to a conversation, and to each message."""
 _FULL = 0.9
@@ -33,15 +37,38 @@ def surely_fits(request_bytes: int, messages: int, most: int) -> bool:
     return request_bytes + _TEMPLATE_TOKENS + _MESSAGE_TOKENS * messages <= most
 
 
-def bounded(items: Sequence[Placed], context: int, most_items: int, most_bytes: int) -> Sequence[Placed]:
+@dataclass(frozen=True, slots=True)
+class ConversationBounds:
+    """Bounds beyond which a conversation certainly is too long."""
+
+    context: int
+    """Tokens of the model's context."""
+    items: int
+    text_bytes: int
+    bytes: int
+    """Bytes of texts and images together."""
+    images: int
+    """Most images that the model takes; 0 where it takes none, and the whole conversation is to be refused."""
+
+
+def bounded(items: Sequence[Placed], bounds: ConversationBounds) -> Sequence[Placed]:
     """Return a conversation without the oldest turns that are certainly too many; the shortest one if all are."""
-    sizes = [_size(item) for _, item in items]
-    most_bytes = min(most_bytes, _LONGEST_TOKEN * context)
-    if len(items) <= most_items and sum(sizes) <= most_bytes:
+    texts = [_text_bytes(item) for _, item in items]
+    images = [images_of(item) for _, item in items]
+    whole = [text + sum(map(len, shown)) for text, shown in zip(texts, images, strict=True)]
+    measured = [
+        (_from_end(texts), min(bounds.text_bytes, _LONGEST_TOKEN * bounds.context)),
+        (_from_end(whole), bounds.bytes),
+        (_from_end([len(shown) for shown in images]), bounds.images or math.inf),
+    ]
+
+    def fits(start: int) -> bool:
+        return all(sums[start] <= most for sums, most in measured)
+
+    if len(items) <= bounds.items and fits(0):
         return items
-    from_end = _from_end(sizes)
     starts = beginnings(items)
-    start = next((each for each in starts if len(items) - each < most_items and from_end[each] <= most_bytes), None)
+    start = next((each for each in starts if len(items) - each < bounds.items and fits(each)), None)
     return from_beginning(items, start if start is not None else starts[-1]) if starts else items
 
 
@@ -120,7 +147,11 @@ def from_beginning(items: Sequence[Placed], start: int) -> list[Placed]:
 
 
 def _size(item: Item) -> int:
-    """Return the bytes of an item's text."""
+    """Return the bytes of an item's text, and of one that has about as many tokens as its images."""
+    return _text_bytes(item) + _IMAGE_BYTES * len(images_of(item))
+
+
+def _text_bytes(item: Item) -> int:
     text = item["name"] + item["arguments"] if item["type"] == "function_call" else said(item)
     return len(text.encode(errors="surrogatepass"))
 

@@ -136,7 +136,12 @@ async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None
         ({"temperature": 9}, "temperature", "invalid_request"),
         ({"top_p": "x"}, "top_p", "invalid_request"),
         ({"messages": []}, "messages", "invalid_request"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].image_url",
+            None,
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages[0].content[0]", None),
         ({"messages": [{"content": "x"}]}, "messages[0].role", None),
         ({"tools": [{"type": "function"}]}, "tools[0].function", None),
         ({"logit_bias": {"1": 200}}, "logit_bias[1]", None),

@@ -174,14 +174,14 @@ def test_a_top_p_of_zero_is_the_most_likely_token() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "messages[0].content[0]"),
         (
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "input": 1}]}]},
             "messages[0].content[0].input",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]},
-            "messages[0].content[0].content[0]",
+            "messages[0].content[0].content[0].source",
         ),
         ({"system": 7}, "system"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),

@@ -10,7 +10,15 @@ import openai
 import pytest
 
 from router.http.responses.conversation import Placed
-from router.http.responses.shorten import beginnings, bounded, from_beginning, room, shortened, surely_fits
+from router.http.responses.shorten import (
+    ConversationBounds,
+    beginnings,
+    bounded,
+    from_beginning,
+    room,
+    shortened,
+    surely_fits,
+)
 
 CONTEXT = 512
 """Tokens of the simulated engines' context."""
@@ -152,15 +160,30 @@ async def test_what_is_too_long_by_itself_keeps_its_last_turn() -> None:
     assert await shortened(items, 2_000, Counter(1_000)) is items
 
 
+def bounds(**wanted: int) -> ConversationBounds:
+    most: dict[str, int] = {"context": 1_000_000, "items": 5_000, "text_bytes": 1 << 30, "bytes": 1 << 30, "images": 64}
+    return ConversationBounds(**{**most, **wanted})
+
+
 def test_what_is_certainly_too_much_goes_uncounted() -> None:
     items = placed(*(message("user", "word " * 20) for _ in range(2_000)))
-    assert bounded(items, 1_000_000, 5_000, 1 << 30) is items
-    assert bounded(items, 1_000_000, 1_024, 1 << 30) == items[-1_023:]
-    assert bounded(items, 1_000_000, 5_000, 20_000) == items[-200:]
-    assert bounded(items, 1_000, 5_000, 1 << 30) == items[-160:]
-    assert bounded(items, 1, 5_000, 1 << 30) == items[-1:]
+    assert bounded(items, bounds()) is items
+    assert items[-1_023:] == bounded(items, bounds(items=1_024))
+    assert items[-200:] == bounded(items, bounds(text_bytes=20_000))
+    assert items[-200:] == bounded(items, bounds(bytes=20_000))
+    assert items[-160:] == bounded(items, bounds(context=1_000))
+    assert items[-1:] == bounded(items, bounds(context=1))
     alone = placed(message("assistant", "word " * 5_000))
-    assert bounded(alone, 10, 5_000, 1 << 30) is alone
+    assert bounded(alone, bounds(context=10)) is alone
+
+
+def test_images_count_by_their_number_and_not_as_text() -> None:
+    shows = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 978}
+    items = placed(*({**message("user", ""), "content": [shows, shows]} for _ in range(20)))
+    assert bounded(items, bounds(text_bytes=10, context=10)) is items
+    assert items[-3:] == bounded(items, bounds(images=7))
+    assert items[-4:] == bounded(items, bounds(bytes=9_999))
+    assert bounded(items, bounds(images=0)) is items
 
 
 @pytest.mark.parametrize(("size", "messages", "fits"), [(1_000, 3, True), (12_000, 3, False), (1_000, 160, False)])
