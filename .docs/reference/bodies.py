@@ -14,6 +14,8 @@ from penstock.values.unsupported import (
     CALL_FUNCTION,
     CHAT,
     COMPLETION,
+    IMAGE_PART,
+    IMAGE_URL,
     MESSAGE,
     TEXT_PART,
     TOOL,
@@ -49,6 +51,8 @@ def render() -> str:
     inside = [
         *_rows("messages[]", _taken(lambda: read_message(_of(message))), MESSAGE),
         *_rows("messages[].content[]", {"type": HONOURED, "text": HONOURED}, TEXT_PART),
+        *_rows("messages[].content[]", {"image_url": HONOURED, "file_id": _said(Unsupported())}, _only_of_images()),
+        *_rows("messages[].content[].image_url", {"url": f"{HONOURED}; a data URL"}, IMAGE_URL),
         *_rows("messages[].tool_calls[]", _taken(lambda: read_message(_of(message)), ".tool_calls[0]"), TOOL_CALL),
         *_rows(
             "messages[].tool_calls[].function",
@@ -73,6 +77,10 @@ def render() -> str:
         "## Messages and tools",
         table(["field", "what happens"], inside),
     )
+
+
+def _only_of_images() -> Mapping[str, Unsupported]:
+    return {name: field for name, field in IMAGE_PART.items() if name not in TEXT_PART}
 
 
 def _of(value: Mapping[str, Any]) -> Fields:

@@ -160,7 +160,9 @@ class _Module:
                 return ""
             case ast.Call(func=ast.Name(id="field"), keywords=keywords):
                 named = {word.arg: self._text(word.value) for word in keywords}
-                return code(named["default"] if "default" in named else f"{named.get('default_factory', '')}()")
+                if not named.keys() & {"default", "default_factory"}:
+                    return ""
+                return code(named["default"] if "default" in named else f"{named['default_factory']}()")
             case value:
                 return code(self._text(value))
 
