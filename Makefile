@@ -171,6 +171,9 @@ bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and router
 bench-embeddings: setup ## vectors of 256 short texts through the whole path, on a real engine (MODEL=folder, JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.embeddings $(MODEL) $(if $(JSON),--json $(JSON))
 
+bench-images: setup ## first tokens after images, beside vLLM's HTTP server (MODEL=folder, JSON=file)
+	$(BIN)/python -m loadtest.benchmarks.images $(MODEL) $(if $(JSON),--json $(JSON))
+
 bench-cancel: setup ## latency of cancels, remains of 100,000 cancels, speed of a full queue's refusals (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.cancel $(if $(JSON),--json $(JSON))
 
@@ -222,4 +225,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak lint check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate compile-simulator gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help dist vllm-check images-check setup setup-gpu demo up docs reference demo-svg report-pictures console-pictures sample-trace test test-fast test-quick chaos explain-check chaos-ray soak lint check format proto proto-check lock bench-tokens bench-queue bench-cells bench-jobs bench-embeddings bench-images bench-traces bench-registry bench-rollouts bench-affinity bench-cancel bench-control bench-herd bench-connections bench-simulate compile-simulator gpu-check bench-loadtest bench-autoscaler bench-standby k8s-render k8s-check bench-plan plan-loop record-run

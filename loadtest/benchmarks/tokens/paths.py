@@ -137,7 +137,7 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
         )
         async with http_session(port) as session:
             try:
-                await _wait_http(session, server)
+                await wait_http(session, server)
 
                 send = http_send(session)
                 yield ServingPath(send, lambda: [p for p in descendants([server.pid]) if not is_engine(p)], list)
@@ -199,7 +199,7 @@ def http_session(port: int) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout)
 
 
-async def _wait_http(session: aiohttp.ClientSession, server: ChildProcess) -> None:
+async def wait_http(session: aiohttp.ClientSession, server: ChildProcess) -> None:
     async with asyncio.timeout(START_TIMEOUT_S):
         while True:
             server.check()
