@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
 
-from cluster.errors import EngineStartError
+from cluster.errors import EngineDeadError, EngineStartError
 from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptImage, PromptLogprobs, SequenceEnd
 from deployments.engines.base import TokenSink
 from penstock.models import (
@@ -103,6 +103,7 @@ async def look_once(engine: _Looks) -> None:
     Raises:
         EngineStartError: no tokens arrived.
         EngineRequestError: the engine refuses the image.
+        EngineDeadError: the engine died of it.
     """
     from PIL.Image import new
 
@@ -114,6 +115,8 @@ async def look_once(engine: _Looks) -> None:
     await engine.submit("self-test-image", GenerationSpec((0, *ids, 0), greedy, images=(image,)), collector)
     async with asyncio.timeout(_PATIENCE_S):
         end = await collector.ended
+    if end.engine_died:
+        raise EngineDeadError(end.error)
     if collector.tokens != _TOKENS:
         raise EngineStartError(f"asked for {_TOKENS} tokens after an image, got {collector.tokens}: {end.error}")
 

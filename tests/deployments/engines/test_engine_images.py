@@ -192,3 +192,38 @@ async def test_the_prefix_cache_knows_images_apart(seeing: Started) -> None:
     assert await cached(green, "a tenant") >= 48
     assert await cached(grey, "a tenant") < 16
     assert 0 == await cached(green, "another tenant")
+
+
+async def test_images_beside_others_change_nothing(seeing: Started) -> None:
+    specs = [
+        await asked(seeing, [picture(size, 90, color=(size % 250, 7 * size % 250, 0))], [(size, 90)], greedy(8))
+        for size in range(40, 140, 10)
+    ]
+    alone = [(await generate(seeing.engine, spec))[0].tokens for spec in specs]
+    words = GenerationSpec(tuple(range(300, 340)), greedy(60))
+    words_alone, _ = await generate(seeing.engine, words)
+    # Other salts, so that nothing comes from a cache.
+    begun = [await begin(seeing.engine, replace(spec, cache_salt="beside")) for spec in (words, *specs)]
+    ends = [await recorder.end() for _, recorder in begun]
+    assert {FinishReason.LENGTH} == {end.reason for end in ends}
+    assert [words_alone.tokens, *alone] == [recorder.tokens for _, recorder in begun]
+    nothing_left(seeing)
+
+
+async def test_log_probabilities_of_a_prompt_with_an_image_are_those_of_its_words(seeing: Started) -> None:
+    spec = await asked(seeing, [picture()], [(64, 64)], greedy(2, prompt_logprobs=0))
+    recorder, _ = await generate(seeing.engine, spec)
+    assert recorder.prompt is not None
+    assert len(spec.prompt_token_ids) - 1 == recorder.prompt.rows
+
+
+async def test_a_spec_with_prior_output_that_is_complete_ends_at_once(seeing: Started) -> None:
+    spec = await asked(seeing, [picture(color=BLUE)], [(64, 64)], greedy(20))
+    whole, _ = await generate(seeing.engine, spec)
+    stop = whole.tokens[5]
+    sampling = greedy(20, stop_token_ids=(stop,))
+    stopped, _ = await generate(seeing.engine, replace(spec, sampling=sampling))
+    resume = ResumeRecord(tuple(stopped.tokens), len(stopped.text), seeing.identity.model.digest)
+    rest, end = await generate(seeing.engine, replace(spec, sampling=sampling, resume=resume))
+    assert ([], FinishReason.STOP, str(stop)) == (rest.tokens, end.reason, end.stop_match)
+    nothing_left(seeing)

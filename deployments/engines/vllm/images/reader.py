@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cluster.errors import EngineRequestError
+from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.image_files import ImageFileError, pixels_of, size_of
 from cluster.models import GenerationSpec
 from deployments.engines.vllm.images.placeholder import Placeholder, find, text_of
@@ -83,6 +83,9 @@ class ImageReader:
         """Find out what stands for an image, then try one. Where that fails, the model takes none: its text is served.
 
         `try_out` generates with an image.
+
+        Raises:
+            EngineDeadError: the engine did not survive it.
         """
         processor = self._inputs.renderer.mm_processor
         most = min(MAX_IMAGES, processor.info.allowed_mm_limits.get(_IMAGE, 0)) if processor is not None else 0
@@ -93,8 +96,10 @@ class ImageReader:
             self.most = most
             await try_out()
             self.digest = await self._told_apart()
+        except EngineDeadError:
+            raise
         except Exception as error:  # noqa: BLE001 - processors raise exceptions of many kinds
-            log.warning("engine.no_images", extra={"error": str(error) or repr(error)})
+            log.warning("engine.no_images", extra={"error": repr(error)})
             self._placeholder, self.most = None, 0
 
     async def _told_apart(self) -> str:
@@ -112,7 +117,8 @@ class ImageReader:
             EngineRequestError: the model can't take them.
         """
         key = tuple(sizes)
-        self._check(key)
+        self._check_number(len(key))
+        self._check_pixels(key)
         if (found := self._expanded.get(key)) is None:
             found = await self._in_thread(partial(self._expand, key))
             if len(self._expanded) >= _KEPT:
@@ -149,7 +155,8 @@ class ImageReader:
         return [ids for ids, _ in _parts(found)]
 
     def _read(self, spec: GenerationSpec) -> ImageContent:
-        self._check([_of_file(number, size_of, image.data) for number, image in enumerate(spec.images)])
+        self._check_number(len(spec.images))
+        self._check_pixels([_of_file(number, size_of, image.data) for number, image in enumerate(spec.images)])
         pictures = [_of_file(number, pixels_of, image.data) for number, image in enumerate(spec.images)]
         # vLLM's caches of images know them by these names. Those of another salt are never found: otherwise a tenant
         # could tell by the time what images another one has sent.
@@ -202,11 +209,13 @@ class ImageReader:
                 cache=renderer._mm_processor_only_cache if names else None,
             )
 
-    def _check(self, sizes: Sequence[tuple[int, int]]) -> None:
+    def _check_number(self, images: int) -> None:
         if not self.most:
             raise EngineRequestError("the model takes no images")
-        if len(sizes) > self.most:
-            raise EngineRequestError(f"a prompt may have at most {self.most} images, got {len(sizes)}")
+        if images > self.most:
+            raise EngineRequestError(f"a prompt may have at most {self.most} images, got {images}")
+
+    def _check_pixels(self, sizes: Sequence[tuple[int, int]]) -> None:
         pixels = sum(width * height for width, height in sizes)
         if pixels > MAX_PIXELS_TOGETHER:
             raise EngineRequestError(
