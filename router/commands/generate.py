@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ _PLAIN_FLAGS = (
     "repetition_penalty", "seed", "logprobs", "n",
 )  # fmt: skip
 
+_IMAGE = re.compile(r"prompt\.chat\.messages\[\d+\]\.parts\[(\d+)\]\.image\b.*")
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = (
@@ -41,6 +45,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="name of the model (default: the only one)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
     parser.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="FILE",
+        help="image to look at: PNG, JPEG, WebP or GIF; comes before the prompt, may be given several times, and "
+        "implies --chat",
+    )  # fmt: skip
     add_request_flags(parser)
     add_tool_flag(parser, "; implies --chat")
     parser.add_argument(
@@ -73,6 +82,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         'penstock generate "What is the KV cache?"',
         'penstock generate --chat --temperature 0 --max-tokens 64 "What is tensor parallelism?"',
         'penstock generate --tool weather.json "Do I need an umbrella in Oslo?"',
+        'penstock generate --image photo.jpg "What does the sign say?"',
         "penstock generate --choice yes --choice no - < question.txt",
     )
     parser.set_defaults(run=run_generate)
@@ -128,9 +138,9 @@ def run_generate(options: argparse.Namespace) -> int:
 
     shown = Shown(messages(), labels=(options.n or 1) > 1, is_json=bool(options.json_schema))
     tools = read_tool_files(options.tool)
-    settings = options_from(options, tools)
+    settings, placed = options_from(options, tools), _placed(options, tools)
     with (
-        report_call_errors(options, f"{options.timeout:g} s (--timeout)", tools.placed) as outcome,
+        report_call_errors(options, f"{options.timeout:g} s (--timeout)", placed) as outcome,
         open_client(options) as client,
         shown,
     ):
@@ -142,7 +152,7 @@ def run_generate(options: argparse.Namespace) -> int:
         except NotUnicodeError:
             raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
-            raise SettingsError(placed_problem(str(error), tools.placed)) from error
+            raise SettingsError(placed_problem(str(error), placed)) from error
         for event in stream:
             if options.json:
                 print_json(event_fields(event), indent=None)
@@ -152,6 +162,16 @@ def run_generate(options: argparse.Namespace) -> int:
             if not _whole(event):
                 outcome.status = 1
     return outcome.status
+
+
+def _placed(options: argparse.Namespace, tools: ToolList) -> Callable[[str], str]:
+    """Return a function that tells where the user wrote a field of the request."""
+
+    def placed(field: str) -> str:
+        found = _IMAGE.fullmatch(field)
+        return f"--image {options.image[int(found[1])]}" if found else tools.placed(field)
+
+    return placed
 
 
 def _whole(event: Event) -> bool:
@@ -177,12 +197,12 @@ def only_model(client: Client) -> str:
 
 
 def prompt_from(options: argparse.Namespace) -> str | list[Message]:
-    """Return the prompt: a text, or chat messages with --chat, --system or --tool.
+    """Return the prompt: a text, or chat messages with --chat, --system, --image or --tool.
 
     Raises:
-        SettingsError: the prompt is standard input, which is not UTF-8.
+        SettingsError: the prompt is standard input, which is not UTF-8, or an image can't be read.
     """
-    from penstock.client import Message
+    from penstock.client import Image, Message
 
     try:
         text = standard_input().read() if options.prompt == "-" else options.prompt
@@ -191,12 +211,20 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
     if not _is_chat(options):
         return str(text)
     system = [Message("system", options.system)] if options.system else []
-    return [*system, Message("user", text)]
+    images = [Image(_image(name)) for name in options.image]
+    return [*system, Message("user", [*images, text] if images else text)]
+
+
+def _image(name: str) -> bytes:
+    try:
+        return Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"--image: {name} cannot be read: {plain_reason(error)}") from error
 
 
 def _is_chat(options: argparse.Namespace) -> bool:
     # `penstock chat` has no --chat.
-    return bool(getattr(options, "chat", True) or options.system or options.tool)
+    return bool(getattr(options, "chat", True) or options.system or options.image or options.tool)
 
 
 def options_from(options: argparse.Namespace, tools: ToolList) -> GenerateOptions:

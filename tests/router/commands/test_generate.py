@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from cluster.cli.main import main
+from tests.support.pictures import BLUE, picture
 from tests.support.stack import Stack, running_stack, sim_pool
 from tests.support.waiting import until
 
@@ -52,3 +54,29 @@ async def test_several_models_are_a_choice_and_a_wrong_name_gets_the_nearest(sta
     assert "penstock: choose a model with --model: quick, slow\n" == capsys.readouterr().err
     assert 1 == await generate(stack, "--model", "slwo")
     assert "known models: quick, slow; did you mean slow?" in " ".join(capsys.readouterr().err.split())
+
+
+async def test_images_come_before_the_prompt_and_make_it_a_message(
+    stack: Stack, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "red.png").write_bytes(picture())
+    (tmp_path / "blue.jpg").write_bytes(picture(color=BLUE, kind="JPEG"))
+    shared = ("--model", "quick", "--max-tokens", "8", "--temperature", "0")
+
+    async def answer(*names: str) -> str:
+        images = [word for name in names for word in ("--image", str(tmp_path / name))]
+        assert 0 == await generate(stack, *shared, *images)
+        return capsys.readouterr().out
+
+    answers = [await answer(*names) for names in (("red.png",), ("blue.jpg",), ("red.png", "blue.jpg"), ())]
+    assert len(answers) == len(set(answers))
+    assert answers[0] == await answer("red.png")
+
+
+async def test_an_image_that_cannot_be_read_is_named(stack: Stack, capsys: Captured, tmp_path: Path) -> None:
+    assert 2 == await generate(stack, "--model", "quick", "--image", str(tmp_path / "none.png"))
+    assert f"--image: {tmp_path / 'none.png'} cannot be read: " in "".join(capsys.readouterr().err.splitlines())
+    (tmp_path / "text.png").write_bytes(b"Hi")
+    assert 2 == await generate(stack, "--model", "quick", "--image", str(tmp_path / "text.png"))
+    told = f"--image {tmp_path / 'text.png'}: the 2 bytes are no PNG, JPEG, WebP or GIF file"
+    assert told.replace(" ", "") in "".join(capsys.readouterr().err.split())
