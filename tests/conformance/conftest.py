@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tool-model", default="", help="model that calls tools; that of --model if absent")
     group.addoption("--embedding-model", default="", help="model that embeds; its tests are skipped if absent")
     group.addoption("--classifier-model", default="", help="model that classifies; as --embedding-model")
+    group.addoption("--image-model", default="", help="model that takes images; as --embedding-model")
     group.addoption("--origin", default="", help="origin of a page that may call (CORS); as --embedding-model")
     group.addoption("--api-key", default="", help="key, where the server wants one")
     group.addoption("--differences", default="", help="file of known differences; those tests must fail")
@@ -53,6 +54,7 @@ async def target(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
             tool_model=option("--tool-model") or model,
             embedding_model=option("--embedding-model"),
             classifier_model=option("--classifier-model"),
+            image_model=option("--image-model"),
             origin=option("--origin").rstrip("/"),
             key=option("--api-key"),
             complete=bool(pytestconfig.getoption("--complete", False)),
@@ -82,6 +84,7 @@ async def target(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
             tool_model="tools",
             embedding_model="vectors",
             classifier_model="classes",
+            image_model="demo",
             origin=origin,
             key=key,
             complete=True,

@@ -63,6 +63,8 @@ class Target:
     """Empty where the server has none."""
     classifier_model: str
     """As above."""
+    image_model: str
+    """As above."""
     key: str
     """API key; empty where none is needed."""
     origin: str
