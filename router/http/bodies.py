@@ -47,9 +47,9 @@ _NEWER = "max_completion_tokens"
 """Newer name of `max_tokens` in a chat, which goes before the older one."""
 _TEXT_NAMES: Mapping[str, str] = {}
 _INDEX = re.compile(r"\[\d+\]")
-_SURROGATES = (b"\\ud", b"\\uD", b"\xed", b"\0")
-"""Parts of a body, one of which it has if it has a surrogate: its escape, its first byte in UTF-8, and a byte of UTF-16
-and UTF-32. To look at the whole value takes longer than to read it."""
+_SURROGATES, _ESCAPES = (b"\xed", b"\0"), (b"\\ud", b"\\uD")
+"""Parts of a body, one of which it has if it has a surrogate: its first byte in UTF-8, a byte of UTF-16 and UTF-32, and
+its escapes. To look at the whole value takes longer than to read it, and to look for an escape as long as to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,15 @@ def read_json(data: bytes) -> Mapping[str, Any]:
         raise BodyError("", f"must be nested at most {MOST_NESTED} deep, got {depth}")
     if not isinstance(value, dict):
         raise BodyError("", f"must be a JSON object, got {shown(value)}")
-    if any(sign in data for sign in _SURROGATES) and not is_unicode(value):
+    if _may_be_broken(data) and not is_unicode(value):
         raise BodyError("", "has half of a surrogate pair, which is no character")
     return value
+
+
+def _may_be_broken(data: bytes) -> bool:
+    if any(sign in data for sign in _SURROGATES):
+        return True
+    return b"\\" in data and any(escape in data for escape in _ESCAPES)
 
 
 def header_text(headers: Mapping[str, str], name: str) -> str:
