@@ -63,17 +63,17 @@ class Admission:
         salts: CacheSalts,
         *,
         constraints: ConstraintChecks,
-        images: ImageRoom,
+        room: ImageRoom,
         tracing: TraceSampling | None = None,
     ) -> None:
         """Without `tracing`, requests have no traces."""
         self.on_refused: list[Callable[[Refused], None]] = []
         """Functions that are told every request that is refused."""
-        self._catalog = catalog
-        self._salts = salts
-        self._constraints = constraints
+        self._catalog, self._salts, self._constraints = catalog, salts, constraints
         self._expected_output_tokens = expected_output_tokens
-        self._builder = Builder(secret, router_id, policies, expected_output_tokens, tracing, self._translated, images)
+        self._builder = Builder(
+            secret, router_id, policies, expected_output_tokens, tracing, self._translated, room=room
+        )
         self._resumed = Resume(self._builder, secret)
 
     def refused(self, refused: Refused) -> None:

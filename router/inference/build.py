@@ -45,10 +45,11 @@ class Builder:
         expected_output_tokens: int,
         tracing: TraceSampling | None,
         translate: Translate,
-        images: ImageRoom,
+        *,
+        room: ImageRoom,
     ) -> None:
         """`expected_output_tokens`: output that a request is expected to have, where it may have as much."""
-        self._images = images
+        self._room = room
         self._translate = translate
         self._secret = secret
         self._router_id = router_id
@@ -77,7 +78,7 @@ class Builder:
             admitted.info.tokenizer_digest,
         )
         images = _images(admitted)
-        give_back = self._images.take(sum(len(content) for _field, content in images))
+        give_back = self._room.take(sum(len(content) for _field, content in images))
         generation = Generation(
             resume_token,
             choices,

@@ -70,7 +70,7 @@ def open_inference(
         own.expected_output_tokens,
         salts,
         constraints=constraints,
-        images=ImageRoom(own.max_images_mb * (1 << 20)),
+        room=ImageRoom(own.max_images_mb * (1 << 20)),
         tracing=tracing.sampling if tracing is not None else None,
     )
     for observer in (GenAiMetrics(metrics.registry, pools), tracing):
