@@ -185,7 +185,7 @@ class VllmEngine:
     ) -> None:
         self._raise_if_dead()
         self._live[sequence.sequence_id] = sequence
-        now = time.monotonic()
+        now = sequence.arrived_at if images is None else time.monotonic()
         sequence.enter(now)
         self._meter.arrive(now, sequence.prompt_tokens)
         try:

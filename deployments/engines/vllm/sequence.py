@@ -105,7 +105,7 @@ class VllmSequence:
         self._owner = owner
 
     def enter(self, moment: float) -> None:
-        """Note the arrival at the engine, later than its own where images were read first."""
+        """Note when it enters the engine. It pays for nothing that ran while its images were read."""
         self.share_at_start = self._owner.share_at(moment)
 
     def scheduled(self, moment: float) -> None:

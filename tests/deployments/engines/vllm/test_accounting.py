@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 import torch
 
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, SequenceEnd
+from cluster.models import NOTHING_TO_SAMPLE, GenerationSpec, PoolingSpec, PromptImage, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
 from deployments.engines.vllm.startup.adapters import Adapters
 from penstock.models import ConstraintKind, FinishReason, ModelTask, PositionLogprobs, SamplingParams, StructuredOutput
+from tests.support.waiting import until
 
 STEP_S = 0.02
 
@@ -146,6 +148,81 @@ async def test_time_before_the_first_step_and_between_a_preemption_and_the_next_
     assert sink.end is not None
     assert pytest.approx(0.7 + 0.5) == sink.end.gpu_seconds
     assert pytest.approx(3.2) == engine.stats().busy_s
+
+
+class Images:
+    """Stands in for the reader of images, which a test holds."""
+
+    def __init__(self) -> None:
+        self.read_now = asyncio.Event()
+
+    async def read(self, spec: GenerationSpec) -> Any:
+        await self.read_now.wait()
+        return "content"
+
+
+async def begin_reading(engine: VllmEngine, sink: Sink) -> Images:
+    images = engine._launched.images = Images()  # type: ignore[union-attr,misc,assignment]
+    with_image = replace(spec(), images=(PromptImage(b"a file", 0, 1),))
+    await engine.submit("a", with_image, sink)
+    await asyncio.sleep(0)
+    return images
+
+
+async def test_a_sequence_whose_images_are_read_is_live_and_does_not_look_like_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, sink = engine_with(Frontend()), Sink()
+    images = await begin_reading(engine, sink)
+    assert ("a",) == engine.live_ids()
+    now = time.monotonic()
+    monkeypatch.setattr("deployments.engines.vllm.engine.time", SimpleNamespace(monotonic=lambda: now + 3600))
+    await engine.check_health()
+    assert (0, 0.0) == (engine.stats().waiting, engine.stats().open_s)
+    images.read_now.set()
+    await until(lambda: bool(engine._live))
+    assert ("a",) == engine.live_ids()
+    await engine.check_health()
+    assert 1 == engine.stats().waiting
+
+
+async def test_a_sequence_pays_for_nothing_that_ran_while_its_images_were_read() -> None:
+    engine, sink = engine_with(Frontend()), Sink()
+    images = await begin_reading(engine, sink)
+    await engine.submit("other", spec(), Sink())
+    other = engine._live["other"]
+    other.scheduled(other.arrived_at)
+    engine.on_step(stats(1), time.monotonic())
+    images.read_now.set()
+    await until(lambda: "a" in engine._live)
+    sequence = engine._live["a"]
+    sequence.finish_reason = FinishReason.CANCELLED
+    engine._slot_free(sequence)
+    assert sink.end is not None
+    assert pytest.approx(0.0, abs=1e-3) == sink.end.gpu_seconds
+
+
+async def test_the_death_of_the_engine_ends_a_sequence_whose_images_are_read() -> None:
+    engine, sink = engine_with(Frontend()), Sink()
+    images = await begin_reading(engine, sink)
+    engine.on_death(RuntimeError("killed"))
+    assert sink.end is not None
+    assert (FinishReason.ERROR, True) == (sink.end.reason, sink.end.engine_died)
+    images.read_now.set()
+    await asyncio.sleep(0)
+    assert () == engine.live_ids()
+
+
+async def test_what_the_engine_refuses_after_the_images_ends_the_sequence() -> None:
+    frontend, sink = Frontend(), Sink()
+    frontend.error = EngineRequestError("the prompt is too long")
+    engine = engine_with(frontend)
+    images = await begin_reading(engine, sink)
+    images.read_now.set()
+    await until(lambda: sink.end is not None)
+    assert sink.end is not None
+    assert ("the prompt is too long", True) == (sink.end.error, sink.end.invalid_request)
+    assert (0, ()) == (engine.stats().waiting, engine.live_ids())
 
 
 async def test_only_what_vllm_itself_refuses_is_the_requests_fault() -> None:
