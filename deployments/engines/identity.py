@@ -11,7 +11,11 @@ from pathlib import Path
 
 from cluster import digests
 
-_CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
+_CONFIG_FILES = (
+    *("config.json", "generation_config.json", "adapter_config.json"),
+    # Of models that take images.
+    *("preprocessor_config.json", "processor_config.json"),
+)
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _TOKEN_MAPS = ("added_tokens.json", "special_tokens_map.json")
 _VOCABULARIES = ("merges.txt", "tekken.json", "vocab.json", "vocab.txt")

@@ -227,3 +227,14 @@ async def test_a_spec_with_prior_output_that_is_complete_ends_at_once(seeing: St
     rest, end = await generate(seeing.engine, replace(spec, sampling=sampling, resume=resume))
     assert ([], FinishReason.STOP, str(stop)) == (rest.tokens, end.reason, end.stop_match)
     nothing_left(seeing)
+
+
+async def test_what_stands_for_an_image_without_one_is_a_token_like_others(seeing: Started) -> None:
+    """As in token ids of a client: nothing may happen to others."""
+    named = (*BEFORE, *seeing.identity.model.image_ids, *AFTER)
+    _, end = await generate(seeing.engine, GenerationSpec(named, greedy(4)))
+    assert (FinishReason.LENGTH, "") == (end.reason, end.error)
+    spec = await asked(seeing, [picture()], [(64, 64)], greedy(4))
+    _, end = await generate(seeing.engine, replace(spec, prompt_token_ids=(*spec.prompt_token_ids, *named)))
+    assert (FinishReason.LENGTH, "") == (end.reason, end.error)
+    nothing_left(seeing)

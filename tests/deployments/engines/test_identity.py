@@ -23,6 +23,16 @@ def test_every_part_changes_the_model_digest(folder: Path, name: str) -> None:
     assert identity.model_digest(folder) != before
 
 
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
+def test_what_prepares_images_changes_the_model_digest(folder: Path, name: str) -> None:
+    """Else an output could go on with other pixels."""
+    before = identity.model_digest(folder)
+    (folder / name).write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    found = identity.model_digest(folder)
+    (folder / name).write_text('{"image_mean": [0.4, 0.5, 0.5]}')
+    assert len({before, found, identity.model_digest(folder)}) == 3
+
+
 @pytest.mark.parametrize("name", ["chat_template.jinja", "special_tokens_map.json", "added_tokens.json"])
 def test_a_file_that_changes_the_tokenizer_changes_the_model_digest(folder: Path, name: str) -> None:
     before = identity.model_digest(folder)

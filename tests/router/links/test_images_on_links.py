@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.image_files import pixels_of
 from penstock.internal.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.links.ends import WireNews
 from router.links.stream import open_stream
 from tests.router.links.parts import ends_of
@@ -110,3 +114,34 @@ async def test_images_in_wrong_places_are_refused(tmp_path: Path, places: list[t
         assert why in router.refusals[1].detail
         assert not router.refusals[1].elsewhere
         assert 0 == stack.replicas[0].table.sequences
+
+
+async def test_no_other_command_waits_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_now, reads = threading.Event(), threading.Event()
+
+    def held(data: bytes) -> Any:
+        reads.set()
+        assert read_now.wait(60)
+        return pixels_of(data)
+
+    monkeypatch.setattr("deployments.engines.sim.images.pixels_of", held)
+    try:
+        async with running_stack(tmp_path, routers=0) as stack:
+            [expanded] = (await ask(stack, (57, 29))).expanded_images.images
+            ids, table = list(expanded.token_ids), stack.replicas[0].table
+            router = Router(stack)
+            image = pb.PromptImage(data=picture(57, 29), offset=1, length=len(ids))
+            looking = asyncio.create_task(router.start(1, [20, *ids, 22], [image]))
+            await until(reads.is_set)
+            await router.start(2, [20, 21, 22], [])
+            assert 8 == len(router.tokens[2])
+            assert not looking.done()
+            # Its room is taken all the same.
+            assert (1, 2 + len(ids)) == (table.sequences, table.prefill_tokens)
+            await table.abort([("r1", "1")])
+            await looking
+            assert types.FINISH_REASON_CANCELLED == router.ends[1].finish_reason
+            assert (0, 0) == (table.sequences, table.prefill_tokens)
+            assert 1 not in router.tokens
+    finally:
+        read_now.set()
