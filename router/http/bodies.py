@@ -49,7 +49,7 @@ _TEXT_NAMES: Mapping[str, str] = {}
 _INDEX = re.compile(r"\[\d+\]")
 _SURROGATES, _ESCAPES = (b"\xed", b"\0"), (b"\\ud", b"\\uD")
 """Parts of a body, one of which it has if it has a surrogate: its first byte in UTF-8, a byte of UTF-16 and UTF-32, and
-its escapes. To look at the whole value takes longer than to read it, and to look for an escape takes as long."""
+its escapes. To look at the whole value takes longer than to read it, to look for an escape as long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,14 @@ _SAMPLING = optional(
     structured_output_best_effort=FLAG,
 )
 _UNENFORCED = listed(fields("place keyword reason", place=TEXT, keyword=TEXT, reason=TEXT))
+_IMAGE_URL: Schema = {
+    "anyOf": [TEXT, fields("url", url=TEXT, detail=maybe(TEXT))],
+    "description": "Content of an image as a data URL, such as data:image/png;base64,... Nothing is fetched.",
+}
 _MESSAGE = fields(
     "role",
     role=TEXT,
-    content=maybe({"anyOf": [TEXT, listed(fields("type", type=TEXT, text=TEXT))]}),
+    content=maybe({"anyOf": [TEXT, listed(fields("type", type=TEXT, text=TEXT, image_url=_IMAGE_URL))]}),
     tool_calls=maybe(listed(ref("ToolCall"))),
     tool_call_id=maybe(TEXT),
     reasoning=maybe(TEXT),

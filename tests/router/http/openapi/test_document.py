@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,11 +14,13 @@ import pytest_asyncio
 
 from router.http.openapi.document import document
 from tests.router.http.test_openai import ASK, HTTP, base, post
+from tests.support.pictures import picture
 from tests.support.stack import Stack, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FOUND = document("1.2.3")
+URL = f"data:image/png;base64,{base64.b64encode(picture(28, 28)).decode()}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -56,6 +59,16 @@ async def test_answers_and_errors_are_as_described(stack: Stack) -> None:
     check((await post(stack, "/v1/messages", json={}))[1], "MessagesError")
     async with aiohttp.ClientSession() as session, session.get(f"{base(stack)}/v1/models") as reply:
         check(await reply.json(), "Models")
+
+
+@pytest.mark.parametrize("image", [{"url": URL, "detail": "low"}, {"url": URL}, URL])
+async def test_images_are_described(stack: Stack, image: Any) -> None:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": image}]
+    body = {"model": "demo", "messages": [{"role": "user", "content": parts}], "max_tokens": 2}
+    check(body, "ChatRequest")
+    status, found, _ = await post(stack, "/v1/chat/completions", json=body)
+    assert 200 == status, found
+    check(found, "Chat")
 
 
 async def test_every_reference_leads_to_a_schema() -> None:
