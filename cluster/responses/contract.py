@@ -148,9 +148,11 @@ class ResponseStore(Protocol):
         """
         ...
 
-    async def follow(self, name: ResponseName, journal: int, first: int) -> Followed | None:
+    async def follow(self, name: ResponseName, journal: int, first: int, *, request: bool = True) -> Followed | None:
         """Read on, from chunk `first` of a journal, 0 being any; from the beginning where there is a newer one. The
         owner hears that somebody reads. Return None if there is no such response.
+
+        Without `request` the record lacks what it asked for, which may be megabytes of images.
         """
         ...
 

@@ -94,14 +94,14 @@ class RedisResponseStore:
         words = (journal, number, blob, int(started), run, place)
         return bool(await self._run("note", claim.name, claim.token, *words))
 
-    async def follow(self, name: ResponseName, journal: int, first: int) -> Followed | None:
-        reply = await self._run("follow", name, journal, first, _CHUNKS)
+    async def follow(self, name: ResponseName, journal: int, first: int, *, request: bool = True) -> Followed | None:
+        reply = await self._run("follow", name, journal, first, _CHUNKS, int(request))
         if not reply:
             return None
-        request, result, started, number, age_ms, leased, owned, chunks, run, place = reply
+        asked, result, started, number, age_ms, leased, owned, chunks, run, place = reply
         record = ResponseRecord(
             name=name,
-            request=await _unpacked(request),
+            request=await _unpacked(asked),
             result=await _unpacked(result),
             started=bool(started),
             journal=int(number or 0),

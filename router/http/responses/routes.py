@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from cluster.errors import (
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
-from router.http.bodies import KEY, SESSION, as_written, count_of, header_text, read_request
+from router.http.bodies import KEY, as_written, count_of, header_text
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
 from router.http.event_stream import EventStream
@@ -35,10 +35,10 @@ from router.http.responses.answer import ended
 from router.http.responses.body import AskedResponse, read_body
 from router.http.responses.conversation import Placed, conversation, page
 from router.http.responses.encoder import ResponseEncoder, ToldEncoder
-from router.http.responses.events import FROM_THE_BEGINNING, UNENDED, Events
-from router.http.responses.items import chat_messages, images_of
+from router.http.responses.events import FROM_THE_BEGINNING, Events
+from router.http.responses.items import images_of
 from router.http.responses.pieces import pieces_of_choice
-from router.http.responses.places import Places
+from router.http.responses.ready import ReadyResponse, read_ready
 from router.http.responses.runs import ResponseReader, ResponseRuns
 from router.http.responses.shorten import ConversationBounds, bounded, room, shortened, surely_fits
 from router.http.responses.stored import StoredRequest, StoredResult, digest_of
@@ -53,21 +53,7 @@ _FLAGS = {"": False, "false": False, "0": False, "true": True, "1": True}
 """Words of a query for yes and no."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A request that may begin."""
-
-    asked: AskedResponse
-    name: ResponseName
-    caller: Caller
-    stored: StoredRequest
-    generate: api.GenerateRequest
-    places: Places
-    names: Mapping[str, str]
-    ignored: tuple[str, ...]
-
-
-_Build = Callable[[Sequence[Placed]], _Ready]
+_Build = Callable[[Sequence[Placed]], ReadyResponse]
 
 
 class ResponseRoutes:
@@ -102,14 +88,15 @@ class ResponseRoutes:
         if key and asked.store and (record := await self._store.get(name)) is not None and record.known:
             return await self._repeated(request, asked, record, digest)
         ready = await self._ready(request, asked, name, caller, digest)
+        places, names = ready.places, ready.names
+        way = self._in_background if asked.background else self._streamed if asked.stream else self._whole
+        answer = way(request, ready)
+        # The answer has what it needs of them, and a stream lives long.
+        del body, asked, ready
         try:
-            if asked.background:
-                return await self._in_background(request, ready)
-            if asked.stream:
-                return await self._streamed(request, ready)
-            return await self._whole(request, ready)
+            return await answer
         except InvalidRequestError as error:
-            raise ready.places.invalid(as_written(error, ready.names)) from None
+            raise places.invalid(as_written(error, names)) from None
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation that a response would begin with."""
@@ -119,7 +106,7 @@ class ResponseRoutes:
         ready = await self._ready(request, read_body(body), name, caller, "")
         return web.json_response({"object": "response.input_tokens", "input_tokens": await self._count(request, ready)})
 
-    async def _count(self, request: web.Request, ready: _Ready) -> int:
+    async def _count(self, request: web.Request, ready: ReadyResponse) -> int:
         try:
             found = await self._calls.inference.CountTokens(count_of(ready.generate), *self._calls.caller(request))
         except InvalidRequestError as error:
@@ -128,13 +115,15 @@ class ResponseRoutes:
 
     async def _ready(
         self, request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str
-    ) -> _Ready:
+    ) -> ReadyResponse:
         most_bytes = None if asked.shortens else self._max_bytes
         items = await conversation(asked, self._store, caller.tenant, name.response_id, most_bytes)
-        build = partial(_built, request, asked, name, caller, digest)
+        build = partial(read_ready, request, asked, name, caller, digest)
         return await self._shortened(request, asked.chat["model"], items, build) if asked.shortens else build(items)
 
-    async def _shortened(self, request: web.Request, model: str, items: Sequence[Placed], build: _Build) -> _Ready:
+    async def _shortened(
+        self, request: web.Request, model: str, items: Sequence[Placed], build: _Build
+    ) -> ReadyResponse:
         """Leave out the oldest turns of a conversation that is too long for its model."""
         found = await self._calls.inference.GetModel(api.GetModelRequest(model=model), *self._calls.caller(request))
         if not (context := found.model.max_context_tokens):
@@ -170,23 +159,23 @@ class ResponseRoutes:
             return await self._object(request, name)
         return self._json(request, (await self._runs.result(name)).response, name.response_id, asked.ignored)
 
-    async def _joined(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+    async def _joined(self, request: web.Request, ready: ReadyResponse) -> web.StreamResponse:
         """Answer a repeat that came while the first call was not stored yet."""
-        return await self._repeated(request, ready.asked, await self._record(ready.name), ready.stored.digest)
+        return await self._repeated(request, ready.asked, await self._record(ready.name), ready.digest)
 
-    async def _in_background(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
-        run = await self._runs.create(ready.stored, ready.caller)
+    async def _in_background(self, request: web.Request, ready: ReadyResponse) -> web.StreamResponse:
+        run = await self._runs.create(ready.stored(), ready.caller)
         if run is None:
             return await self._joined(request, ready)
         request[TOLD] = {**request.get(TOLD, {}), **run.opened.result()}
         if ready.asked.stream:
             return await self._tell(request, ready.name, FROM_THE_BEGINNING, ready.ignored)
-        queued = {**ready.stored.base, "status": "queued"}
+        queued = {**ready.base, "status": "queued"}
         return self._json(request, queued, ready.name.response_id, ready.ignored)
 
-    async def _whole(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
+    async def _whole(self, request: web.Request, ready: ReadyResponse) -> web.StreamResponse:
         reply = await self._calls.generate(request, ready.generate)
-        events = Events(ready.name.response_id, ready.stored.base)
+        events = Events(ready.name.response_id, ready.base)
         for piece in pieces_of_choice(reply.choices[0], reply.usage.reasoning_tokens):
             events.add(piece)
         end = api.ChoiceEnd(finish_reason=reply.choices[0].finish_reason)
@@ -198,18 +187,20 @@ class ResponseRoutes:
             response = await self._keep(ready, claim, response, new_run=reply.request_id)
         return self._json(request, response, reply.request_id, ready.ignored)
 
-    async def _streamed(self, request: web.Request, ready: _Ready) -> web.StreamResponse:
-        encoder = ResponseEncoder(Events(ready.name.response_id, ready.stored.base), time.time)
+    async def _streamed(self, request: web.Request, ready: ReadyResponse) -> web.StreamResponse:
+        encoder = ResponseEncoder(Events(ready.name.response_id, ready.base), time.time)
         stream = EventStream(request, encoder, lambda: answer_headers(request, encoder.request_id, ready.ignored))
         claim = ResponseClaim(ready.name, secrets.token_hex(12)) if ready.asked.store else None
+        call = self._calls.caller(request, stream)
         if claim is not None:
-            if not await self._runs.begin(claim, ready.stored, leased=False):
+            if not await self._runs.begin(claim, ready.stored(), leased=False):
                 return await self._joined(request, ready)
             encoder.note = partial(self._runs.note, claim)
+        generation = self._calls.inference.StreamGenerate(api.StreamGenerateRequest(generate=ready.generate), *call)
+        ready = replace(ready, generate=api.GenerateRequest())
 
         async def work() -> None:
-            call = self._calls.caller(request, stream)
-            await self._calls.inference.StreamGenerate(api.StreamGenerateRequest(generate=ready.generate), *call)
+            await generation
             if claim is not None and encoder.response is not None:
                 encoder.response = await self._keep(ready, claim, encoder.response)
             await stream.send(encoder.last())
@@ -218,7 +209,11 @@ class ResponseRoutes:
         return await (answer if claim is None else self._kept(ready, claim, encoder, answer))
 
     async def _kept(
-        self, ready: _Ready, claim: ResponseClaim, encoder: ResponseEncoder, answer: Awaitable[web.StreamResponse]
+        self,
+        ready: ReadyResponse,
+        claim: ResponseClaim,
+        encoder: ResponseEncoder,
+        answer: Awaitable[web.StreamResponse],
     ) -> web.StreamResponse:
         """Let a stored response go on, or end, as its stream does."""
         try:
@@ -237,13 +232,13 @@ class ResponseRoutes:
         return found
 
     async def _keep(
-        self, ready: _Ready, claim: ResponseClaim, response: dict[str, Any], *, new_run: str = ""
+        self, ready: ReadyResponse, claim: ResponseClaim, response: dict[str, Any], *, new_run: str = ""
     ) -> dict[str, Any]:
         """Store a response that has ended. Where it is not stored now, it says so itself: `store` is false then.
 
         `new_run`: id of the cluster's request, where nothing was stored of the response yet.
         """
-        result = StoredResult(response, ready.stored.items, ready.stored.digest, started=True)
+        result = StoredResult(response, ready.items, ready.digest, started=True)
         kept = await self._runs.keep(claim, result.packed(), new_run)
         return response if kept else {**response, "store": False}
 
@@ -319,7 +314,7 @@ class ResponseRoutes:
         return self._json(request, _shown(record), name.response_id, ())
 
     async def _owned(self, name: ResponseName) -> bool:
-        found = await self._store.follow(name, 0, 1 << 30)
+        found = await self._store.follow(name, 0, 1 << 30, request=False)
         return found is not None and found.owned
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
@@ -361,25 +356,6 @@ class ResponseRoutes:
         self, request: web.Request, response: Mapping[str, Any], request_id: str, ignored: tuple[str, ...]
     ) -> web.Response:
         return web.json_response(response, headers=answer_headers(request, request_id, ignored))
-
-
-def _built(
-    request: web.Request, asked: AskedResponse, name: ResponseName, caller: Caller, digest: str, items: Sequence[Placed]
-) -> _Ready:
-    response_id = name.response_id
-    messages, of_messages = chat_messages(asked.instructions, items)
-    places = Places(of_messages, asked.tool_places)
-    keyed = asked.background or (asked.stream and asked.store) or bool(request.headers.get(KEY))
-    headers = {SESSION: request.headers.get(SESSION, ""), KEY: response_id if keyed else ""}
-    try:
-        chat = read_request({**asked.chat, "messages": messages}, headers, chat=True)
-    except BodyError as error:
-        raise places.body_error(error) from None
-    base = {"id": response_id, "object": "response", "created_at": int(time.time()), **asked.shown, **UNENDED}
-    own = [item for _, item in items]
-    stored = StoredRequest(chat.generate.SerializeToString(), base, own, digest, caller.api_key)
-    ignored = (*asked.ignored, *places.paths(chat.ignored))
-    return _Ready(asked, name, caller, stored, chat.generate, places, chat.names, ignored)
 
 
 def _id_under(tenant: str, key: str) -> str:

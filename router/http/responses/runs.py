@@ -8,7 +8,8 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from cluster.errors import (
     PenstockError,
@@ -276,7 +277,7 @@ class ResponseRuns:
         while not reader.ended:
             run = self.here(name.response_id)
             if run is None:
-                found = await self.store.follow(name, reader.journal, reader.chunks)
+                found = await self.store.follow(name, reader.journal, reader.chunks, request=not reader.knows)
                 if found is None:
                     raise ResponseNotFoundError(name.response_id)
                 if not found.record.ended and not found.owned:
@@ -322,9 +323,16 @@ class ResponseReader:
         """Journal that is read, and how many chunks of it are told."""
         self._after = after
         self._events: Events | None = None
+        self._base: Mapping[str, Any] | None = None
+        """Fields of the response that do not change; None until the store has told them."""
         self._source: object = None
         self._pieces = 0
         self._started = False
+
+    @property
+    def knows(self) -> bool:
+        """Whether what the response asked for need not be read again."""
+        return self._base is not None
 
     @property
     def last(self) -> int:
@@ -335,7 +343,7 @@ class ResponseReader:
         """Return what a run here adds."""
         if run.result is not None:
             return self._end(run.result)
-        events, lines = self._at((run, run.version), run.stored)
+        events, lines = self._at((run, run.version), run.stored.base)
         if run.started:
             lines += self._start(events)
         new = run.told[self._pieces :]
@@ -349,19 +357,21 @@ class ResponseReader:
             return self._end(StoredResult.unpack(record.result))
         if record.journal != self.journal:
             self.journal, self.chunks = record.journal, 0
-        events, lines = self._at(record.journal, StoredRequest.unpack(record.request))
+        if self._base is None:
+            self._base = StoredRequest.unpack(record.request).base
+        events, lines = self._at(record.journal, self._base)
         if record.started:
             lines += self._start(events)
         self.chunks += len(found.chunks)
         return lines + "".join(events.add(piece) for chunk in found.chunks for piece in unpack_pieces(chunk))
 
-    def _at(self, source: object, stored: StoredRequest) -> tuple[Events, str]:
+    def _at(self, source: object, base: Mapping[str, Any]) -> tuple[Events, str]:
         """Return the writer of events for a source; for another one than before it tells only what is new."""
         if self._events is None or source != self._source:
             self._after = self.last
-            self._events = Events(stored.response_id, stored.base, self._after)
+            self._events = Events(str(base["id"]), base, self._after)
             self._source, self._pieces, self._started = source, 0, False
-            return self._events, self._events.begin(queued=stored.background)
+            return self._events, self._events.begin(queued=bool(base["background"]))
         return self._events, ""
 
     def _start(self, events: Events) -> str:

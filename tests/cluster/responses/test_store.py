@@ -146,6 +146,17 @@ async def test_who_asks_for_no_output_is_sent_none(store: RedisResponseStore) ->
     assert (found.chunks, found.owned, found.record.journal) == ([], True, 1)
 
 
+async def test_who_knows_what_was_asked_is_not_sent_it_again(store: RedisResponseStore) -> None:
+    await store.create(CLAIM, b"asked", leased=True)
+    await store.note(CLAIM, 1, 0, b"output", started=True)
+    found = await store.follow(NAME, 0, 0, request=False)
+    assert found is not None
+    assert (b"", [b"output"], True) == (found.record.request, found.chunks, found.owned)
+    found = await store.follow(NAME, 1, 0)
+    assert found is not None
+    assert b"asked" == found.record.request
+
+
 async def test_the_owner_hears_of_readers_and_of_a_cancel(store: RedisResponseStore, clock: ManualClock) -> None:
     await store.create(CLAIM, b"asked", leased=True)
     clock.advance(1)
