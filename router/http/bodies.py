@@ -19,7 +19,7 @@ from penstock.values.requests import GenerateOptions, request_to_proto
 from router.http.errors import WrittenError, in_body
 from router.validation.schema import depth_of
 
-_TIERS = {
+TIERS: Mapping[str, RequestClass] = {
     "auto": RequestClass.STANDARD,
     "default": RequestClass.STANDARD,
     "standard": RequestClass.STANDARD,
@@ -142,7 +142,7 @@ def read_request(body: Mapping[str, Any], headers: Mapping[str, str], *, chat: b
     session = request.session_id or header_text(headers, SESSION)
     key = header_text(headers, KEY)
     options = GenerateOptions(
-        request_class=_TIERS.get(tier, RequestClass.STANDARD),
+        request_class=TIERS.get(tier, RequestClass.STANDARD),
         idempotency_key=key,
         session_id=session or (cache_key if isinstance(cache_key, str) else ""),
         **chat_fields(request.options),
@@ -264,18 +264,18 @@ def tier_class(fields: Fields) -> RequestClass:
     Raises:
         BodyError: there is no such tier.
     """
-    return _TIERS.get(_tier(fields), RequestClass.STANDARD)
+    return TIERS.get(_tier(fields), RequestClass.STANDARD)
 
 
 def tier_name(tier: str) -> str:
     """Return the tier that an answer names, as OpenAI's does: one for all names of a class; empty for none."""
-    return _SHOWN_TIERS.get(_TIERS[tier], tier) if tier in _TIERS else tier
+    return _SHOWN_TIERS.get(TIERS[tier], tier) if tier in TIERS else tier
 
 
 def _tier(fields: Fields) -> str:
     tier = fields.text("service_tier")
-    if tier and tier not in _TIERS:
-        raise fields.wrong("service_tier", f"must be one of {', '.join(_TIERS)}, got {shown(tier)}")
+    if tier and tier not in TIERS:
+        raise fields.wrong("service_tier", f"must be one of {', '.join(TIERS)}, got {shown(tier)}")
     return tier
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from router.http.bodies import TIERS
+
 Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -66,7 +68,7 @@ _SAMPLING = optional(
     logit_bias={"type": "object", "additionalProperties": number(-100, 100)},
     stream=FLAG,
     stream_options=fields("", **optional(include_usage=FLAG, continuous_usage_stats=FLAG)),
-    service_tier={"enum": ["auto", "default", "scale", "priority", "fast", "ultrafast", "flex"]},
+    service_tier={"enum": list(TIERS)},
     return_token_ids=FLAG,
     response_format=fields("type", type={"enum": ["text", "json_object", "json_schema", "structural_tag"]}),
     structured_output_best_effort=FLAG,

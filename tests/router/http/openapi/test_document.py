@@ -71,6 +71,13 @@ async def test_images_are_described(stack: Stack, image: Any) -> None:
     check(found, "Chat")
 
 
+@pytest.mark.parametrize("tier", ["auto", "default", "standard", "scale", "priority", "fast", "ultrafast", "flex"])
+async def test_a_tier_that_is_served_is_described(stack: Stack, tier: str) -> None:
+    chat: dict[str, Any] = {"model": "demo", "messages": ASK, "max_tokens": 2, "service_tier": tier}
+    check(chat, "ChatRequest")
+    assert 200 == (await post(stack, "/v1/chat/completions", json=chat))[0]
+
+
 async def test_every_reference_leads_to_a_schema() -> None:
     names = set(re.findall(r"#/components/schemas/(\w+)", str(FOUND)))
     assert names <= set(FOUND["components"]["schemas"])
