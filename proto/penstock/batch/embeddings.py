@@ -136,6 +136,10 @@ def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDA
     """Read the body of a request for scores, as `read_embed`."""
     found = {name: fields.take(name) for name in dict.fromkeys(name for pair in _QUERIES for name in pair)}
     names = max(_QUERIES, key=lambda pair: sum(found[name] is not None for name in pair))
+    given = [name for name, value in found.items() if value is not None]
+    if others := [name for name in given if name not in names]:
+        beside = " and ".join(name for name in given if name in names)
+        raise fields.wrong(others[0], f"must be absent beside {beside}")
     texts = [_texts(fields, name, found[name]) for name in names]
     request = _built(
         api.ScoreRequest,

@@ -154,6 +154,25 @@ async def test_a_ranking_has_the_best_documents_first(base: str, path: str, mode
 
 
 @pytest.mark.parametrize(
+    ("given", "more", "refused"),
+    [
+        (("queries", "documents"), ("text_1", "text_2"), "text_1: must be absent beside queries and documents"),
+        (("queries", "documents"), ("text_1",), "text_1: must be absent beside queries and documents"),
+        (("text_1", "text_2"), ("data_1", "data_2"), "data_1: must be absent beside text_1 and text_2"),
+        (("queries", "documents"), ("items",), "items: must be absent beside queries and documents"),
+        (("queries",), ("text_2",), "text_2: must be absent beside queries"),
+    ],
+)
+async def test_no_pair_of_texts_is_dropped_in_silence(
+    base: str, given: tuple[str, ...], more: tuple[str, ...], refused: str
+) -> None:
+    texts = dict.fromkeys(given, "one") | dict.fromkeys(more, "two")
+    status, answer, _ = await post(base, "/v1/score", {"model": "vectors", **texts})
+    assert (400, refused.partition(":")[0]) == (status, answer["error"]["param"])
+    assert answer["error"]["message"].startswith(refused)
+
+
+@pytest.mark.parametrize(
     "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
 )
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
