@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
+from aiohttp.compression_utils import HAS_BROTLI, HAS_ZSTD
 
 from cluster.errors import PenstockError
 from cluster.telemetry.tracing.context import TRACE_PARENT, TRACE_STATE
@@ -39,8 +40,8 @@ IGNORED = "x-penstock-ignored"
 _IGNORED_NAME, _IGNORED_CHARACTERS = 200, 2_000
 """Most characters of a name in that header, before they are escaped, and most of all names."""
 _JSON_TYPE = "application/json"
-_ENCODINGS = ("gzip", "deflate", "br", "zstd", "identity")
-"""Compressions of a body that are undone before it is read. The server itself refuses one that it lacks."""
+_ENCODINGS = ("gzip", "deflate", *(["br"] if HAS_BROTLI else []), *(["zstd"] if HAS_ZSTD else []), "identity")
+"""Compressions of a body that are undone before it is read. The libraries for some may be missing."""
 BODY_S = 60.0
 """Longest time in seconds until a body has arrived."""
 _CALLER = web.RequestKey("caller", tuple[Caller, float])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -139,8 +140,14 @@ async def test_a_broken_chunk_in_the_midst_of_a_body_is_the_clients_mistake(stac
 async def test_an_unknown_compression_is_named(stack: Stack, path: str) -> None:
     kind = "application/json" if path.startswith("/v1/chat") else "multipart/form-data; boundary=X"
     _, body, _ = await post(stack, path, data=BODY, headers={"Content-Type": kind, "Content-Encoding": "rot13"})
-    expected = 'Content-Encoding: must be gzip, deflate, br, zstd or absent, got "rot13"'
-    assert ("Content-Encoding", expected) == (body["error"]["param"], body["error"]["message"])
+    assert "Content-Encoding" == body["error"]["param"]
+    said = re.fullmatch(r'Content-Encoding: must be (gzip, deflate.*) or absent, got "rot13"', body["error"]["message"])
+    assert said, body
+    for name in said[1].split(", "):
+        # One whose library is missing is not named: the server refuses it before any handler sees it.
+        headers = {"Content-Type": kind, "Content-Encoding": name}
+        _, body, _ = await post(stack, path, data=b"plainly not", headers=headers)
+        assert "Content-Encoding" == body["error"]["param"], name
 
 
 @pytest.mark.parametrize(
