@@ -19,7 +19,8 @@ _BLOCK: Mapping[str, Unsupported] = {
     "signature": _HINT,
     "caller": _HINT,
     "toolset_name": _HINT,
-    "is_error": _HINT,
+    # No chat template shows it. What failed, the text of the result says.
+    "is_error": Unsupported((False,), changes_answers=False),
 }
 _BILLING = "x-anthropic-billing-header"
 """Beginning of a system block that is no text for the model. It differs from conversation to conversation, so that none

@@ -95,6 +95,13 @@ def test_calls_and_their_results_become_messages_of_assistant_and_tool() -> None
     assert not asked.generate.parallel_tool_calls
 
 
+@pytest.mark.parametrize(("failed", "named"), [(True, ("messages[1].content[0].is_error",)), (False, ()), (None, ())])
+def test_that_a_tool_failed_is_told_by_its_text_alone(failed: bool | None, named: tuple[str, ...]) -> None:
+    """Templates know no such mark, so it is named as left out."""
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "Error: no city", "is_error": failed}
+    assert named == read(messages=[*HI, {"role": "user", "content": [result]}]).ignored
+
+
 def test_messages_of_one_role_that_follow_each_other_are_one_turn() -> None:
     """Many templates refuse two turns of one role."""
     call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
