@@ -46,6 +46,7 @@ CHAT_NAMES: Mapping[str, str] = {"sampling.logprobs": "top_logprobs", "prompt": 
 _NEWER = "max_completion_tokens"
 """Newer name of `max_tokens` in a chat, which goes before the older one."""
 _TEXT_NAMES: Mapping[str, str] = {}
+_LIMIT = re.compile(r"[0-9]{1,9}")
 _INDEX = re.compile(r"\[\d+\]")
 _SURROGATES, _ESCAPES = (b"\xed", b"\0"), (b"\\ud", b"\\uD")
 """Parts of a body, one of which it has if it has a surrogate: its first byte in UTF-8, a byte of UTF-16 and UTF-32, and
@@ -238,6 +239,18 @@ def _stream_options(fields: Fields, *, stream: bool) -> tuple[bool, bool]:
     found = options.flag("include_usage"), options.flag("continuous_usage_stats")
     fields.also_ignored(options.leftovers())
     return found
+
+
+def page_limit(query: Mapping[str, str], default: int, most: int) -> int:
+    """Read how many entries a page of a list has.
+
+    Raises:
+        BodyError: it is out of range.
+    """
+    text = query.get("limit", str(default))
+    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= most:
+        raise BodyError("limit", f"must be at least 1 and at most {most}, got {shown(text)}")
+    return int(text)
 
 
 def read_metadata(fields: Fields) -> dict[str, str] | None:

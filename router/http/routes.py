@@ -97,7 +97,7 @@ class Routes:
         """List the models that the caller may use."""
         found = await self._calls.inference.ListModels(api.ListModelsRequest(), *self._calls.caller(request))
         if VERSION in request.headers:
-            return web.json_response(models_page(found.models))
+            return web.json_response(models_page(found.models, request.query))
         data = [card for each in found.models for card in (_model(each), *_adapters(each))]
         return web.json_response({"object": "list", "data": data})
 

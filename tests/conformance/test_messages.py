@@ -104,6 +104,13 @@ async def test_models_are_listed(target: Target, claude: anthropic.AsyncAnthropi
     assert (await claude.models.retrieve(target.model)).display_name
 
 
+async def test_models_are_listed_page_by_page(claude: anthropic.AsyncAnthropic) -> None:
+    whole = [model.id async for model in claude.models.list()]
+    first = await claude.models.list(limit=1)
+    assert ([model.id for model in first.data], first.has_more) == (whole[:1], len(whole) > 1)
+    assert [model.id async for model in claude.models.list(limit=1)] == whole
+
+
 async def test_tokens_are_counted(target: Target) -> None:
     body = {"model": target.model, "messages": ASK}
     assert (await target.ok(f"{PATH}/count_tokens", body))["input_tokens"] > 0

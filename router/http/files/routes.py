@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -15,7 +13,7 @@ from cluster.errors import FileTooLargeError, PenstockError, ShuttingDownError
 from cluster.lifecycle import TaskOwner
 from cluster.settings import HttpSettings
 from penstock.values.objects import BodyError
-from router.http.bodies import KEY, header_text
+from router.http.bodies import KEY, header_text, page_limit
 from router.http.calls import Calls, ignored_headers
 from router.http.files.batches import Batches, check_life, read_batch
 from router.http.files.content import ContentLostError
@@ -36,7 +34,6 @@ _FILES = (10_000, 10_000)
 """Default and most entries of a page."""
 _BATCHES = (20, 100)
 """As above."""
-_WHOLE = re.compile(r"[0-9]{1,9}")
 
 
 class FileRoutes:
@@ -101,7 +98,7 @@ class FileRoutes:
         order = request.query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise BodyError("order", f"must be asc or desc, got {order[:40]!r}")
-        limit = _limit(request.query, _FILES)
+        limit = page_limit(request.query, *_FILES)
         purpose, after = request.query.get("purpose"), request.query.get("after", "")
         found, more = await self._library.page(caller, purpose, limit, after=after, oldest_first=order == "asc")
         return _page(found, more=more)
@@ -159,7 +156,7 @@ class FileRoutes:
     async def batches(self, request: web.Request) -> web.StreamResponse:
         """List the tenant's batches, the newest first."""
         caller = self._caller(request)
-        limit = _limit(request.query, _BATCHES)
+        limit = page_limit(request.query, *_BATCHES)
         found, more = await self._batches.page(caller, request.query.get("after", ""), limit)
         return _page(found, more=more)
 
@@ -192,14 +189,6 @@ async def _skip_rest(request: web.Request) -> None:
             async for _ in request.content.iter_any():
                 # What is compressed comes in many parts at once, and other calls need their turn.
                 await asyncio.sleep(0)
-
-
-def _limit(query: Mapping[str, str], bounds: tuple[int, int]) -> int:
-    default, most = bounds
-    text = query.get("limit", str(default))
-    if not _WHOLE.fullmatch(text) or not 1 <= int(text) <= most:
-        raise BodyError("limit", f"must be at least 1 and at most {most}, got {text[:40]!r}")
-    return int(text)
 
 
 def _page(found: list[dict[str, Any]], *, more: bool) -> web.Response:

@@ -27,7 +27,7 @@ from cluster.errors import (
 from cluster.responses.contract import ResponseClaim, ResponseName, ResponseRecord
 from penstock.v1 import inference_pb2 as api
 from penstock.values.objects import BodyError, shown
-from router.http.bodies import KEY, as_written, count_of, header_text
+from router.http.bodies import KEY, as_written, count_of, header_text, page_limit
 from router.http.calls import Calls, answer_headers
 from router.http.context import TOLD
 from router.http.event_stream import EventStream
@@ -283,13 +283,11 @@ class ResponseRoutes:
         """List the conversation up to the answer."""
         record = await self._record(self._name(request))
         query = request.query
-        limit, order = query.get("limit", "20"), query.get("order", "desc")
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= 100):
-            raise BodyError("limit", f"must be at least 1 and at most 100, got {shown(limit)}")
+        limit, order = page_limit(query, 20, 100), query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise BodyError("order", f"must be asc or desc, got {shown(order)}")
         kept = StoredResult.unpack(record.result) if record.ended else StoredRequest.unpack(record.request)
-        found, more = page(kept.items, limit=int(limit), after=query.get("after", ""), newest_first=order == "desc")
+        found, more = page(kept.items, limit=limit, after=query.get("after", ""), newest_first=order == "desc")
         ids = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {"first_id": None, "last_id": None}
         return web.json_response({"object": "list", "data": found, **ids, "has_more": more})
 
