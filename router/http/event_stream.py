@@ -19,8 +19,9 @@ _LOG = logging.getLogger(__name__)
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    # Proxies such as nginx would collect the stream otherwise.
+    # Proxies that compress, such as those of Express and Next.js, would collect the stream otherwise; nginx does so in
+    # any case.
+    "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
 SILENCE_S = 15.0
