@@ -271,13 +271,13 @@ def read_metadata(fields: Fields) -> dict[str, str] | None:
     return value
 
 
-def tier_class(fields: Fields) -> RequestClass:
-    """Read the class of a request from its tier.
+def tier_class(fields: Fields, *standard: str) -> RequestClass:
+    """Read the class of a request from its tier. `standard` are more names of STANDARD, which one API has.
 
     Raises:
         BodyError: there is no such tier.
     """
-    return TIERS.get(_tier(fields), RequestClass.STANDARD)
+    return TIERS.get(_tier(fields, *standard), RequestClass.STANDARD)
 
 
 def tier_name(tier: str) -> str:
@@ -285,10 +285,10 @@ def tier_name(tier: str) -> str:
     return _SHOWN_TIERS.get(TIERS[tier], tier) if tier in TIERS else tier
 
 
-def _tier(fields: Fields) -> str:
-    tier = fields.text("service_tier")
-    if tier and tier not in TIERS:
-        raise fields.wrong("service_tier", f"must be one of {', '.join(TIERS)}, got {shown(tier)}")
+def _tier(fields: Fields, *standard: str) -> str:
+    tier, known = fields.text("service_tier"), (*TIERS, *standard)
+    if tier and tier not in known:
+        raise fields.wrong("service_tier", f"must be one of {', '.join(known)}, got {shown(tier)}")
     return tier
 
 

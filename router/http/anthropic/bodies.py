@@ -13,18 +13,17 @@ from penstock.v1 import types_pb2 as types
 from penstock.values.objects import POSITIVE, BodyError, Fields, shown
 from penstock.values.requests import json_schema
 from penstock.values.unsupported import Unsupported
-from penstock.wire import structured_to_wire
+from penstock.wire import request_class_to_wire, structured_to_wire
 from router.http.anthropic.messages import read_system, read_turns
 from router.http.anthropic.place import StreamPlace
 from router.http.anthropic.places import MessagePlaces
-from router.http.bodies import KEY, LAST_EVENT, SESSION, header_text
+from router.http.bodies import KEY, LAST_EVENT, SESSION, header_text, tier_class
 
 _HINT = Unsupported(always_neutral=True)
 _BODY: Mapping[str, Unsupported] = {
-    # Hints for caches, bills and safety, which change no answer.
+    # Hints for caches and safety, which change no answer.
     "metadata": _HINT,
     "cache_control": _HINT,
-    "service_tier": _HINT,
     "inference_geo": _HINT,
     "diagnostics": _HINT,
     "context_management": _HINT,
@@ -110,6 +109,7 @@ def read_messages(body: Mapping[str, Any], headers: Mapping[str, str], *, counte
     _choose(fields, generate)
     thinking, form = _think(fields, generate)
     _sample(fields, generate.sampling, counted=counted)
+    generate.request_class = request_class_to_wire(tier_class(fields, "standard_only"))
     generate.reasoning.include = thinking
     generate.idempotency_key = header_text(headers, KEY)
     generate.session_id = header_text(headers, SESSION)

@@ -102,6 +102,20 @@ def test_that_a_tool_failed_is_told_by_its_text_alone(failed: bool | None, named
     assert named == read(messages=[*HI, {"role": "user", "content": [result]}]).ignored
 
 
+@pytest.mark.parametrize(
+    ("tier", "expected"),
+    [
+        (None, types.REQUEST_CLASS_STANDARD),
+        ("auto", types.REQUEST_CLASS_STANDARD),
+        ("standard_only", types.REQUEST_CLASS_STANDARD),
+        ("priority", types.REQUEST_CLASS_INTERACTIVE),
+        ("flex", types.REQUEST_CLASS_BATCH),
+    ],
+)
+def test_a_tier_sets_the_class(tier: str | None, expected: types.RequestClass.ValueType) -> None:
+    assert expected == read(service_tier=tier).generate.request_class
+
+
 def test_messages_of_one_role_that_follow_each_other_are_one_turn() -> None:
     """Many templates refuse two turns of one role."""
     call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
@@ -200,6 +214,7 @@ def test_a_top_p_of_zero_is_the_most_likely_token() -> None:
         ({"temperature": "warm"}, "temperature"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"service_tier": "gold"}, "service_tier"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], field: str) -> None:
