@@ -85,7 +85,7 @@ async def test_the_sdks_stream_says_what_the_whole_message_says(
 
 
 async def test_a_tool_is_called_and_its_result_taken(target: Target) -> None:
-    body = ask(target, model=target.tool_model, tools=[TOOL], max_tokens=300)
+    body = ask(target, model=target.tool_model, tools=[TOOL], max_tokens=300, temperature=0)
     found = await target.ok(PATH, body)
     calls = [block for block in found["content"] if block["type"] == "tool_use"]
     if not calls and not target.complete:

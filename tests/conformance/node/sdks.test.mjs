@@ -136,7 +136,7 @@ test("openai: a response is streamed, kept and deleted", async (t) => {
 
 test("openai: a tool is called by a response", async (t) => {
   const body = { model: TOOL_MODEL, input: askForTool, tools: [{ type: "function", ...tools[0].function, strict: false }] };
-  const found = await openai.responses.create({ ...body, max_output_tokens: 300 });
+  const found = await openai.responses.create({ ...body, max_output_tokens: 300, temperature: 0 });
   const call = found.output.find(({ type }) => type === "function_call");
   if (!call) return t.skip("the model called no tool");
   assert.equal(call.name, "weather");
@@ -183,7 +183,7 @@ test("anthropic: a stream says what the whole message says", async () => {
 
 test("anthropic: a tool is called, and its result is taken", async (t) => {
   const tool = { name: "weather", description: "Tells the weather.", input_schema: parameters };
-  const body = { model: TOOL_MODEL, messages: askForTool, tools: [tool], max_tokens: 300 };
+  const body = { model: TOOL_MODEL, messages: askForTool, tools: [tool], max_tokens: 300, temperature: 0 };
   const found = await anthropic.messages.stream(body).finalMessage();
   const calls = found.content.filter(({ type }) => type === "tool_use");
   if (!calls.length) return t.skip("the model called no tool");
