@@ -133,8 +133,9 @@ async def test_a_wrong_text_is_refused_and_named(target: Target, classifier: str
 
 
 async def test_an_unknown_model_is_not_found(target: Target, model: str) -> None:
+    scored, ranked = {"text_1": "a", "text_2": "b"}, {"query": "a", "documents": ["b"]}
     for path in (*SCORE, *RERANK):
-        body = {"model": "no-such-model", "text_1": "a", "text_2": "b", "query": "a", "documents": ["b"]}
+        body = {"model": "no-such-model", **(scored if path in SCORE else ranked)}
         refused(await target.post(path, body), 404)
 
 
