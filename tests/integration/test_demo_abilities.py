@@ -134,6 +134,7 @@ async def test_a_grammar_and_the_model_agree_about_calls(sdk: openai.AsyncOpenAI
         pytest.param({"reasoning_effort": "low"}, id="reasoning_effort"),
         pytest.param({"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}, id="enable_thinking"),
         pytest.param({"extra_body": {"chat_template_kwargs": {"thinking": True}}}, id="thinking"),
+        pytest.param({"extra_body": {"thinking": {"type": "enabled"}}}, id="as DeepSeek has it"),
     ],
 )
 async def test_the_model_thinks_before_the_answer(sdk: openai.AsyncOpenAI, switch: dict[str, Any]) -> None:

@@ -91,8 +91,6 @@ _BODY: Mapping[str, Unsupported] = {
     "function_call": Unsupported(("none", "auto"), instead="give tool_choice"),
     "web_search_options": _ALWAYS,
     # Other names of what templates and models that reason get.
-    "thinking": Unsupported(([], {}), instead="give chat_template_kwargs"),
-    "enable_thinking": Unsupported(instead="give chat_template_kwargs"),
     "thinking_token_budget": _when(-1),
     "chat_template": _ALWAYS,
     "add_generation_prompt": _when(True),
@@ -129,6 +127,8 @@ COMPLETION: Mapping[str, Unsupported] = {
     "tool_choice": _of_chats("none", "auto"),
     "parallel_tool_calls": _NEVER,
     "reasoning": _of_chats([], {}),
+    "thinking": _of_chats([], {}),
+    "enable_thinking": _of_chats(False),
     "reasoning_effort": _of_chats(),
     "include_reasoning": _of_chats(True),
     "chat_template_kwargs": _of_chats({}),

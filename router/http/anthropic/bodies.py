@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.batch.body import LEAST_TOP_P
+from penstock.batch.reasoning import THINKING, switched
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.objects import POSITIVE, BodyError, Fields, shown
@@ -44,7 +45,6 @@ _MODES = {
     "tool": types.TOOL_CHOICE_MODE_REQUIRED,
     "none": types.TOOL_CHOICE_MODE_NONE,
 }
-_THINKING = ("enabled", "disabled", "adaptive")
 _NAMES: Mapping[str, str] = {
     "prompt": "messages",
     "sampling.stop": "stop_sequences",
@@ -158,8 +158,8 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
     """
     thinking = fields.object("thinking")
     kind = thinking.text("type") if thinking is not None else "disabled"
-    if kind not in _THINKING:
-        raise fields.wrong("thinking.type", f"must be one of {', '.join(_THINKING)}, got {shown(kind)}")
+    if kind not in THINKING:
+        raise fields.wrong("thinking.type", f"must be one of {', '.join(THINKING)}, got {shown(kind)}")
     begun = generate.prompt.chat.continue_final_message
     if kind == "enabled" and begun:
         # What follows a begun answer is no reasoning, and a parser would take it for that.
@@ -170,8 +170,7 @@ def _think(fields: Fields, generate: api.GenerateRequest) -> tuple[bool, str]:
         thinking.text("display")
         fields.also_ignored(thinking.leftovers())
     thinks = kind != "disabled" and not begun
-    # Names of several families' templates; those without reasoning ignore them.
-    variables: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
+    variables = switched(thinks)
     best_effort, output = fields.flag("structured_output_best_effort"), fields.object("output_config")
     if output is not None and (effort := output.text("effort")):
         variables["reasoning_effort"] = effort

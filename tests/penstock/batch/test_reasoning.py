@@ -49,7 +49,42 @@ def test_reasoning_is_asked_for_by_an_object_too(
     )
 
 
+OFF = {"enable_thinking": False, "thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("body", "effort", "variables"),
+    [
+        ({"thinking": {"type": "enabled"}}, "", ON),
+        ({"thinking": {"type": "adaptive"}}, "", ON),
+        ({"thinking": {"type": "disabled"}}, "", OFF),
+        ({"thinking": {"type": "enabled"}, "reasoning_effort": "high"}, "high", ON),
+        ({"thinking": {"type": "disabled"}, "reasoning_effort": "high"}, "", OFF),
+        ({"thinking": {}}, "", None),
+        ({"thinking": []}, "", None),
+        ({"thinking": None, "enable_thinking": None}, "", None),
+        ({"enable_thinking": True}, "", ON),
+        ({"enable_thinking": False}, "", OFF),
+        ({"enable_thinking": False, "thinking": {"type": "disabled"}}, "", OFF),
+        ({"enable_thinking": False, "thinking": {}}, "", OFF),
+        ({"enable_thinking": False, "reasoning": {"effort": "low"}}, "", OFF),
+        ({"enable_thinking": False, "chat_template_kwargs": {"thinking": 2}}, "", {**OFF, "thinking": 2}),
+    ],
+)
+def test_reasoning_is_switched_as_other_servers_have_it(
+    body: dict[str, Any], effort: str, variables: dict[str, Any] | None
+) -> None:
+    """Clients of DeepSeek, GLM and Kimi write `thinking`, those of Qwen `enable_thinking`."""
+    options = read(body).options
+    assert (effort, True, variables) == (
+        options.reasoning_effort,
+        options.include_reasoning,
+        options.chat_template_kwargs,
+    )
+
+
 def test_a_hint_in_it_is_left_out() -> None:
+    assert ("thinking.clear_thinking",) == read({"thinking": {"type": "enabled", "clear_thinking": True}}).ignored
     assert ("reasoning.summary",) == read({"reasoning": {"effort": "low", "summary": "auto"}}).ignored
 
 
@@ -62,6 +97,11 @@ def test_a_hint_in_it_is_left_out() -> None:
         ({"reasoning": {"enabled": "yes"}}, "reasoning.enabled", 'must be true or false, got "yes"'),
         ({"reasoning": {"max_tokens": 9}}, "reasoning.max_tokens",
          "is not supported, and can't be ignored because it changes answers; max_tokens of the body bounds all output"),
+        ({"thinking": {"type": "maybe"}}, "thinking.type", 'must be one of enabled, disabled, adaptive, got "maybe"'),
+        ({"thinking": True}, "thinking", "must be an object, got true"),
+        ({"thinking": {"type": "enabled"}, "enable_thinking": False}, "thinking.type",
+         'must say the same as enable_thinking = false, got "enabled"'),
+        ({"enable_thinking": "no"}, "enable_thinking", 'must be true or false, got "no"'),
     ],
 )  # fmt: skip
 def test_what_can_t_be_served_is_named(body: dict[str, Any], field: str, problem: str) -> None:
