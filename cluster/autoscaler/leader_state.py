@@ -19,6 +19,7 @@ from cluster.control.load_forecast import Check, Need
 from cluster.control.rails import Move
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape
+from cluster.rollout.scaling import Beyond, read_beyond
 from cluster.standby.rule import StandbyState
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
@@ -50,6 +51,8 @@ class PoolMemory:
     """How right tenants who announced load have been."""
     hours: HoursAhead | None = None
     """What is foreseen for the next hours, for those who look; no decision uses it."""
+    beyond: Beyond | None = None
+    """Replicas that a roll-out has beyond the number; None where none has any."""
 
     def up_to(self, at: float) -> PoolMemory:
         """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
@@ -118,6 +121,7 @@ class PoolMemory:
         stored |= {"standby": asdict(self.standby)}
         stored["belief"] = belief_values(self.belief)
         stored["hours"] = None if self.hours is None else self.hours.values()
+        stored["beyond"] = None if self.beyond is None else self.beyond.values()
         return json.dumps(stored).encode()
 
     @classmethod
@@ -147,6 +151,7 @@ class PoolMemory:
         return cls(
             _known(SlowState, slow), _meter(stored["meter"]), _known(Starts, starts), group,
             _known(StandbyState, standby), read_belief(stored.get("belief", {})), read_hours(stored.get("hours")),
+            read_beyond(stored.get("beyond")),
         )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from cluster.autoscaler.own_settings import ScalerSettings
 from cluster.autoscaler.router_report import Counts, UnreadReports, read_reports
 from cluster.autoscaler.starts import Starts
 from cluster.autoscaler.store import Commit, ControlStore, Leadership
-from cluster.control.rails import growth_time_s
+from cluster.control.rails import growth_time_s, is_stale
 from cluster.control.replica_policy import SlowDecision, decide
 from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
@@ -38,10 +38,11 @@ from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import PoolView
 from cluster.rollout.book import RolloutBook
 from cluster.rollout.changes import applies
+from cluster.rollout.record import Rollout
+from cluster.rollout.scaling import bounds_in, follow
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.standby.pool import StandbyBounds, StandbyOrder, loaded, newcomers, order_standbys, standing, with_standbys
 from cluster.trust.secret import ClusterSecret
-from penstock.values.admin.rollout import RolloutState
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 
@@ -81,8 +82,8 @@ class _Sight:
     bounds: GroupBounds
     before: int | None
     """Replicas that the platform was last told to have; None where it does not answer."""
-    rolling: bool
-    """Whether a roll-out goes on."""
+    resting: bool
+    """Whether nobody stands by: a roll-out goes on, or what it had beyond the number can't go yet."""
     trouble: tuple[str, ...]
 
 
@@ -239,8 +240,7 @@ class PoolScaler:
         view = measured(await self._queue.observe(whole=False))
         await self.announcements.read()
         trouble = await self._look()
-        bounds, rolling = await self._bounds_now(own)
-        if rolling:
+        if (rollout := await self._rollout_now(own)) is not None:
             # Serve calls a pool unhealthy whenever a replica has given way.
             trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
         before = None
@@ -250,7 +250,7 @@ class PoolScaler:
         view = self._unread.aged(view, reports)
         trouble += self._unread.troubles
         counts = {name: one.counts for name, one in reports.items()}
-        self._leader_state = await self._remember(own, view, counts, before, rolling=rolling)
+        self._leader_state = await self._remember(own, view, counts, before, rolling=rollout is not None)
         jobs = [job for one in reports.values() for job in one.jobs]
         known, facts = self._leader_state, own.facts.as_announced(announced_in(view, self._secret))
         seen = assemble(view, known.meter, known.starts, facts, await self._fit(view), jobs)
@@ -258,20 +258,26 @@ class PoolScaler:
         new = newcomers(view, RELIEF_TICKS * self._host.tick_s)
         seen = with_standbys(seen, standing(view), new, self._leader_state.standby)
         seen, slow = replace(seen, tick_s=self._host.tick_s), self._leader_state.slow
+        beyond = follow(self._leader_state.beyond, rollout, self._leader_state.standby)
+        resting = rollout is not None or (beyond is not None and is_stale(seen, own.rules.rails))
+        if beyond is not None and not resting:
+            seen = replace(seen, surplus=beyond.surplus(seen))
         point = point_in_force(await self._point.now(view.point), own.point)
         seen = self.foresight.look(point, seen, slow.needs)
         growth_s = growth_time_s(2 * own.bounds.largest, seen, slow.moves, own.rules.rails)
         seen, belief = self.announcements.look(point, seen, self._leader_state.belief, reports, growth_s)
-        self._leader_state = replace(self._leader_state, belief=belief)
-        return _Sight(view, point, seen, bounds, before, rolling, tuple(trouble))
+        self._leader_state = replace(self._leader_state, belief=belief, beyond=beyond)
+        return _Sight(view, point, seen, bounds_in(rollout, own.bounds), before, resting, tuple(trouble))
 
     def _decided(self, own: ScalerSettings, sight: _Sight) -> tuple[SlowDecision, StandbyOrder]:
         """Decide on replicas and standbys."""
         seen, point, standby = sight.seen, sight.point, self._leader_state.standby
+        if (beyond := self._leader_state.beyond) is not None and not sight.resting:
+            standby = beyond.resumed(standby, seen)
         made = decide(point, sight.bounds, seen, self._leader_state.slow, own.rules)
         affordable = point.affordable(seen.gpus_per_replica)
         held = order_standbys(
-            own.standby if own.mode is ControlMode.ACTIVE and not sight.rolling else None,
+            own.standby if own.mode is ControlMode.ACTIVE and not sight.resting else None,
             *(seen, sight.view, made.replicas, standby),
             StandbyBounds(own.bounds.largest, affordable, own.rules.rails),
         )
@@ -285,13 +291,13 @@ class PoolScaler:
     def _noted(self, own: ScalerSettings, sight: _Sight, made: SlowDecision, held: StandbyOrder) -> DecisionRecord:
         """Take a decision into the leader's state, and return its record."""
         seen, before, acts = sight.seen, sight.before, own.mode is ControlMode.ACTIVE
-        slow = made.state if acts else made.state.unmoved(seen.at)
-        starts = self._asked(sight.view, made, held) if acts else self._leader_state.starts
-        stood = self._leader_state.standby.standby
-        self._leader_state = replace(self._leader_state, slow=slow, starts=starts, standby=held.made.state)
+        slow, known = made.state if acts else made.state.unmoved(seen.at), self._leader_state
+        starts = self._asked(sight.view, made, held) if acts else known.starts
+        beyond = known.beyond if known.beyond is None or sight.resting else known.beyond.after(seen, made.replicas)
+        self._leader_state = replace(known, slow=slow, starts=starts, standby=held.made.state, beyond=beyond)
         return DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=own.mode, standby=held.number,
-            before=max(0, before - stood) if before is not None else seen.coming,
+            before=max(0, before - known.standby.standby) if before is not None else seen.coming,
         )  # fmt: skip
 
     async def _carry_out(
@@ -308,21 +314,12 @@ class PoolScaler:
             await self._cells.give(own.pool.cells, fence, held.names, RELIEF_TICKS * self._host.tick_s)
         await self.foresight.keep(self._store, self._holder, fence)
 
-    async def _bounds_now(self, own: ScalerSettings) -> tuple[GroupBounds, bool]:
-        """Return the bounds of the next decision, and whether a roll-out goes on. While one does, the pool keeps its
-        number, and has the surge beyond it: each replica that changes is missing for a while.
-        """
+    async def _rollout_now(self, own: ScalerSettings) -> Rollout | None:
+        """Return the roll-out that goes on; None without any."""
         if self._rollouts is None:
-            return own.bounds, False
+            return None
         found, _ = await self._rollouts.read()
-        if found is None or not found.state.active or not applies(found, own.pool):
-            return own.bounds, False
-        number = found.size + found.extra
-        if found.state is RolloutState.HELD:
-            # It may stay so for days.
-            return GroupBounds(number, max(number, own.bounds.largest), "a roll-out is stopped"), True
-        why = "a roll-out goes on, and keeps the number"
-        return GroupBounds(number, number, why, why), True
+        return found if found is not None and found.state.active and applies(found, own.pool) else None
 
     def _asked(self, view: PoolView, made: SlowDecision, held: StandbyOrder) -> Starts:
         """Return the record of starts with those that are ordered now."""

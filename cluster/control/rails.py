@@ -45,6 +45,13 @@ class RailRules:
     backoff_max_s: float = 960.0
 
 
+def down_by_surplus(wanted: int, seen: GroupSnapshot) -> Step | None:
+    """Tell why replicas go where the number stays."""
+    if not seen.surplus or wanted != seen.coming:
+        return None
+    return Step("surplus", wanted, "what a roll-out had beyond the number goes with its end")
+
+
 def not_down_when_stale(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
     """Keep the replicas while values are old or missing: a group that does not report is not idle."""
     if wanted >= seen.coming or not is_stale(seen, rules):
@@ -80,8 +87,8 @@ def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
 
 
 def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
-    """Add no replica during the pause after failed starts. A standby that wakes is none."""
-    left, most = backoff_left_s(seen, rules), seen.coming + seen.standby
+    """Add no replica during the pause after failed starts. A standby that wakes is none, nor one that is there."""
+    left, most = backoff_left_s(seen, rules), seen.coming + seen.surplus + seen.standby
     if wanted <= most or left <= 0:
         return None
     return Step(

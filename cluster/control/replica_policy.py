@@ -270,6 +270,7 @@ class _Tick:
 
     def rails(self, wanted: int) -> int:
         seen, rules, moves, sure = self.seen, self.rules.rails, self.state.moves, self.sizing.load.longer
+        wanted = self._rail(wanted, rails.down_by_surplus(wanted, seen))
         wanted = self._rail(wanted, rails.not_down_when_stale(wanted, seen, rules))
         wanted = self._rail(wanted, rails.not_up_too_fast(wanted, seen, moves, rules, sure=sure))
         if (due := seen.scheduled) is not None:

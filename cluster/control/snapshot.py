@@ -67,6 +67,8 @@ class GroupSnapshot:
     draining: int = 0
     standby: int = 0
     """Replicas that stand by and can be woken. Those that wake are among `starting`."""
+    surplus: int = 0
+    """Replicas among `ready` and `starting` that are no part of the number: a roll-out that has ended left them."""
     demands: tuple[ClassDemand, ...] = ()
     model: StepModel | None = None
     """None while there is no reliable fit. The fallback rule decides then."""
@@ -119,5 +121,5 @@ class GroupSnapshot:
 
     @property
     def coming(self) -> int:
-        """Replicas that serve or will soon."""
-        return self.ready + self.starting
+        """Replicas that serve or will soon, without the surplus."""
+        return self.ready + self.starting - self.surplus
