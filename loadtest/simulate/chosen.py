@@ -112,8 +112,10 @@ def dial_of(options: argparse.Namespace) -> Dial:
     if name in given(options):
         raise SettingsError(f"{name} is what tune looks for with policy {options.policy}, got {getattr(options, name)}")
     if options.policy in STATIC:
-        most = options.max_replicas or most_replicas(options)
-        return Dial.counts(name, options.min_replicas, most)
+        least, most = options.min_replicas, options.max_replicas or most_replicas(options)
+        if least > most:
+            raise SettingsError(f"min-replicas must be at most max-replicas = {most}, got {least}")
+        return Dial.counts(name, least, most)
     loose, tight = _HPA[HpaMetric(options.metric)][1:] if options.policy == "hpa" else _ENDS[options.policy]
     return Dial.between(name, loose, tight)
 

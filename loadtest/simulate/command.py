@@ -33,7 +33,7 @@ from loadtest.simulate.chosen import (
     with_floor,
 )
 from loadtest.simulate.given_flags import given
-from loadtest.simulate.parts.chosen import parts_of, with_parts
+from loadtest.simulate.parts.chosen import check_alike, parts_of, with_parts
 from loadtest.simulate.parts.words import lines
 from loadtest.simulate.parts.words import notes as parts_notes
 from loadtest.simulate.pool.fleet import Fleet
@@ -65,7 +65,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         raise SettingsError(f"compare is a part of the page, so html must be given with it, got {options.compare}")
     others = {options.compare: read_report(options.compare, _COMPARED, "a simulation")} if options.compare else {}
     setup = setup_of(options)
-    trace = with_parts(read_load(options), setup.parts, setup.engine.block_size, setup.seed)
+    trace = load_for(options, setup)
     tuned: Tuning | None = None
     if options.tune is not None:
         tuned = _tune(trace, options, setup)
@@ -96,19 +96,22 @@ def run_simulate(options: argparse.Namespace) -> int:
     return MISSED if tuned is not None and not tuned.holds else 0
 
 
-def read_load(options: argparse.Namespace) -> Sequence[TraceRequest]:
-    """Read the trace that the flags name.
+def load_for(options: argparse.Namespace, setup: Setup) -> Sequence[TraceRequest]:
+    """Read the trace that the flags name, with what the parts of the cluster need of it.
 
     Raises:
         TraceError: it cannot be read.
+        SettingsError: a flag has no effect on it.
     """
     console = messages()
-    trace = read_trace(
+    recorded = read_trace(
         Path(trace_file(options.trace)),
         options.limit,
         tell=lambda text: console.print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True),
     )
-    return scale_rate(trace, options.scale_rate)
+    trace = with_parts(scale_rate(recorded, options.scale_rate), setup.parts, setup.engine.block_size, setup.seed)
+    check_alike(options, trace)
+    return trace
 
 
 def _simulated(
@@ -163,9 +166,11 @@ def _tune(trace: Sequence[TraceRequest], options: argparse.Namespace, setup: Set
         return Tuning(found, None, counted_at(setup, chosen), None, verdict(options.policy, found, None))
     found = tune(dial, lambda value: tried(value, setup, value, "target"), aim)
     floors = Dial.counts("min-replicas", setup.min_replicas + 1, setup.max_replicas)
-    floor = tune(floors, lambda value: tried(value, with_floor(setup, int(value)), None, "min-replicas"), aim)
+    floor = None
+    if floors.values:
+        floor = tune(floors, lambda value: tried(value, with_floor(setup, int(value)), None, "min-replicas"), aim)
     words = verdict(options.policy, found, floor)
-    if found.best is None and floor.best is not None:
+    if found.best is None and floor is not None and floor.best is not None:
         # Only a floor holds, so that is the run to show.
         return Tuning(found, floor, with_floor(setup, int(floor.best.value)), None, words)
     return Tuning(found, floor, setup, _chosen(found).value, words)
@@ -314,6 +319,10 @@ def _standby(options: argparse.Namespace) -> StandbyLimits:
     if (found := given(options) & {"standby", "standby_price", "wake"}) and options.policy not in FILLED:
         flag = min(found).replace("_", "-")
         raise SettingsError(f"{flag} is for the policies {' and '.join(FILLED)}, not for {options.policy}")
+    for name in sorted(found - {"standby"} if not options.standby else ()):
+        raise SettingsError(
+            f"{name.replace('_', '-')} is for standby: nobody stands by, got {getattr(options, name):g}"
+        )
     return StandbyLimits(0, options.standby, options.standby_price, options.wake)
 
 

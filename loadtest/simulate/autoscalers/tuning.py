@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from cluster.plural import counted
+
 _STEPS = 24
 """Steps between the ends of a dial that is no whole number."""
 
@@ -92,7 +94,8 @@ def verdict(policy: str, tuned: Tuned, floor: Tuned | None) -> str:
         return said
     if floor.best is None:
         return f"{said} No floor of replicas up to {floor.tried[-1].value:g} does with its usual dial."
-    other = f"a floor of {floor.best.value:g} replicas ({floor.best.attainment:.2%} in {floor.best.hours:.2f} h)"
+    replicas = counted(int(floor.best.value), "replica")
+    other = f"a floor of {replicas} ({floor.best.attainment:.2%} in {floor.best.hours:.2f} h)"
     if best is None:
         return f"{said} With this burstiness it takes {other}."
     if floor.best.hours < best.hours:

@@ -15,12 +15,11 @@ from cluster.terminal.tables import print_table
 from loadtest.report.json_text import json_text
 from loadtest.report.origin import origin
 from loadtest.simulate.chosen import STATIC, most_replicas, simulation_of
-from loadtest.simulate.command import check_folder, progress_bar, read_load, setup_of, write_file
+from loadtest.simulate.command import check_folder, load_for, progress_bar, setup_of, write_file
 from loadtest.simulate.flags import add_flags
 from loadtest.simulate.models.file import ModelsFile, NamedModel, only_with, read_models
 from loadtest.simulate.models.report import as_json, page_of, table_of
 from loadtest.simulate.models.run import ModelLoad, run_models
-from loadtest.simulate.parts.chosen import with_parts
 
 _BESIDE = frozenset({"models", "json", "html"})
 
@@ -73,7 +72,7 @@ def _load(model: NamedModel, gpus: int) -> ModelLoad:
         options.max_replicas = max(1, options.replicas, min(most_replicas(options), gpus // model.gpus))
     try:
         setup = setup_of(options)
-        trace = with_parts(read_load(options), setup.parts, setup.engine.block_size, setup.seed)
+        trace = load_for(options, setup)
         simulation = simulation_of(trace, options, setup, options.target)
     except SettingsError as error:
         raise SettingsError(f"models.{model.name}: {error}") from error

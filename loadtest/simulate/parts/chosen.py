@@ -14,6 +14,8 @@ from loadtest.simulate.parts.prefixes import share
 from loadtest.simulate.parts.settings import Parts, Speculation, Split
 from loadtest.traces import TraceRequest
 
+_UNLIKE = "has no effect on a trace that does not tell which prompts begin alike (hash_ids or shared-prefix)"
+
 
 def parts_of(options: argparse.Namespace, engine: SimSettings, static: Sequence[str]) -> Parts:
     """Return the parts that the flags ask for. `static` are the policies that keep the number of replicas.
@@ -96,12 +98,20 @@ def with_parts(trace: Sequence[TraceRequest], parts: Parts, block_tokens: int, s
     block = trace[0].block_tokens if trace else block_tokens
     for tier in parts.tiers:
         if not block:
-            raise SettingsError(
-                f"{tier.name}-cache has no effect on a trace that does not tell which prompts begin alike (hash_ids or "
-                f"shared-prefix), got {tier.tokens}"
-            )
+            raise SettingsError(f"{tier.name}-cache {_UNLIKE}, got {tier.tokens}")
         if tier.tokens < block:
             raise SettingsError(
                 f"{tier.name}-cache must be at least one block of the trace, {block} tokens, got {tier.tokens}"
             )
     return trace
+
+
+def check_alike(options: argparse.Namespace, trace: Sequence[TraceRequest]) -> None:
+    """Refuse flags about prompts that begin alike where the trace does not tell which do.
+
+    Raises:
+        SettingsError: there is one.
+    """
+    for name in ("affinity", "no_prefix_cache"):
+        if getattr(options, name) and not trace[0].block_tokens:
+            raise SettingsError(f"{name.replace('_', '-')} {_UNLIKE}")

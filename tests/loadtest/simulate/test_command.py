@@ -33,6 +33,16 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, st
     return status, captured.out, captured.err
 
 
+def test_a_search_looks_for_no_floor_where_the_bounds_leave_none(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--limit", "60", "--replicas", "2", "--min-replicas", "2", "--max-replicas", "2", "--tune", "0.9")
+    status, out, _ = run(capsys, "--trace", trace, *flags, "--json")
+    found = json.loads(out)
+    assert (0, None) == (status, found["floor"])
+    assert "floor" not in found["verdict"]
+
+
 def test_a_trace_may_be_called_as_it_likes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _err = run(capsys, "--trace", trace.rename(trace.with_name("of[red].csv")))
     assert (0, True) == (status, "of[red].csv: " in out)
@@ -169,7 +179,7 @@ def test_a_report_that_cannot_be_written_is_said(
 
 
 def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "--trace", trace, "--limit", "7", "--class", "batch", "--affinity", "--json")
+    _, out, _ = run(capsys, "--trace", trace, "--limit", "7", "--class", "batch", "--json")
     assert 7 == json.loads(out)["requests"]
 
 
@@ -194,6 +204,11 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             ("--trace", "{trace}", "--policy", "static", "--wake", "2"),
             "wake is for the policies penstock and penstock-slow, not for static",
         ),
+        (("--trace", "{trace}", "--wake", "2"), "wake is for standby: nobody stands by, got 2"),
+        (
+            ("--trace", "{trace}", "--standby", "0", "--standby-price", "0.5"),
+            "standby-price is for standby: nobody stands by, got 0.5",
+        ),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
             ("--trace", "{trace}", "--policy", "static", "--target", "1"),
@@ -205,6 +220,10 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         (
             ("--trace", "{trace}", "--tune", "0.9", "--target", "0.5"),
             "target is what tune looks for with policy penstock, got 0.5",
+        ),
+        (
+            ("--trace", "{trace}", "--tune", "0.9", "--policy", "static", "--min-replicas", "5", "--max-replicas", "3"),
+            "min-replicas must be at most max-replicas = 3, got 5",
         ),
         (
             ("--trace", "{trace}", "--tune", "0.9", "--policy", "static", "--replicas", "3"),

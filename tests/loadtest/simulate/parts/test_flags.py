@@ -82,6 +82,11 @@ def test_json_tells_the_work_of_prefill_replicas(plain: Path, capsys: pytest.Cap
         (("--disk-cache", "100:5:1:1"), "--disk-cache: must be tokens, GB/s and milliseconds such as 2000000:25:0.5"),
         (("--cpu-cache", "100:"), "--cpu-cache: must be tokens, GB/s and milliseconds such as 2000000:25:0.5, got"),
         (("--cpu-cache", "1000"), "cpu-cache has no effect on a trace that does not tell which prompts begin alike"),
+        (("--affinity",), "affinity has no effect on a trace that does not tell which prompts begin alike"),
+        (
+            ("--no-prefix-cache",),
+            "no-prefix-cache has no effect on a trace that does not tell which prompts begin alike",
+        ),
         (("--draft-tokens", "17"), "--draft-tokens: must be a whole number of at most 16, got '17'"),
         (("--draft-tokens", "3"), "acceptance must be given with draft-tokens, got draft-tokens = 3 alone"),
         (("--draft-tokens", "3", "--acceptance", "1.1"), "--acceptance: must be a number of at most 1, got '1.1'"),
