@@ -31,8 +31,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     classes = ("interactive", "standard", "batch")
     parser.add_argument(
-        "--class", dest="request_class", choices=classes, default=classes[0],
-        help="class that the next two flags apply to (default %(default)s)",
+        "--class", dest="request_class", choices=classes,
+        help=f"class that the next two flags apply to (default {classes[0]})",
     )  # fmt: skip
     parser.add_argument(
         "--ttft-p99-s", type=time_from_zero, metavar="SECONDS",
@@ -68,6 +68,8 @@ def run_operating_point(options: argparse.Namespace) -> int:
     changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
     if options.from_settings and changes:
         raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
+    if options.request_class and options.ttft_p99_s is None and options.itl_p95_ms is None:
+        raise SettingsError("--class: needs --ttft-p99-s or --itl-p95-ms")
     flags = {f"operating_point.{name}": f"--{name.replace('_', '-')}" for name in _CHANGES}
     placed = placed_by({"pool": "--pool", **flags})
     with report_call_errors(options, "10 s", placed) as outcome, open_client(options) as client:
@@ -86,12 +88,13 @@ def run_operating_point(options: argparse.Namespace) -> int:
 
 def with_flags(point: OperatingPoint, options: argparse.Namespace) -> OperatingPoint:
     """Return the point with the values of the flags; the rest stays."""
-    slo = getattr(point, options.request_class)
+    name = options.request_class or "interactive"
+    slo = getattr(point, name)
     if options.ttft_p99_s is not None:
         slo = dataclasses.replace(slo, ttft_p99_s=options.ttft_p99_s or None)
     if options.itl_p95_ms is not None:
         slo = dataclasses.replace(slo, itl_p95_s=options.itl_p95_ms / 1e3 or None)
-    point = dataclasses.replace(point, **{options.request_class: slo})
+    point = dataclasses.replace(point, **{name: slo})
     if options.attainment is not None:
         point = dataclasses.replace(point, attainment=options.attainment)
     if options.price_per_gpu_hour is not None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
@@ -22,6 +23,9 @@ from router.commands.target import add_target_flags, open_client, placed_by, rep
 
 if TYPE_CHECKING:
     from penstock.client import Decision, DecisionList, OperatingPoint
+
+
+_LIMIT, _HOURS = 20, 24.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +39,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=whole(1, 1000),
-        default=20,
         metavar="N",
-        help="number of decisions, newest first, 1 to 1000 (default %(default)s)",
+        help=f"number of decisions, newest first, 1 to 1000 (default {_LIMIT})",
     )
     parser.add_argument("--all", action="store_true", help="also list decisions that changed nothing")
     views = parser.add_mutually_exclusive_group()
@@ -54,9 +57,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hours",
         type=above_zero,
-        default=24.0,
         metavar="H",
-        help="hours of load for these two, at least 1, as far as decisions are kept (default %(default)g)",
+        help=f"hours of load for these two, at least 1, as far as decisions are kept (default {_HOURS:g})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_target_flags(parser)
@@ -70,16 +72,33 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_decisions)
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        SettingsError: names one.
+    """
+    view = "--headroom" if options.headroom else "--compare" if options.compare else ""
+    if options.hours is not None and not view:
+        raise SettingsError("--hours: needs --headroom or --compare")
+    for flag, given in (("--limit", options.limit is not None), ("--all", options.all)):
+        if given and view:
+            raise SettingsError(f"{flag}: can't go with {view}, which lists no decisions")
+    if options.all and options.json:
+        raise SettingsError("--all: can't go with --json, which leaves none out")
+
+
 def run_decisions(options: argparse.Namespace) -> int:
     """Show a pool's decisions, the newest one in full."""
+    _check(options)
     with report_call_errors(options, "10 s", placed_by({"pool": "--pool"})) as outcome, open_client(options) as client:
         if options.headroom or options.compare:
             # Most calls need no replay.
             from router.commands.decisions.review import review
 
-            review(options, client)
+            review(options, client, _HOURS if options.hours is None else options.hours)
             return outcome.status
-        found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
+        found = client.decisions(options.pool, limit=options.limit or _LIMIT, timeout=10.0)
         if options.json:
             print_json(_fields(found))
         else:

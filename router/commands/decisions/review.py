@@ -35,16 +35,16 @@ _PAGE = 500
 _TIMEOUT_S = 30.0
 
 
-def review(options: argparse.Namespace, client: Client) -> None:
-    """Print what the steps of the dial, or what ran and the policy, would cost and attain.
+def review(options: argparse.Namespace, client: Client, hours: float) -> None:
+    """Print what the steps of the dial, or what ran and the policy, would cost and attain with the last hours of load.
 
     Raises:
         SettingsError: there is too little load on record, too little is asked for, or the settings of the pool can't
             be read.
     """
-    if options.hours * 3600 < LEAST_S:
-        raise SettingsError(f"--hours: a review needs at least {LEAST_S / 3600:g}, got {options.hours:g}")
-    found, decisions = _read(client, options.pool, options.hours)
+    if hours * 3600 < LEAST_S:
+        raise SettingsError(f"--hours: a review needs at least {LEAST_S / 3600:g}, got {hours:g}")
+    found, decisions = _read(client, options.pool, hours)
     point = found.operating_point
     name, pool = _pool(client, options.pool)
     own = ScalerSettings.of(pool)

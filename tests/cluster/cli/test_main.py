@@ -320,6 +320,11 @@ def test_what_takes_everything_back_goes_with_no_change(capsys: pytest.CaptureFi
     assert "so --itl-p95-ms can't go with it" in capsys.readouterr().err
 
 
+def test_a_class_without_a_promise_to_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["operating-point", "--class", "interactive", "--attainment", "0.9"])
+    assert "--class: needs --ttft-p99-s or --itl-p95-ms" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "many"])
 def test_a_limit_that_no_router_takes_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

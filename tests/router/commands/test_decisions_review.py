@@ -97,6 +97,20 @@ def test_the_hours_that_are_asked_for_are_whole() -> None:
     assert 3600.0 <= history_of(found, OperatingPoint(), WINDOW_S).seconds < 3600.0 + 2 * TICK_S
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--hours", "24"], "--hours: needs --headroom or --compare"),
+        (["--headroom", "--limit", "20"], "--limit: can't go with --headroom, which lists no decisions"),
+        (["--compare", "--all"], "--all: can't go with --compare, which lists no decisions"),
+        (["--all", "--json"], "--all: can't go with --json, which leaves none out"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["decisions", *flags])
+    assert f"penstock: {told}\n" == capsys.readouterr().err
+
+
 async def run(stack: Stack, *flags: str) -> int:
     target = f"127.0.0.1:{stack.routers[0].port}"
     return await asyncio.to_thread(main, ["decisions", *flags, "--target", target])
