@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from cluster.autoscaler.ahead.foresight import Foresight
+from cluster.autoscaler.assemble import MOST_SPREAD
+from cluster.autoscaler.meter import ATTAINMENT_LEAST, ATTAINMENT_WINDOW_S
 from cluster.control import batch_policy as fast
 from cluster.control import replica_policy as slow
 from cluster.control.batch_policy import FastBounds, FastState
@@ -35,13 +37,10 @@ RATE_S = 60.0
 """Time over which rates are averaged, about."""
 LENGTHS_S = 300.0
 """The same for output lengths, which are known only at the end."""
-ATTAINMENT_S = 600.0
 NEW_S = 45.0
 """Seconds in which a replica that has started may not have been told yet to stand by."""
 _PRIOR = 5.0
 """Weight of the expected output, in requests."""
-LEAST_ENDED = 50
-"""Requests that an attainment needs."""
 _STEPS_PER_LOOK = 4
 """Steps that the fit learns from at each look at a replica: a few are enough, because simulated ones do not scatter."""
 
@@ -296,7 +295,7 @@ class PenstockSlow:
         # As routers count: a request that is refused for lack of room is a miss.
         refused = [each for each in snapshot.turned_away if not self.point.of(each).empty]
         self._ended.extend((snapshot.now_s, False) for _ in refused)
-        while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_S:
+        while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_WINDOW_S:
             self._ended.popleft()
         spreads = [done.itl_p95_s / done.itl_mean_s for done in snapshot.ended if done.itl_mean_s > 0]
         if spreads:
@@ -320,16 +319,17 @@ class PenstockSlow:
             draining=states[ReplicaState.DRAINING],
             demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),
             model=self.model if self.fit is None else self.fit.model,
-            spread=self._spread,
+            spread=min(MOST_SPREAD, self._spread),
             live_batch=statistics.median(each.limit for each in ready) if self.fast and ready else None,
             max_sequences=self.largest,
             step_tokens=max((each.step_tokens for each in snapshot.replicas), default=0),
             kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
-            running=sum(each.running for each in serving),
-            waiting=sum(snapshot.waiting.values()) + sum(each.waiting for each in serving),
+            # Those that an engine has not begun hold a slot too. They wait for no replica.
+            running=sum(each.running + each.waiting for each in serving),
+            waiting=sum(snapshot.waiting.values()),
             kv_usage=sum([each.kv_usage for each in ready]) / max(1, len(ready)),
             cold_start_s=snapshot.cold_start_s,
-            attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
+            attainment=met / len(self._ended) if len(self._ended) >= ATTAINMENT_LEAST else None,
         )
         new = sum(each.age_s <= snapshot.cold_start_s + NEW_S for each in ready)
         return with_standbys(seen, states[ReplicaState.STANDBY], new, self._standby)

@@ -7,6 +7,7 @@ from datetime import time
 import pytest
 
 from cluster.autoscaler.ahead.foresight import Foresight
+from cluster.autoscaler.assemble import MOST_SPREAD
 from cluster.control.replica_rules import GroupBounds
 from cluster.control.settings import ControlMode
 from cluster.control.step_model import Shape, StepModel
@@ -75,6 +76,31 @@ def test_the_first_minute_is_not_averaged_with_nothing() -> None:
     policy.decide(pool(0.0))
 
     assert 3 <= policy.decide(pool(15.0, arrivals=30)) <= 5
+
+
+def test_what_holds_a_slot_runs_and_only_the_queue_waits() -> None:
+    """As the store counts for a leader. What an engine has not begun has its replica already."""
+    replicas = [
+        ReplicaSnapshot("a", 15.0, ReplicaState.READY, 99.0, 8, 8, running=5, waiting=2),
+        ReplicaSnapshot("b", 15.0, ReplicaState.DRAINING, 99.0, 8, 8, running=1),
+    ]
+    seen = slow()._seen(PoolSnapshot(15.0, 1, 60.0, replicas, {RequestClass.STANDARD: 3}))
+    assert (8, 3) == (seen.running, seen.waiting)
+
+
+@pytest.mark.parametrize(("ended", "attainment"), [(199, None), (200, 1.0)])
+def test_an_attainment_rests_on_as_many_requests_as_a_leaders(ended: int, attainment: float | None) -> None:
+    policy = slow()
+    policy._take(pool(15.0, arrivals=ended), 15.0)
+    assert attainment == policy._seen(pool(15.0)).attainment
+
+
+def test_the_spread_counts_as_far_as_a_leaders() -> None:
+    policy = slow()
+    wide = Ended(15.0, RequestClass.STANDARD, 500, 0, 50, 1.0, 1.2, 0.1)
+    for tick in range(1, 30):
+        policy._take(PoolSnapshot(15.0 * tick, 1, 60.0, ended=[wide]), 15.0)
+    assert MOST_SPREAD == policy._seen(pool(450.0)).spread
 
 
 def test_a_request_at_the_very_start_is_not_one_per_second() -> None:

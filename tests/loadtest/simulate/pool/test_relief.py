@@ -256,5 +256,5 @@ def test_who_is_turned_away_is_a_miss_for_the_slow_loop() -> None:
         policy.decide(PoolSnapshot(at, 2, 60.0, ready, arrived=came, turned_away=turned_away))
         return policy._seen(PoolSnapshot(at, 2, 60.0, ready)).attainment
 
-    assert look(0.0, [RequestClass.BATCH] * 60) is None
-    assert 0.0 == look(5.0, [RequestClass.STANDARD] * 60)
+    assert look(0.0, [RequestClass.BATCH] * 300) is None
+    assert 0.0 == look(5.0, [RequestClass.STANDARD] * 300)
