@@ -18,6 +18,7 @@ from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from loadtest.validation.errors import Errors, errors
 from loadtest.validation.fit import fit
+from loadtest.validation.flags import FILLING
 from loadtest.validation.model import EngineModel, Expected, expect
 from loadtest.validation.profiled import profile_of, write_profile
 from loadtest.validation.recorded import FilledIn, RecordedRun, read_run
@@ -48,7 +49,7 @@ def run_validate(options: argparse.Namespace, found: Collection[str]) -> int:
         TraceError: a run cannot be read.
         SettingsError: the part is not in the run, nothing is left to predict, or a flag has no effect.
     """
-    told = FilledIn(*(getattr(options, name) if name in found else 0 for name in ("kv_tokens", "max_model_len")))
+    told = FilledIn(*(getattr(options, name) if name in found else 0 for name in FILLING))
     run = read_run(Path(options.validate), told)
     # With two runs the flag may be about the other one.
     expected = expect(run, "" if options.gpu is None or (options.fit_on and run.gpu) else options.gpu)
@@ -95,7 +96,7 @@ def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told
 
 def _check_told(told: FilledIn, *runs: RecordedRun) -> None:
     """Refuse flags that fill in nothing."""
-    for name in ("kv_tokens", "max_model_len"):
+    for name in FILLING:
         if getattr(told, name) and not any(getattr(run.told, name) for run in runs):
             raise SettingsError(
                 f"{name.replace('_', '-')} has no effect: the run tells its own, got {getattr(told, name)}"

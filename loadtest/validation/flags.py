@@ -10,16 +10,17 @@ from loadtest.simulate.flags import add_flags as add_simulation_flags
 from loadtest.simulate.given_flags import given
 
 VALIDATION = ("validate", "fit", "fit_on", "gpu", "save_profile")
-_BOTH = ("kv_tokens", "max_model_len", "json")
-"""Flags of a simulation that mean something for a recorded run too."""
+FILLING = ("kv_tokens", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+"""Flags of a simulation that fill in what a recorded run does not tell, in the order of `FilledIn`."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_simulation_flags(parser)
     check = parser.add_argument_group(
         "validation",
-        "instead of a trace: compare the simulated engine with a recorded run. --kv-tokens (of each data parallel "
-        "rank) and --max-model-len then tell what an old recorder left out",
+        "instead of a trace: compare the simulated engine with a recorded run. --kv-tokens, --max-num-seqs, "
+        "--max-num-batched-tokens (of each data parallel rank) and --max-model-len then tell what its recorder "
+        "left out",
     )
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
     check.add_argument(
@@ -54,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         from loadtest.simulate.command import run_simulate
 
         return run_simulate(options)
-    for name in sorted(found - {*VALIDATION, *_BOTH}):
+    for name in sorted(found - {*VALIDATION, *FILLING, "json"}):
         raise SettingsError(f"{_flag(name)} does not go together with validate, got {getattr(options, name)}")
     from loadtest.validation.command import run_validate
 

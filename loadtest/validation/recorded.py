@@ -2,7 +2,8 @@
 
 A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, first_token_ts, last_token_ts, and where
 known scheduled_ts) and `meta.json` (engine_kwargs, kv_cache, and where known hardware), as LLMServingSim records them.
-Older recorders leave out `kv_cache`, which flags then tell, and have no number for max_model_len.
+Older recorders leave out `kv_cache`, which flags then tell, as they do limits that were left to the engine, and have no
+number for max_model_len.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class FilledIn:
     kv_tokens: int = 0
     """Of each data parallel rank."""
     max_model_len: int = 0
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _engine(meta: Fields, told: FilledIn, longest: int) -> tuple[SimSettings, Ra
     if not kv_tokens:
         kv_tokens, cached = told.kv_tokens, False
     if not kv_tokens:
-        lacks = "has neither num_kv_tokens nor num_gpu_blocks" if "kv_cache" in meta else "is missing"
+        lacks = "is missing" if meta.get("kv_cache") is None else "has neither num_kv_tokens nor num_gpu_blocks"
         raise FieldError("kv_cache", f"{lacks}; say how many tokens fit with --kv-tokens")
     given = kwargs.get("max_model_len") is not None
     # A run that was served tells that its longest request fits.
@@ -156,8 +159,8 @@ def _engine(meta: Fields, told: FilledIn, longest: int) -> tuple[SimSettings, Ra
     engine = SimSettings(
         kv_tokens=kv_tokens,
         block_size=block_size,
-        max_num_seqs=whole(kwargs, "max_num_seqs", 1),
-        max_num_batched_tokens=whole(kwargs, "max_num_batched_tokens", 1),
+        max_num_seqs=_limit(kwargs, "max_num_seqs", told.max_num_seqs),
+        max_num_batched_tokens=_limit(kwargs, "max_num_batched_tokens", told.max_num_batched_tokens),
         max_model_len=length,
     )
     sequences, budget = engine.max_num_seqs, engine.max_num_batched_tokens
@@ -172,12 +175,27 @@ def _engine(meta: Fields, told: FilledIn, longest: int) -> tuple[SimSettings, Ra
     if expert is not None and not isinstance(expert, bool):
         raise FieldError("enable_expert_parallel", f"must be true or false, got {shown(expert)}")
     ranks = Ranks(_perhaps(kwargs, "tensor_parallel_size"), _perhaps(kwargs, "data_parallel_size"), bool(expert))
-    return engine, ranks, FilledIn(0 if cached else told.kv_tokens, 0 if given else told.max_model_len)
+    filled = FilledIn(
+        0 if cached else told.kv_tokens,
+        0 if given else told.max_model_len,
+        told.max_num_seqs if kwargs.get("max_num_seqs") is None else 0,
+        told.max_num_batched_tokens if kwargs.get("max_num_batched_tokens") is None else 0,
+    )
+    return engine, ranks, filled
+
+
+def _limit(kwargs: Fields, name: str, told: int) -> int:
+    """Return a limit of the engine: the recorded one, else that of a flag."""
+    if kwargs.get(name) is not None:
+        return whole(kwargs, name, 1)
+    if not told:
+        raise FieldError(name, f"is missing; say it with --{name.replace('_', '-')}")
+    return told
 
 
 def _kv_cache(meta: Fields) -> tuple[int, int]:
     """Return the tokens of a rank's KV cache, 0 where it is not told, and of a block."""
-    if "kv_cache" not in meta:
+    if meta.get("kv_cache") is None:
         return 0, _BLOCK
     cache = _section(meta, "kv_cache")
     block_size = _BLOCK if cache.get("block_size") is None else whole(cache, "block_size", 1)

@@ -78,7 +78,7 @@ def test_a_fit_of_another_engine_needs_the_planners_expectation_of_both(
     [
         (("--kv-tokens", "40000"), "kv-tokens has no effect: the run tells its own, got 40000"),
         (("--max-model-len", "9000"), "max-model-len has no effect: the run tells its own, got 9000"),
-        (("--max-num-seqs", "64"), "max-num-seqs does not go together with validate, got 64"),
+        (("--max-num-seqs", "64"), "max-num-seqs has no effect: the run tells its own, got 64"),
         (("--policy", "penstock"), "policy does not go together with validate, got penstock"),
         (("--affinity",), "affinity does not go together with validate, got True"),
         (("--slo-ttft", "2"), "slo-ttft does not go together with validate, got 2.0"),

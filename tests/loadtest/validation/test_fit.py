@@ -154,7 +154,13 @@ def test_a_wrong_field_of_a_request_is_named(folder: Path, field: str, value: ob
 @pytest.mark.parametrize(
     ("section", "field", "value", "words"),
     [
-        ("engine_kwargs", "max_num_seqs", None, "max_num_seqs: must be a whole number of at least 1, got None"),
+        ("engine_kwargs", "max_num_seqs", None, "max_num_seqs: is missing; say it with --max-num-seqs"),
+        (
+            "engine_kwargs",
+            "max_num_batched_tokens",
+            None,
+            "max_num_batched_tokens: is missing; say it with --max-num-batched-tokens",
+        ),
         ("engine_kwargs", "max_num_seqs", 9_999, "max_num_seqs: must be at most 4096, got 9999"),
         ("engine_kwargs", "max_num_batched_tokens", 8, "max_num_batched_tokens: must be at least max_num_seqs = 32"),
         ("kv_cache", "block_size", 0, "block_size: must be a whole number of at least 1, got 0"),
@@ -168,8 +174,8 @@ def test_a_wrong_field_of_an_engine_is_named(folder: Path, section: str, field: 
     path.write_text(json.dumps(meta))
     with pytest.raises(TraceError, match=rf"meta\.json: {words}"):
         read_run(folder)
-    path.write_text(json.dumps({**meta, section: None}))
-    with pytest.raises(TraceError, match=rf"meta\.json: {section}: must be a JSON object, got None"):
+    path.write_text(json.dumps({**meta, section: [1]}))
+    with pytest.raises(TraceError, match=rf"meta\.json: {section}: must be a JSON object, got \[1\]"):
         read_run(folder)
 
 
@@ -223,8 +229,27 @@ def test_a_run_of_an_older_recorder_is_read_with_what_a_flag_tells(folder: Path)
     assert 9_000 == read_run(folder, FilledIn(50_000, 9_000)).engine.max_model_len
 
 
+def test_a_cache_that_a_recorder_knew_nothing_of_is_missing(folder: Path) -> None:
+    path = folder / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "kv_cache": None}))
+    with pytest.raises(TraceError, match=r"kv_cache: is missing; say how many tokens fit with --kv-tokens"):
+        read_run(folder)
+    assert 50_000 == read_run(folder, FilledIn(kv_tokens=50_000)).engine.kv_tokens
+
+
+@pytest.mark.parametrize("left", ["missing", "null"])
+def test_limits_that_were_left_to_the_engine_are_told_by_flags(folder: Path, left: str) -> None:
+    kwargs = json.loads((folder / "meta.json").read_text())["engine_kwargs"]
+    limits = ("max_num_seqs", "max_num_batched_tokens")
+    rest = {name: value for name, value in kwargs.items() if name not in limits}
+    change(folder, engine_kwargs=rest if left == "missing" else {**rest, **dict.fromkeys(limits)})
+    told = FilledIn(max_num_seqs=16, max_num_batched_tokens=512)
+    run = read_run(folder, told)
+    assert (16, 512, told) == (run.engine.max_num_seqs, run.engine.max_num_batched_tokens, run.told)
+
+
 def test_what_a_run_tells_itself_is_not_filled_in(folder: Path) -> None:
-    run = read_run(folder, FilledIn(50_000, 9_000))
+    run = read_run(folder, FilledIn(50_000, 9_000, 16, 512))
     assert (FilledIn(), 40_000, 8_192) == (run.told, run.engine.kv_tokens, run.engine.max_model_len)
 
 
