@@ -101,11 +101,16 @@ def decide_standby(limits: StandbyLimits, seen: StandbyInput, state: StandbyStat
     kept_s = keep_s(state.returns, limits.price, rules.miss * saved_s, rules)
     worth = sum(seen.at - at < kept_s for at in state.released)
     # None is started in order to stand by, beyond the fewest.
-    wanted = max(limits.least, min(worth, there))
-    if seen.stale:
-        wanted = max(wanted, state.standby)
+    kept = min(worth, there)
+    wanted = max(limits.least, kept, state.standby if seen.stale else 0)
     found = max(0, min(wanted, limits.most, seen.room))
-    steps = (Step(STEP, found, _why(found, wanted, kept_s, saved_s)),) if found or wanted else ()
+    if found < wanted:
+        why = f"room for {counted(found, 'standby', 'standbys')} of {wanted}"
+    elif found <= kept:
+        why = _kept_why(kept_s, saved_s)
+    else:
+        why = "the fewest that stand by" if found == limits.least else "values are old: no standby ends"
+    steps = (Step(STEP, found, why),) if found or wanted else ()
     return StandbyDecision(found, replace(state, standby=found), steps)
 
 
@@ -154,8 +159,6 @@ def keep_s(returns: Sequence[float], price: float, miss_s: float, rules: Standby
     return best * rules.slack
 
 
-def _why(found: int, wanted: int, kept_s: float, saved_s: float) -> str:
-    if found < wanted:
-        return f"room for {counted(found, 'standby', 'standbys')} of {wanted}"
+def _kept_why(kept_s: float, saved_s: float) -> str:
     kept = "always" if math.isinf(kept_s) else f"for {kept_s:.0f} s"
     return f"a replica that is not needed stands by {kept}: to wake it is {saved_s:.0f} s faster than a start"

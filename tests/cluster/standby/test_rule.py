@@ -157,6 +157,14 @@ def test_a_decision_says_why() -> None:
     assert "room for 0 standbys of 1" == step.reason
 
 
+def test_a_standby_that_is_not_worth_its_price_has_another_reason() -> None:
+    state = StandbyState(serving=4, released=(0.0,), returns=(100.0,) * 8, standby=1)
+    [step] = decide_standby(LIMITS, seen(10_000.0, 4, stale=True), state).steps
+    assert (1, "values are old: no standby ends") == (step.value, step.reason)
+    [step] = decide_standby(StandbyLimits(least=2, most=4), seen(10_000.0, 4), state).steps
+    assert (2, "the fewest that stand by") == (step.value, step.reason)
+
+
 def test_a_pool_clock_that_goes_back_breaks_nothing() -> None:
     state = follow(StandbyState(serving=5), 3, 1000.0, RULES)
     state = follow(state, 5, 10.0, RULES)
