@@ -240,8 +240,8 @@ class PoolScaler:
         view = measured(await self._queue.observe(whole=False))
         await self.announcements.read()
         trouble = await self._look()
-        if (rollout := await self._rollout_now(own)) is not None:
-            # Serve calls a pool unhealthy whenever a replica has given way.
+        if (rollout := await self._rollout_now(own)) is not None or self._rolled:
+            # Serve calls a pool unhealthy whenever a replica has given way, the last one included.
             trouble = [text for text in trouble if not text.startswith(UNHEALTHY)]
         before = None
         if self.actual is not None:

@@ -42,11 +42,12 @@ class FakePlatform:
         """It says how things are, and takes nothing."""
         self.names: list[str] | None = None
         """What it says of its replicas."""
+        self.trouble = ""
 
     async def look(self, pool: str) -> Actual:
         if self.down:
             raise ActuatorError(pool, "does not answer")
-        return Actual(self.target, self.target, "", None if self.names is None else frozenset(self.names))
+        return Actual(self.target, self.target, self.trouble, None if self.names is None else frozenset(self.names))
 
     async def scale(self, pool: str, replicas: int) -> None:
         if self.down or self.refuses:

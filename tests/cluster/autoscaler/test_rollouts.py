@@ -195,3 +195,14 @@ async def test_standbys_that_served_in_a_roll_out_stand_by_again_and_no_other_is
     # That load has not gone, which would say something of how soon it comes again.
     known = scaler._leader_state.standby
     assert ((), returns) == (known.released, known.returns)
+
+
+async def test_a_pool_that_lacks_the_replica_that_gave_way_last_is_no_alarm(local: Backend) -> None:
+    site = Site(local, 3)
+    scaler = site.scaler()
+    rolling = await _begun(site, 1, size=3)
+    site.platform.trouble = "UNHEALTHY: The deployments ['replica'] are UNHEALTHY."
+    assert {()} == {one.alarms for one in await site.run(scaler, 2)}
+    await _ended(site, rolling)
+    first, second = await site.run(scaler, 2)
+    assert ((), (site.platform.trouble,)) == (first.alarms, second.alarms)
