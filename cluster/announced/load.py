@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
 
@@ -47,6 +47,16 @@ class AnnouncedLoad:
     def holds(self, at: float) -> bool:
         """Return whether it is that time; seconds since the Unix epoch."""
         return self.starts_ms / 1000 <= at < self.ends_ms / 1000
+
+    def going_on_from(self, others: Iterable[AnnouncedLoad], now_ms: int) -> AnnouncedLoad:
+        """Return this load with the beginning of the one that it replaces, where that goes on and this says no more."""
+        for other in others:
+            if (other.tenant, other.id) != (self.tenant, self.id) or max(other.starts_ms, self.starts_ms) > now_ms:
+                continue
+            asked = ((each.requests, each.tokens, each.tokens_per_request) for each in (self, other))
+            if all(mine <= known for mine, known in zip(*asked, strict=True)):
+                return replace(self, starts_ms=min(self.starts_ms, other.starts_ms))
+        return self
 
     def part(self, pool: str, part: float, alias: str = "") -> AnnouncedLoad:
         """Return what a pool gets of a load that is announced to an alias."""

@@ -78,8 +78,10 @@ class AnnouncedApi:
             # An alias may get other targets before the load comes.
             quotas={} if name in self._pools else {pool: self._quota(caller.tenant, pool) for pool in self._pools},
         )
-        most = settings.autoscale.announced_per_tenant
-        match await self._keeper.store(name).put(load, most):
+        most, store = settings.autoscale.announced_per_tenant, self._keeper.store(name)
+        # Whoever announces the same again and again would never be judged by what came.
+        load = load.going_on_from(await store.read(), self._clock.wall_ms())
+        match await store.put(load, most):
             case Put.TENANT_FULL:
                 raise AnnouncementLimitError(name, "autoscale.announced_per_tenant", most)
             case Put.POOL_FULL:

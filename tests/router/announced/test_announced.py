@@ -89,6 +89,26 @@ async def test_a_tenant_has_at_most_so_many_and_replaces_its_own(stack: Stack, k
         assert 2 == len(await other.announced_load("demo", tenant="acme"))
 
 
+async def test_the_same_load_announced_again_goes_on_and_more_or_later_load_begins_anew(
+    stack: Stack, keys: Keys
+) -> None:
+    """Whoever said the same every minute and sent nothing would be believed for ever."""
+    async with client(stack, keys.acme) as mine:
+
+        async def again(rate: float, **more: Any) -> datetime.datetime:
+            told = await mine.announce_load("demo", end=soon(), requests_per_second=rate, load_id="one", **more)
+            return told.start
+
+        first = await again(5.0)
+        assert first == await again(5.0)
+        assert first == await again(4.0)
+        more = await again(6.0)
+        assert first < more == await again(6.0)
+        later = soon(0.5)
+        assert abs(await again(6.0, start=later) - later) < datetime.timedelta(seconds=1)
+        assert more < await again(6.0) < later
+
+
 async def test_other_tenants_announcements_are_for_operators_to_see_and_admins_to_withdraw(
     stack: Stack, keys: Keys
 ) -> None:
