@@ -88,6 +88,8 @@ class FluidView:
     """Seconds since the epoch."""
     seconds: float = 0.0
     """Seconds since the last tick."""
+    came: float = 0.0
+    """Requests that came in this time."""
 
 
 class FluidScaler(Protocol):
@@ -197,7 +199,7 @@ class FluidPool:
         attainment = max(0.0, self.met / self.judged) if self.judged > 0 and self.seen_s >= _SETTLED_S else None
         view = FluidView(
             load.at, self.work, self.requests, self.ready, self._coming, busy, self.lying + self.late, self.late,
-            attainment, load.clock, load.seconds,
+            attainment, load.clock, load.seconds, load.requests,
         )  # fmt: skip
         turned = self._change(load.at, scaler.wanted(view))
         return FluidTick(load.seconds, have, load.work, missed, turned, self.rules.standby_price * standbys)

@@ -16,6 +16,8 @@ from cluster.standby.rule import StandbyInput, StandbyLimits, StandbyState, deci
 from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 
+_NOBODY, _NOTHING = 0.01, 1e-6
+"""Requests of a tick, and busy replicas, below which there are none: a load that is read from averages is not exact."""
 _SHAPE = Shape(prompt_tokens=0.0, output_tokens=100.0)
 """Shape of the requests that stand for a load. Only their work and their time count."""
 
@@ -50,6 +52,7 @@ class PolicyScaler:
     _foreseen: ForeseenLoad | None = None
     _clock: float = 0.0
     """Time of the last tick, seconds since the epoch."""
+    _arrived_at: float | None = None
 
     def __post_init__(self) -> None:
         # Each replay goes on from what was known before.
@@ -89,6 +92,8 @@ class PolicyScaler:
         ready = max(1, view.ready)
         slo_s = self.point.of(self.request_class).ttft_p99_s or 0.0
         oldest_s = (slo_s if view.late > 0 else 0.0) + waiting * seconds / ready
+        if view.came > _NOBODY:
+            self._arrived_at = view.at
         demand = ClassDemand(self.request_class, view.requests, _SHAPE, round(waiting), oldest_s if waiting else 0.0)
         return GroupSnapshot(
             at=view.at,
@@ -98,10 +103,11 @@ class PolicyScaler:
             model=model,
             live_batch=batch,
             max_sequences=max(1, round(batch)),
-            running=view.busy * batch,
+            running=view.busy * batch if view.busy > _NOTHING else 0.0,
             waiting=round(waiting),
             cold_start_s=self.cold_start_s,
             tick_s=view.seconds,
+            arrived_at=self._arrived_at,
             attainment=view.attainment,
             gpus_per_replica=self.gpus_per_replica,
         )

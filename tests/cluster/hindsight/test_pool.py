@@ -57,6 +57,24 @@ def test_scheduled_replicas_are_there_at_their_time_and_ordered_a_cold_start_soo
     assert 30 > max(each.replicas for each in run(load, POOL).ticks)
 
 
+def test_a_pool_that_may_have_none_gives_up_its_last_replica_and_has_one_again() -> None:
+    """What averages leave of a load never ends, and keeps none."""
+    calm = changing(lambda _: 0.3, 3600.0, seed=5)
+    quiet = [LoadTick(each.at + 3600.0, each.seconds, 0.0, 0.0) for each in calm]
+    again = [dataclasses.replace(each, at=each.at + 7200.0) for each in calm]
+    load = history([*calm, *quiet, *again], replicas=2)
+    found = run(load, dataclasses.replace(POOL, bounds=GroupBounds(0, 20)))
+    none = [tick.at for tick, each in zip(load.ticks, found.ticks, strict=True) if not each.replicas]
+    last, had = max(
+        (tick.at, each.replicas)
+        for tick, each in zip(load.ticks, found.ticks, strict=True)
+        if tick.at < 4000.0 and tick.requests > 0.5
+    )
+    # One goes at a time.
+    assert last + RULES.idle_s <= none[0] <= last + RULES.idle_s + had * RULES.rails.down_window_s
+    assert 7200.0 <= none[-1] <= 7260.0
+
+
 def test_a_schedule_keeps_to_the_time_of_day_where_hours_are_missing() -> None:
     due = ScheduledTime(time(2), time(3), frozenset(range(7)), "UTC", 30)
     made = recorded(changing(lambda _: 1.5, 4 * 3600.0, seed=5), [14] * 960)
