@@ -17,7 +17,7 @@ from cluster.errors import SettingsError, TraceError, plain_reason
 from loadtest.plan.engine.architectures import find_shape
 from loadtest.plan.engine.gpus import Gpu, find_gpu
 from loadtest.plan.engine.memory import Sizing, size
-from loadtest.plan.engine.precision import canonical
+from loadtest.plan.engine.precision import precision_of
 from loadtest.plan.engine.prior import Coefficients, FirstTokens, StepPrior, prior
 from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.engine.steady import Steady, steady
@@ -32,6 +32,7 @@ DEVIATION = math.sqrt(math.pi / 2)
 """Standard deviation over the mean error of a normal distribution."""
 Z_90 = 1.645
 """Half of the range that holds 90 % of a normal distribution, in standard deviations."""
+_MORE = "values without a column"
 _NOTHING = ("", "nan", "none", "null", "0", "0.0")
 _CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "half": 2.0, "fp8": 1.0}
 MOST_SEQUENCES = 1 << 20
@@ -62,7 +63,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement of a closed loop. Times in seconds."""
+    """One measurement of a closed loop. Times in seconds; NaN where not measured."""
 
     config: Config
     shape: Shape
@@ -217,11 +218,12 @@ def read_points(path: Path) -> list[Point]:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(file, restkey=_MORE)
             missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
             if missing:
                 raise TraceError(str(path), 1, missing[0], f"is missing; needed are {', '.join(COLUMNS)}")
-            points = [_point(path, rows.line_num, row) for row in rows]
+            # Spreadsheets end with rows of commas alone.
+            points = [_point(path, rows.line_num, row) for row in rows if any(row.values())]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(str(path), 0, "", plain_reason(error)) from error
     if not points:
@@ -229,7 +231,11 @@ def read_points(path: Path) -> list[Point]:
     return points
 
 
-def _point(path: Path, line: int, row: dict[str, str]) -> Point:
+def _point(path: Path, line: int, row: dict[str, Any]) -> Point:
+    if any(row.get(_MORE, ())):
+        # Commas within numbers move all that is behind them.
+        raise TraceError(str(path), line, "", f"has more values than the header's {len(row) - 1} columns")
+
     def number(name: str) -> float:
         try:
             value = float(row[name])
@@ -239,22 +245,29 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
             raise TraceError(str(path), line, name, f"must be a number above 0, got {row[name]!r}")
         return value
 
-    ranks, groups = int(number("tp_size")), 1 if _alone(row, "attention_dp_size") else int(number("attention_dp_size"))
+    def whole(name: str) -> int:
+        value = number(name)
+        if value != int(value):
+            raise TraceError(str(path), line, name, f"must be a whole number of at least 1, got {row[name]!r}")
+        return int(value)
+
+    def seconds(name: str) -> float:
+        return math.nan if (row[name] or "").strip().lower() in _NOTHING else number(name) / 1e3
+
+    ranks, groups = whole("tp_size"), 1 if _alone(row, "attention_dp_size") else whole("attention_dp_size")
     cache = (row.get("kv_cache_dtype") or "").strip().lower()
     kv_bytes = 1.0 if cache.startswith("fp8_") else _CACHES.get(cache)
     if kv_bytes is None:
         raise TraceError(str(path), line, "kv_cache_dtype", f"must be auto, bf16 or fp8, got {cache!r}")
     config = Config(row["model_path"], row["system"], row["precision"], ranks, groups, kv_bytes)
-    shape, clients = Shape(number("isl"), number("osl")), int(number("batch_size"))
-    for name in ("silicon_ttft_ms", "silicon_tpot_ms"):
-        if (row[name] or "").strip().lower() in _NOTHING:
-            return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
-    ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
+    shape, clients = Shape(number("isl"), number("osl")), whole("batch_size")
     # Experts that are split whole over the ranks of one tensor-parallel group take the same time.
-    stages = 1 if _alone(row, "pp_size") else int(number("pp_size"))
+    stages = 1 if _alone(row, "pp_size") else whole("pp_size")
     layout = "" if stages == 1 else f"pipeline {stages}"
+    times = {name: seconds(name) for name in ("silicon_ttft_ms", "silicon_tpot_ms")}
+    layout = next((f"no {name}" for name, value in times.items() if math.isnan(value)), layout)
     version = row.get("backend_version") or ""
-    return Point(config, shape, clients, ttft_s, tpot_s, layout, version, cache_told=bool(cache), stages=stages)
+    return Point(config, shape, clients, *times.values(), layout, version, cache_told=bool(cache), stages=stages)
 
 
 def _alone(row: dict[str, str], name: str) -> bool:
@@ -269,10 +282,8 @@ def known(config: Config) -> Known | str:
         return "unknown model"
     if gpu is None:
         return "unknown system"
-    text = config.precision.lower()
-    named = next((each for each in ("mxfp4", "fp4", "fp8", "int4", "w4a16", "int8", "bf16") if each in text), text)
     try:
-        return Known(shape, gpu, canonical(named))
+        return Known(shape, gpu, precision_of(config.precision))
     except SettingsError:
         return "unknown precision"
 

@@ -19,6 +19,8 @@ _ALIASES = {
     "awq": "int4",
     "gptq": "int4",
 }
+_WITHIN = ("mxfp4", "fp4", "fp8", "int4", "w4a16", "int8", "bf16")
+"""Words within longer names, the ones that contain others first."""
 PRECISIONS = tuple(sorted(_BYTES))
 
 
@@ -88,3 +90,13 @@ def canonical(precision: str) -> str:
         near = did_you_mean(precision, PRECISIONS)
         raise SettingsError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}{near}")
     return plain
+
+
+def precision_of(text: str) -> str:
+    """Return the name in `PRECISIONS` of a precision as files of points write it, such as fp8_block.
+
+    Raises:
+        SettingsError: the precision is unknown.
+    """
+    plain = text.lower()
+    return canonical(next((each for each in _WITHIN if each in plain), text))

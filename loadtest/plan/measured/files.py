@@ -12,7 +12,8 @@ from typing import Any
 
 from cluster.control.step_model import Shape
 from cluster.errors import SettingsError, plain_reason
-from loadtest.plan.engine.points import read_points
+from loadtest.plan.engine.points import Point, read_points
+from loadtest.plan.engine.precision import precision_of
 
 _MOST = 1e9
 
@@ -62,22 +63,8 @@ def read_own(path: Path) -> list[OwnPoint]:
 
 def _read(path: Path) -> list[OwnPoint]:
     if path.suffix.lower() == ".csv":
-        return [
-            OwnPoint(
-                each.shape,
-                each.clients * each.config.groups,
-                each.tpot_s,
-                each.ttft_s,
-                f"CSV {path.name}",
-                OwnEngine(
-                    each.config.model, each.config.system, each.config.tensor_parallel, each.config.precision,
-                    each.version, each.stages, each.config.groups,
-                    each.config.kv_element_bytes if each.cache_told else 0.0,
-                ),
-            )
-            for each in read_points(path)
-            if not each.layout or each.stages > 1
-        ]  # fmt: skip
+        points = (_of_csv(path, each) for each in read_points(path))
+        return [each for each in points if not (math.isnan(each.tpot_s) and math.isnan(each.ttft_s))]
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -90,6 +77,21 @@ def _read(path: Path) -> list[OwnPoint]:
             return [read(_Fields(path, tool, part)) for part in _parts(tool, data)]
     tools = ", ".join(tool for tool, _, _ in _TOOLS)
     raise SettingsError(f"points: {path} is of no known tool; known are {tools}, and a CSV of points")
+
+
+def _of_csv(path: Path, point: Point) -> OwnPoint:
+    config = point.config
+    try:
+        # Where it is not told, others say it.
+        precision = precision_of(config.precision) if config.precision.strip() else ""
+    except SettingsError as error:
+        raise SettingsError(f"points: {path}: {error}") from None
+    engine = OwnEngine(
+        config.model, config.system, config.tensor_parallel, precision, point.version, point.stages, config.groups,
+        config.kv_element_bytes if point.cache_told else 0.0,
+    )  # fmt: skip
+    clients = point.clients * config.groups
+    return OwnPoint(point.shape, clients, point.tpot_s, point.ttft_s, f"CSV {path.name}", engine)
 
 
 def _parts(tool: str, data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

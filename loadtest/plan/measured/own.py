@@ -26,6 +26,8 @@ LEAST_ERROR, LEAST_TTFT_ERROR = 0.06, 0.12
 """Least mean errors of corrected engines: on models left out of the prior, three points of one pair of lengths gave 7 %
 on the other lengths.
 """
+STRANGE = {"time per token": 30.0, "time to the first token": 100.0}
+"""Times as long or as short as expected from which a measured time is in another unit, or of another engine."""
 NEXT = 3
 FEW = 4
 """Clients that show an engine's floor."""
@@ -217,11 +219,17 @@ def _precise(one: str, other: str) -> bool:
 
 
 def corrected(engine: Engine, points: Sequence[OwnPoint]) -> tuple[Engine, Moved | None]:
-    """Correct an engine by its points among others. Return it, and how its error moved."""
+    """Correct an engine by its points among others. Return it, and how its error moved.
+
+    Raises:
+        SettingsError: a time of a point is no such engine's.
+    """
     own = [_in_lane(point) for point in points if belongs(point, engine)]
     if not own:
         return engine, None
     room = Room(engine.kv_tokens, *engine.step_limits)
+    for point in own:
+        _check_times(point, engine, room)
     steps = correct(engine.steps, own, room).of(engine.steps)
     left_out: list[tuple[float, float]] = []
     if len(own) >= ENOUGH:
@@ -243,6 +251,24 @@ def corrected(engine: Engine, points: Sequence[OwnPoint]) -> tuple[Engine, Moved
         measured=counted(len(own), "point"),
     )
     return changed, moved
+
+
+def _check_times(point: OwnPoint, engine: Engine, room: Room) -> None:
+    """Refuse a time that no engine like this one takes: a fit would follow it anywhere.
+
+    Raises:
+        SettingsError: it is one.
+    """
+    measured = dict(zip(STRANGE, (point.tpot_s, point.ttft_s), strict=True))
+    known = {name: seconds for name, seconds in measured.items() if not math.isnan(seconds)}
+    for (name, seconds), error in zip(known.items(), errors_of(engine.steps, point, room), strict=True):
+        if abs(error) > math.log(STRANGE[name]):
+            expected = seconds * math.exp(error)
+            raise SettingsError(
+                f"points: {point.source}: the {name} with {counted(point.clients, 'client')} is {seconds:.3g} s, and "
+                f"{expected:.3g} s are expected of {engine.name}: from {STRANGE[name]:g} times as long or as short on "
+                "it is in another unit, or of another engine"
+            )
 
 
 def _errors(steps: StepPrior, point: OwnPoint, room: Room) -> tuple[float, float]:

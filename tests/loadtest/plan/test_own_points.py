@@ -381,3 +381,55 @@ def test_what_to_measure_next_of_a_split_replica_has_clients_for_all_its_parts()
     said = what_next(split_engine("groups"), Shape(1024, 256), 64, [])
     assert "with 32, 128 and 512 clients next" in said
     assert said.endswith("--metadata tensor_parallel_size=1 pipeline_parallel_size=1 data_parallel_size=8")
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((1e-3, 1e-3), r"the time per token with 16 clients is .*e-05 s, and 0\.0\d* s are expected of 2 x h100, bf16"),
+        ((1e3, 1.0), "the time per token with 16 clients is"),
+        ((1.0, 1e-3), "the time to the first token with 16 clients is"),
+        ((math.nan, 1e3), "from 100 times as long or as short on it is in another unit, or of another engine"),
+    ],
+)
+def test_times_in_another_unit_are_refused(times: tuple[float, float], said: str) -> None:
+    """A fit followed them: a plan said that steps count as 6e84 times as long as predicted."""
+    point = seen(prior(), 16, Shape(1024, 512))
+    with pytest.raises(SettingsError, match=said):
+        corrected(prior(), [replace(point, tpot_s=times[0] * point.tpot_s, ttft_s=times[1] * point.ttft_s)])
+
+
+def csv_of(path: Path, *rows: tuple[object, ...], columns: tuple[str, ...] = COLUMNS) -> Path:
+    path.write_text("\n".join(",".join(map(str, row)) for row in (columns, *rows)) + "\n")
+    return path
+
+
+ROW = ("Qwen/Qwen3-30B-A3B", "h100", "bf16", 1024, 256, 8, 2, 80, 9)
+
+
+@pytest.mark.parametrize(
+    ("row", "tpot_s", "ttft_s"), [((*ROW[:7], "", 9), 0.009, math.nan), ((*ROW[:7], 80, "nan"), math.nan, 0.08)]
+)
+def test_a_row_with_one_of_the_times_is_a_point(
+    tmp_path: Path, row: tuple[object, ...], tpot_s: float, ttft_s: float
+) -> None:
+    """It was left out in silence, where the same in JSON is a point."""
+    (point,) = points_for(read_own(csv_of(tmp_path / "p.csv", row)), OwnEngine())
+    assert (pytest.approx(tpot_s, nan_ok=True), pytest.approx(ttft_s, nan_ok=True)) == (point.tpot_s, point.ttft_s)
+    better, moved = corrected(prior(), [point])
+    assert moved is not None
+    assert "corrected by 1 measured point" in better.source
+
+
+def test_precisions_of_a_csv_are_read_as_the_check_of_the_prior_reads_them(tmp_path: Path) -> None:
+    """A plan refused fp8_block without a word of the file."""
+    file = csv_of(tmp_path / "p.csv", (*ROW[:2], "fp8_block", *ROW[3:]))
+    (point,) = read_own(file)
+    assert "fp8" == point.engine.precision
+    with pytest.raises(SettingsError, match=r"p\.csv: precision must be one of .*, got 'fp7'"):
+        read_own(csv_of(file, (*ROW[:2], "fp7", *ROW[3:])))
+
+
+def test_a_row_of_commas_alone_is_none(tmp_path: Path) -> None:
+    """Spreadsheets write them."""
+    assert 1 == len(read_own(csv_of(tmp_path / "p.csv", ROW, ("",) * len(ROW))))

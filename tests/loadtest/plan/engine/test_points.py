@@ -296,6 +296,19 @@ def test_a_wrong_value_names_line_and_field(tmp_path: Path, value: str) -> None:
         read_points(write(tmp_path / "p.csv", silicon_tpot_ms=value))
 
 
+@pytest.mark.parametrize(("field", "value"), [("batch_size", "0.5"), ("tp_size", "1.5"), ("pp_size", "2.5")])
+def test_a_part_of_a_whole_number_is_refused(tmp_path: Path, field: str, value: str) -> None:
+    """They were rounded down, to 0 GPUs and a traceback."""
+    with pytest.raises(TraceError, match=f"line 2: {field}: must be a whole number of at least 1, got '{value}'"):
+        read_points(write(tmp_path / "p.csv", **{field: value}))
+
+
+def test_commas_within_numbers_are_refused(tmp_path: Path) -> None:
+    """A prompt of 1,024 tokens was read as one of 1, and all behind it as what is before."""
+    with pytest.raises(TraceError, match="line 2: has more values than the header's 9 columns"):
+        read_points(write(tmp_path / "p.csv", isl="1,024"))
+
+
 @pytest.mark.parametrize("value", ["", "0", "nan"])
 def test_what_was_not_measured_is_skipped_and_the_rest_is_scored(tmp_path: Path, value: str) -> None:
     file = write(tmp_path / "p.csv", model_path="Qwen/Qwen3-32B")
