@@ -48,6 +48,8 @@ class SlidingWindow:
 
     layers: int
     tokens: int
+    values: int = 0
+    """Values that one of these layers keeps per token; 0 for as many as one that attends to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,18 @@ class Layers:
     recurrent: Recurrent | None = None
     recurrent_parameters: int = 0
     """Parameters of one recurrent layer."""
+    borrowing: tuple[int, int] = (0, 0)
+    """Of the full and of the windowed layers those that read the cache of an earlier layer and keep none."""
 
 
+_NOT_UNDERSTOOD = {
+    "num_mem_blocks": "weights that layers share",
+    "num_hidden_groups": "weights that layers share",
+    "H_cycles": "layers that run more than once",
+    "ngram_vocab_size_base": "embeddings of n-grams",
+    "ngram_vocab_size_ratio": "embeddings of n-grams",
+}
+"""Fields that only models have whose size or work is another than their layers tell."""
 _LETTERS = {_FULL: "*", _RECURRENT: "M", "mlp": "-", "moe": "E"}
 
 
@@ -95,22 +107,36 @@ def layers_of(fields: Fields, layers: int, context: int) -> Layers:
     Raises:
         SettingsError: a field names an unknown kind, or the size of a state is missing.
     """
-    if shared := fields.get("num_mem_blocks"):
-        raise fields.wrong("num_mem_blocks", "must not be there: weights that layers share are not understood", shared)
+    for field, what in _NOT_UNDERSTOOD.items():
+        if value := fields.get(field):
+            raise fields.wrong(field, f"must not be there: {what} are not understood", value)
     kinds = _kinds(fields, layers)
     window = None
     if kinds[_WINDOWED]:
         tokens = fields.any_of("sliding_window", "sliding_window_size", "attention_chunk_size", "local_attention")
         if not tokens:
             raise fields.wrong("sliding_window", "must be there, because some layers attend to a window", None)
-        window = SlidingWindow(kinds[_WINDOWED], tokens) if tokens < context else None
+        window = SlidingWindow(kinds[_WINDOWED], tokens, _window_values(fields)) if tokens < context else None
         if window is None:
             kinds[_FULL] += kinds[_WINDOWED]
+    borrowing = _borrowing(fields, layers, windowed=window is not None)
     if not kinds[_RECURRENT]:
-        return Layers(kinds[_FULL], window)
+        return Layers(kinds[_FULL], window, borrowing=borrowing)
     state, parameters = _state(fields)
     recurrent = Recurrent(kinds[_RECURRENT], float(kinds[_RECURRENT] * state * _STATE_BYTES))
-    return Layers(kinds[_FULL], window, recurrent, parameters)
+    return Layers(kinds[_FULL], window, recurrent, parameters, borrowing)
+
+
+def _borrowing(fields: Fields, layers: int, *, windowed: bool) -> tuple[int, int]:
+    """Return the last layers that read the cache of an earlier one: full ones, and those with a window."""
+    number = fields.whole_or_zero("num_kv_shared_layers")
+    if not number:
+        return 0, 0
+    if number >= layers:
+        raise fields.wrong("num_kv_shared_layers", f"must be below the number of layers, {layers}", number)
+    last = _kinds(fields, layers)
+    last.subtract(_kinds(fields, layers - number))
+    return (last[_FULL], last[_WINDOWED]) if windowed else (last[_FULL] + last[_WINDOWED], 0)
 
 
 def _kinds(fields: Fields, layers: int) -> Counter[str]:
@@ -169,7 +195,7 @@ def _by_rule(fields: Fields, layers: int) -> Counter[str]:
         return Counter({_FULL: layers - chunked, _WINDOWED: chunked})
     if fields.get("sliding_window") and fields.get("use_sliding_window") is not False:
         usual = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4}.get(family, 0)
-        every = fields.any_of("sliding_window_pattern") or usual
+        every = fields.any_of("sliding_window_pattern", "global_attn_every_n_layers") or usual
         full = layers // every if every else 0
         if fields.get("use_sliding_window"):
             full = min(layers, fields.whole_or_zero("max_window_layers"))
@@ -190,6 +216,9 @@ def _state(fields: Fields) -> tuple[int, int]:
     if linear:
         inner = Fields(fields.name, linear)
         heads, dim = inner.whole("num_heads"), inner.whole("head_dim")
+        return heads * dim * dim, 4 * hidden * heads * dim
+    if fields.get("linear_num_heads"):
+        heads, dim = fields.whole("linear_num_heads"), fields.whole("linear_head_dim")
         return heads * dim * dim, 4 * hidden * heads * dim
     if fields.get("linear_num_value_heads"):
         heads, values = fields.whole("linear_num_value_heads"), fields.whole("linear_value_head_dim")
@@ -226,8 +255,17 @@ def _state(fields: Fields) -> tuple[int, int]:
     )
 
 
-def parameters_of(fields: Fields, latent: LatentAttention | None) -> int:
-    """Return the parameters of one layer's attention."""
+def parameters_of(
+    fields: Fields, latent: LatentAttention | None, key_heads: int | None = None, dim: int | None = None
+) -> int:
+    """Return the parameters of one layer's attention.
+
+    Args:
+        fields: of the model.
+        latent: its latent attention.
+        key_heads: heads of keys and values; None for those of the model's fields.
+        dim: dimension of a head; None as above.
+    """
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if latent is not None:
         query = heads * (latent.plain_dim + latent.rope_dim)
@@ -235,7 +273,7 @@ def parameters_of(fields: Fields, latent: LatentAttention | None) -> int:
         queries = hidden * rank + rank * query if rank else hidden * query
         keys = hidden * (latent.rank + latent.rope_dim) + latent.rank * heads * (latent.plain_dim + latent.value_dim)
         return queries + keys + heads * latent.value_dim * hidden
-    kv_heads, head_dim = kv_heads_of(fields), fields.whole("head_dim", hidden // heads)
+    kv_heads, head_dim = key_heads or kv_heads_of(fields), dim or fields.whole("head_dim", hidden // heads)
     gates = (
         1 if fields.get("attn_output_gate") or fields.text("model_type").startswith(("qwen3_next", "qwen3_5")) else 0
     )
@@ -265,6 +303,37 @@ def kv_heads_of(fields: Fields) -> int:
     if len(set(numbers)) > 1 or not isinstance(numbers[0], int) or numbers[0] < 1:
         raise fields.wrong(field, "must be the same number in all layers", numbers)
     return numbers[0]
+
+
+def full_heads_of(fields: Fields) -> tuple[int, int]:
+    """Return heads of keys and values, and a head's dimension, of layers that attend to the whole context. Some models
+    have wider ones there than in layers with a window.
+
+    Raises:
+        SettingsError: a field is wrong, or such layers differ.
+    """
+    heads, hidden = fields.whole("num_attention_heads", 1), fields.whole("hidden_size")
+    kv_heads = fields.any_of("num_global_key_value_heads") or kv_heads_of(fields)
+    dim = fields.any_of("global_head_dim") or fields.whole("head_dim", hidden // heads)
+    others = fields.section("per_layer_config")
+    if not others:
+        return kv_heads, dim
+    known = {"head_dim": dim, "num_key_value_heads": kv_heads}
+    first = next(iter(others.values()))
+    alike = isinstance(first, Mapping) and set(first) <= set(known) and all(each == first for each in others.values())
+    if not alike or len(others) != _kinds(fields, fields.whole("num_hidden_layers"))[_FULL]:
+        must = f"must have {' or '.join(known)} of all layers that attend to the whole context, and of no others"
+        raise fields.wrong("per_layer_config", must, others)
+    own = Fields(f"{fields.name}: per_layer_config", {**known, **first})
+    return own.whole("num_key_value_heads"), own.whole("head_dim")
+
+
+def _window_values(fields: Fields) -> int:
+    """Return the values that a layer with a window keeps per token, where others keep another number; else 0."""
+    heads = fields.whole("num_attention_heads", 1)
+    dim = fields.any_of("swa_head_dim") or fields.whole("head_dim", fields.whole("hidden_size") // heads)
+    kv_heads = fields.any_of("swa_num_key_value_heads") or kv_heads_of(fields)
+    return 0 if (kv_heads, dim) == full_heads_of(fields) else 2 * kv_heads * dim
 
 
 def blocks_of(fields: Fields) -> list[tuple[Fields, Fields]]:

@@ -72,19 +72,22 @@ def feed_forward_of(fields: Fields, layers: int) -> FeedForward:
     pattern = pattern_of(fields)
     if not total or (pattern and "E" not in pattern):
         plain = pattern.count("-") if pattern else layers
+        if fields.get("use_double_wide_mlp"):
+            # Layers without a cache of their own have parts of twice the width.
+            plain += fields.whole_or_zero("num_kv_shared_layers")
         return FeedForward(None, plain * matrices * hidden * dense, dense, (dense,))
-    active = fields.whole("num_experts_per_tok")
+    active = _active(fields, total)
     if active > total:
         raise fields.wrong("num_experts_per_tok", f"must be at most the number of experts, {total}", active)
     width = fields.whole("moe_intermediate_size", fields.whole("intermediate_size", dense) if scout else dense)
     sparse = _sparse(fields, layers)
     shared = fields.whole_or_zero("shared_expert_intermediate_size")
     shared = shared or fields.whole_or_zero("n_shared_experts") * width or (width if scout else 0)
-    if fields.get("residual_moe"):
-        # Grok-2 has a dense part beside the experts of each layer.
+    if fields.get("residual_moe") or fields.get("enable_moe_block"):
+        # Grok-2 and Gemma 4 have a dense part beside the experts of each layer.
         shared += dense
     routed = sparse * total * matrices * hidden * width
-    plain = pattern.count("-") if pattern else layers - sparse
+    plain = pattern.count("-") if pattern else layers if fields.get("zero_expert_num") else layers - sparse
     rest = sparse * (matrices * hidden * shared + hidden * total) + plain * matrices * hidden * dense
     widest = max(dense if plain else 0, active * width + shared)
     split = tuple(each for each, there in ((dense, plain), (shared, shared)) if there)
@@ -127,11 +130,21 @@ def _total(fields: Fields) -> int:
     return 0
 
 
+def _active(fields: Fields, total: int) -> int:
+    """Return the experts that compute a token. Of those that are chosen some do nothing in LongCat-Flash."""
+    chosen = fields.whole("num_experts_per_tok")
+    idle = fields.whole_or_zero("zero_expert_num")
+    return max(1, round(chosen * total / (total + idle))) if idle else chosen
+
+
 def _sparse(fields: Fields, layers: int) -> int:
     """Return the number of layers with experts."""
     pattern = pattern_of(fields)
     if pattern:
         return pattern.count("E")
+    if fields.get("zero_expert_num"):
+        # One of the two that each layer of LongCat-Flash counts as.
+        return layers // 2
     listed = fields.get("moe_layers")
     if isinstance(listed, list):
         return len(listed)

@@ -102,11 +102,13 @@ class Fields:
         Raises:
             SettingsError: it is missing and has no default, or is another value.
         """
-        value = self.get(field)
-        if value is None:
-            value = default
+        given = self.get(field)
+        value = default if given is None else given
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            # Some families write the value of each layer.
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(field, "must be a whole number of at least 1", value)
+            raise self.wrong(field, "must be a whole number of at least 1", given)
         return value
 
     def whole_or_zero(self, field: str) -> int:

@@ -246,9 +246,9 @@ def _kv_s(
     elif shape.kv_heads == shape.heads:
         factor *= c.kv_multi_head
     heads = 1.0 if shape.latent is not None else -(-shape.kv_heads // tensor_parallel) / shape.kv_heads
-    each = factor * shape.layer_kv_values * element_bytes * heads / gpu.bandwidth
-    window = shape.window.layers * shape.window.tokens * each if shape.window else 0.0
-    return shape.attending * each, window
+    each = factor * element_bytes * heads / gpu.bandwidth
+    window = shape.window.layers * shape.window.tokens * shape.window_kv_values * each if shape.window else 0.0
+    return shape.attending * shape.layer_kv_values * each, window
 
 
 def _attention_s(shape: ModelShape, gpu: Gpu, tensor_parallel: int, c: Coefficients) -> float:

@@ -14,7 +14,7 @@ from loadtest.plan.engine.attention import (
     LatentAttention,
     Recurrent,
     SlidingWindow,
-    kv_heads_of,
+    full_heads_of,
     latent_of,
     layers_of,
     parameters_of,
@@ -67,6 +67,9 @@ class ModelShape:
     recurrent: Recurrent | None = None
     attending: int = 0
     """Layers that attend to the whole context."""
+    borrowing: tuple[int, int] = (0, 0)
+    """Of the attending layers and of those with a window the ones that keep nothing: they read what an earlier one
+    keeps."""
     experts_only: bool = False
     """Whether published weights are in 16 bits but for routed experts."""
     wide: int = 0
@@ -102,6 +105,11 @@ class ModelShape:
             return self.latent.rank + self.latent.rope_dim + self.latent.index_dim // 2
         return 2 * self.kv_heads * self.head_dim
 
+    @property
+    def window_kv_values(self) -> int:
+        """Values that a layer with a window keeps per token."""
+        return (self.window.values if self.window else 0) or self.layer_kv_values
+
     def kv_bytes(self, element_bytes: float = 2.0, length: float | None = None) -> float:
         """Return the bytes of KV cache per token, over all layers and heads.
 
@@ -111,10 +119,12 @@ class ModelShape:
         """
         if self.encoder:
             return 0.0
-        layers = float(self.attending)
+        full, windowed = self.borrowing
+        values = float((self.attending - full) * self.layer_kv_values)
         if self.window is not None:
-            layers += self.window.layers * (1.0 if length is None else min(1.0, self.window.tokens / max(1.0, length)))
-        return layers * self.layer_kv_values * element_bytes
+            part = 1.0 if length is None else min(1.0, self.window.tokens / max(1.0, length))
+            values += (self.window.layers - windowed) * part * self.window_kv_values
+        return values * element_bytes
 
     def kv_bytes_per_rank(self, tensor_parallel: int, element_bytes: float = 2.0, length: float | None = None) -> float:
         """Return a token's bytes on each GPU. Latent vectors are on all GPUs, heads are split as far as they go."""
@@ -164,17 +174,17 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
     hidden, layers = fields.whole("hidden_size"), _layer_count(fields)
     recurrent_only = fields.text("model_type") in ("mamba", "mamba2", "falcon_mamba")
     heads = fields.whole("num_attention_heads", 1 if recurrent_only else None)
-    kv_heads = kv_heads_of(fields)
-    head_dim = fields.whole("head_dim", hidden // heads)
+    kv_heads, head_dim = full_heads_of(fields)
     vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
-    encoder = fields.text("model_type") in _ENCODERS
+    encoder = _reads_only(fields)
     embedding = vocabulary * hidden
     matrices = 1 if encoder or _tied(fields) else 2
     latent, kinds = latent_of(fields), layers_of(fields, layers, context)
     feed = feed_forward_of(fields, layers)
     windowed = kinds.window.layers if kinds.window else 0
     recurrent = kinds.recurrent.layers if kinds.recurrent else 0
-    attention = (kinds.full + windowed) * (0 if recurrent_only else parameters_of(fields, latent))
+    attention = windowed * parameters_of(fields, latent) if windowed else 0
+    attention += 0 if recurrent_only else kinds.full * parameters_of(fields, latent, kv_heads, head_dim)
     looked_up, projected = _vectors_per_layer(fields, layers, hidden, vocabulary)
     parts = (embedding * matrices, looked_up, projected, attention, recurrent * kinds.recurrent_parameters)
     parameters = sum(parts) + layers * 2 * hidden + (0 if recurrent_only else feed.parameters)
@@ -196,6 +206,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         window=kinds.window,
         recurrent=kinds.recurrent,
         attending=kinds.full,
+        borrowing=kinds.borrowing,
         experts_only=native.experts_only and feed.experts is not None,
         wide=attention if native.experts_only and feed.experts is None else 0,
         block=native.block,
@@ -223,7 +234,15 @@ def _vectors_per_layer(fields: Fields, layers: int, hidden: int, vocabulary: int
 
 
 def _layer_count(fields: Fields) -> int:
-    return len(pattern_of(fields)) or fields.whole("num_hidden_layers")
+    count = len(pattern_of(fields)) or fields.whole("num_hidden_layers")
+    # Each layer of LongCat-Flash is two, with attention and a dense part each; one has experts beside them.
+    return 2 * count if fields.get("zero_expert_num") else count
+
+
+def _reads_only(fields: Fields) -> bool:
+    """Return whether a model reads texts and generates none: by its family, or because it was trained to fill gaps."""
+    named = fields.items("architectures")
+    return fields.text("model_type") in _ENCODERS or any(str(each).endswith("ForMaskedLM") for each in named)
 
 
 def _tower(whole: Fields, section: str) -> int:
