@@ -47,6 +47,19 @@ def test_the_precision_in_a_name_is_that_of_the_weights(name: str, precision: st
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
         ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, "mxfp4"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp4"}, "mxfp4"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "nv_fp"}, "fp4"),
+        ({"quant_method": "auto-round", "bits": 8, "data_type": "fp8"}, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        (
+            # As AMD publishes Llama-3.1 with an 8-bit cache.
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+                "layer_quant_config": {"*k_proj": {"weight": {"dtype": "fp8_e4m3"}, "output_tensors": {}}},
+            },
+            "fp8",
+        ),
         (
             {
                 "quant_method": "compressed-tensors",
@@ -84,6 +97,20 @@ def test_tools_that_quantise_are_read(section: dict[str, Any], precision: str) -
         ({"quant_method": "modelopt", "quant_algo": "W2A2"}, "quantization_config.quant_algo must be one of"),
         ({"quant_method": "modelopt"}, "quantization_config.quant_algo must be one of"),
         ({"quant_method": "gptq", "bits": 3}, "quantization_config.bits must be 4 or 8, got 3"),
+        ({"quant_method": "gptq"}, "quantization_config.bits must be 4 or 8, got None"),
+        (
+            {"quant_method": "auto-round", "bits": 4, "data_type": "log"},
+            "quantization_config.data_type must be int, fp",
+        ),
+        ({"quant_method": "bitsandbytes"}, "quantization_config.load_in_4bit or load_in_8bit must be true"),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+                "layer_quant_config": {"*experts*": {"weight": {"dtype": "fp4"}}},
+            },
+            "quantization_config.layer_quant_config must have weights in fp8_e4m3 as all layers have, got .'fp4'.",
+        ),
         ({"quant_method": "compressed-tensors"}, "quantization_config.config_groups must be an object with a group"),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 2, "type": "int"}}}},
@@ -112,12 +139,23 @@ def test_only_experts_are_quantised_where_the_config_leaves_attention_out() -> N
     assert 594e9 == pytest.approx(weights.total_bytes, rel=0.05)
 
 
+INT4 = {"g": {"weights": {"num_bits": 4, "type": "int"}, "targets": ["Linear"]}}
+
+
 @pytest.mark.parametrize(
     "section",
     [
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.0.self_attn*"]},
         {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["self_attn", "shared_expert", "mlp.gate"]},
         {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.q_proj"]},
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}, "+:.*down.*": {"bits": 8}}},
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"model.layers.0.self_attn.q_proj": {"bits": 16}}},
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}, "exclude": ["*self_attn*"]},
+        {"quant_method": "compressed-tensors", "config_groups": INT4, "ignore": [r"re:.*\.[a-z_]*attn\..*"]},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {**INT4["g"], "targets": ["re:.*mlp.experts.*"]}},
+        },
     ],
 )
 def test_attention_that_a_tool_left_out_is_in_16_bits(section: dict[str, Any]) -> None:
@@ -173,3 +211,29 @@ def test_attention_that_modelopts_own_file_leaves_out_is_in_16_bits(tmp_path: Pa
     more = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(more))
     assert read_config(tmp_path).experts_only
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"ignore": ["re:.*indexer.*", "re:.*mlp.gate$", "re:visual.*", "re:*"], "config_groups": INT4},
+        {"ignore": ["lm_head"], "config_groups": {"g": {"weights": INT4["g"]["weights"]}}},
+        {"config_groups": {"g": {**INT4["g"], "targets": ["re:.*self_attn.*", "re:.*mlp.*"]}}},
+    ],
+)
+def test_patterns_of_other_layers_leave_attention_quantised(section: dict[str, Any]) -> None:
+    found = shape_of(
+        "x", {**KNOWN["deepseek-v3"], "quantization_config": {"quant_method": "compressed-tensors", **section}}
+    )
+    assert not found.experts_only
+
+
+@pytest.mark.parametrize("sides", [[128, 128], "128x128"])
+def test_blocks_of_compressed_tensors_are_read(sides: object) -> None:
+    """They can't be split, just as those of FP8's own files."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": sides}
+    section = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": weights}}}
+    assert 128 == shape_of("x", {**LLAMA, "quantization_config": section}).block
+    weights["block_structure"] = "128"
+    with pytest.raises(SettingsError, match=r"g\.weights\.block_structure must be a list of two whole numbers"):
+        shape_of("x", {**LLAMA, "quantization_config": section})
