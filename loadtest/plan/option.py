@@ -10,6 +10,7 @@ from statistics import NormalDist
 from cluster.control.batch_policy import FastRules
 from cluster.control.step_model import Shape
 from loadtest.plan.engine.points import DEVIATION
+from loadtest.plan.engine.precision import is_made
 from loadtest.plan.engine.steady import ARRIVAL_S, STEPS_BEFORE, first_token_s, itl_of, prefill_s
 from loadtest.plan.engine.steps import StepPrior
 from loadtest.plan.traffic import Load
@@ -126,6 +127,8 @@ class Engine:
     """What was measured of its step times, in a word or two; empty where they are only expected."""
     whole_prompts: bool = False
     """Whether one step must compute a prompt, so that none is smaller than the context."""
+    native: str = ""
+    """Precision of the published weights; empty where it is not known."""
 
     @property
     def name(self) -> str:
@@ -136,6 +139,18 @@ class Engine:
     def gpus(self) -> int:
         """Accelerators of one replica."""
         return self.tensor_parallel * self.layout.lanes
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the engine makes its weights of the published ones at its start, and must be told so."""
+        return is_made(self.native, self.precision)
+
+    def context_for(self, longest: int) -> int | None:
+        """Return the context that it must be started with, so that it takes requests of up to `longest` tokens; None
+        for the model's own. Engines with a KV cache smaller than their context don't start.
+        """
+        room = int(KV_FILL * self.kv_tokens)
+        return None if self.context <= room else min(self.context, max(room, longest))
 
     @property
     def lanes(self) -> int:

@@ -150,6 +150,10 @@ def engine_flags(candidate: Candidate, load: Load) -> str:
         flags.append(f"--pipeline-parallel-size {engine.layout.pipeline}")
     if engine.layout.data > 1:
         flags.append(f"--data-parallel-size {engine.layout.data} --enable-expert-parallel")
+    if engine.quantized:
+        flags.append("--quantization fp8")
+    if (context := engine.context_for(load.longest)) is not None:
+        flags.append(f"--max-model-len {context}")
     if engine.kv_element_bytes < 2:
         flags.append("--kv-cache-dtype fp8")
     if engine.gpu in GPUS and not GPUS[engine.gpu].has_bf16:
@@ -187,6 +191,17 @@ def _margins(engines: Sequence[Engine], promise: Promise) -> list[str]:
     return made
 
 
+def _contexts(engines: Iterable[Engine], load: Load) -> list[str]:
+    """Return which engines have a KV cache that is smaller than the model's context, as sentences."""
+    told = ((each, each.context_for(load.longest)) for each in engines)
+    return [
+        f"Context of {each.name}: {context:,} tokens (--max-model-len) of the model's {each.context:,}: the KV cache "
+        "has no room for more."
+        for each, context in told
+        if context is not None
+    ]
+
+
 def notes(plan: Plan) -> list[str]:
     """Return what one must know to read the candidates."""
     made = []
@@ -201,6 +216,7 @@ def notes(plan: Plan) -> list[str]:
     made += _margins([each.engine for each in plan.planned], plan.promise)
     made += [_less_words(each, plan.promise) for each in plan.planned if each.with_one_less is not None]
     made += fallbacks(each.engine for each in plan.planned)
+    made += _contexts([each.engine for each in plan.planned], plan.load)
     if any(each.engine.layout.data > 1 for each in plan.planned):
         made.append(
             "Groups of data parallelism step together, and a step ends with the slowest. Their waits for each other's "
@@ -210,9 +226,8 @@ def notes(plan: Plan) -> list[str]:
     if plan.next_points:
         made.append(f"{plan.next_points}.")
     if any(not each.simulated for each in plan.what_ifs):
-        made.append(
-            "What-ifs on paper are rough: not simulated, and scaled as the simulation scaled the best candidate."
-        )
+        scaled = ", and scaled as the simulation scaled the best candidate" if plan.planned else ""
+        made.append(f"What-ifs on paper are rough: not simulated{scaled}.")
     compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
     if any(each.hourly is not None for each in compared) and not priced(compared):
         made.append("Ranked by number of GPUs: not all of them have a price.")

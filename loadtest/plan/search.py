@@ -251,6 +251,7 @@ def _engine(
         layout=layout,
         kv_element_bytes=kv_element_bytes,
         whole_prompts=shape.encoder,
+        native=shape.native,
     )
 
 

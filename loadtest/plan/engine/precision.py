@@ -100,3 +100,8 @@ def precision_of(text: str) -> str:
     """
     plain = text.lower()
     return canonical(next((each for each in _WITHIN if each in plain), text))
+
+
+def is_made(native: str, precision: str) -> bool:
+    """Return whether engines make weights in a precision of published ones at their start, if they are told so."""
+    return (native, precision) == ("bf16", "fp8")

@@ -16,6 +16,7 @@ from cluster.settings.load import describe_errors
 from cluster.settings.pools import PoolSettings, TaskKind
 from loadtest.plan.engine.architectures import is_short, load_shape
 from loadtest.plan.engine.gpus import GPUS
+from loadtest.plan.engine.precision import is_made
 from loadtest.plan.goals.chart import DEFAULT_POOL, yaml_of
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
@@ -41,7 +42,13 @@ def check_name(model: str) -> None:
 
 
 def pool_of(
-    candidate: Candidate, promise: Promise, model: str, cold_start_s: float | None = None, *, vectors: bool = False
+    candidate: Candidate,
+    promise: Promise,
+    model: str,
+    cold_start_s: float | None = None,
+    *,
+    vectors: bool = False,
+    longest: int = 0,
 ) -> dict[str, Any]:
     """Return the settings of a pool that runs a candidate.
 
@@ -51,6 +58,7 @@ def pool_of(
         model: a folder, a hub id or demo, as the engine loads it.
         cold_start_s: of a replica, where the number of replicas shall follow the load; None keeps it fixed.
         vectors: whether the pool embeds texts.
+        longest: prompt and output tokens of the longest request.
 
     Raises:
         SettingsError: a pool cannot be so, or the engine could not load the model by this name.
@@ -64,6 +72,8 @@ def pool_of(
         "max_num_batched_tokens": max(32, operation.step_tokens, operation.batch),
         **_quantization(engine.precision, model),
     }
+    if (context := engine.context_for(longest)) is not None:
+        vllm["max_model_len"] = context
     if engine.kv_element_bytes < 2:
         vllm["kv_cache_dtype"] = "fp8"
     if engine.gpu in GPUS and not GPUS[engine.gpu].has_bf16:
@@ -104,7 +114,7 @@ def _quantization(precision: str, model: str) -> dict[str, Any]:
     native = load_shape(model).native
     if precision == native or {precision, native} == {"fp4", "mxfp4"}:
         return {}
-    if (native, precision) == ("bf16", "fp8"):
+    if is_made(native, precision):
         return {"quantization": "fp8"}
     raise SettingsError(
         f"apply: {model} is published in {native}, and no engine makes {precision} of it at its start; "

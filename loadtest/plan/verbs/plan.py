@@ -333,7 +333,8 @@ def _apply(found: Plan, options: argparse.Namespace) -> None:
         raise SettingsError("apply: nothing keeps this SLO, so there is nothing to write")
     best = found.planned[0].candidate
     cold_start_s = options.cold_start if found.load.trace else None
-    pool = pool_of(best, found.promise, options.model, cold_start_s, vectors=found.load.vectors)
+    load = found.load
+    pool = pool_of(best, found.promise, options.model, cold_start_s, vectors=load.vectors, longest=load.longest)
     for file in write(Path(options.apply).expanduser(), options.model, pool, best.engine.gpu):
         messages().print(f"wrote {escape(str(file))}", highlight=False, soft_wrap=True)
     messages().print(f"{VALUES_FILE}: {GUESS}; its comments say what else to look at", highlight=False, soft_wrap=True)
@@ -352,7 +353,9 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
 
         write_html(Path(options.html), found, origin())
     if options.json:
-        sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
+        sys.stdout.write(
+            json.dumps({**found.as_json(), "prediction_ids": list(ids), "origin": origin()}, indent=2) + "\n"
+        )
         return
     console = screen()
     show(found, console)

@@ -182,6 +182,44 @@ def test_a_plan_tells_engines_the_cache_and_the_floats_that_it_took() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kv_tokens", "longest", "context"),
+    [(20_000, 1000, None), (4000, 1000, 3600), (4000, 3900, 3900), (4500, 1000, 4050), (4500, 4096, 4096)],
+)
+def test_an_engine_has_a_context_that_its_cache_has_room_for(kv_tokens: int, longest: int, context: int | None) -> None:
+    """Engines start with no other: Llama-3.1-8B on one L4 has room for a quarter of its 131,072 tokens."""
+    planned, load = Candidate(replace(ENGINE, kv_tokens=kv_tokens), run(), 1), replace(LOAD, longest=longest)
+    settings = PoolSettings.model_validate(pool_of(planned, PROMISE, "Qwen/Qwen3-32B", longest=longest))
+    assert context == settings.vllm.max_model_len
+    assert (f"--max-model-len {context}" in engine_flags(planned, load)) is (context is not None)
+
+
+def test_an_engine_is_told_to_quantise_what_is_published_in_16_bits() -> None:
+    """The settings said so, and the flags on the page and in the JSON did not."""
+    planned = Candidate(replace(ENGINE, precision="fp8", native="bf16"), run(), 1)
+    assert "--quantization fp8" in engine_flags(planned, LOAD)
+    for native in ("fp8", ""):
+        published = replace(planned, engine=replace(planned.engine, native=native))
+        assert "--quantization" not in engine_flags(published, LOAD)
+
+
+@pytest.mark.slow
+def test_a_plan_tells_of_a_context_that_is_cut_and_its_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "Qwen/Qwen3-32B", "--gpu", "h100", "--tp", "1", "--rate", "0.1", "--draws", "1", "--no-store"]
+    assert 0 == main(["plan", *words, "--json", "--apply", str(tmp_path)])
+    found = json.loads(capsys.readouterr().out)
+    room = int(0.9 * found["candidates"][0]["kv_tokens"])
+    assert room < 40_960
+    assert f"--max-model-len {room}" in found["candidates"][0]["engine_flags"]
+    assert room == tomllib.loads((tmp_path / "pool.toml").read_text())["pools"]["qwen3-32b"]["vllm"]["max_model_len"]
+    assert {"version", "command", "machine", "at"} == set(found["origin"])
+    assert 0 == main(["plan", *words])
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"Context of 1 x h100, bf16: {room:,} tokens (--max-model-len) of the model's 40,960" in told
+
+
+@pytest.mark.parametrize(
     ("model", "task"),
     [("Qwen/Qwen3-Embedding-8B", TaskKind.EMBED), ("Qwen/Qwen3-8B", TaskKind.EMBED), ("BAAI/bge-m3", TaskKind.AUTO)],
 )
