@@ -45,6 +45,16 @@ class Load:
     """Whether vectors are asked for, and no text. Each comes with the one token of its output."""
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether any output has a second token, and so a time between tokens."""
+        if self.trace:
+            return any(each.output_tokens > 1 for each in self.trace)
+        if self.pairs:
+            return any(output > 1 for _, output in self.pairs)
+        # Drawn lengths are rounded.
+        return not self.vectors and (self.spread > 0 or round(self.shape.output_tokens) > 1)
+
+    @property
     def shares_prefixes(self) -> bool:
         """Whether prompts begin alike."""
         return self.prefix_hit > 0 or any(each.block_ids for each in self.trace[:1])

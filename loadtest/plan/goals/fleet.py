@@ -39,7 +39,11 @@ def also(text: str, spread: float, *, vectors: bool = False) -> Also:
         raise SettingsError(
             f"also: embeddings have no output tokens, so OUTPUT must be 1, got {output:g} of {parts[0].strip()}"
         )
-    return Also(parts[0].strip(), replace(steady_load(rate, prompt, output, spread), vectors=vectors))
+    try:
+        load = steady_load(rate, prompt, output, spread)
+    except SettingsError as error:
+        raise SettingsError(f"also: {parts[0].strip()}: {error}") from None
+    return Also(parts[0].strip(), replace(load, vectors=vectors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from loadtest.plan.measured.own import Corrections
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.report import fallbacks, model_words, money, slo_words, source_words
 from loadtest.plan.review import Book
-from loadtest.plan.search import SimulatedCandidate, plan
+from loadtest.plan.search import SimulatedCandidate, plan, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.verbs.plan import INFEASIBLE, load_of, offer_of, promise_of
 
@@ -39,7 +39,8 @@ def serve_budget(options: argparse.Namespace, book: Book) -> int:
     """
     if options.rate:
         raise SettingsError(f"rate: with a budget it is what the plan looks for, got {options.rate:g}")
-    load, promise = _of_any_rate(options), promise_of(options)
+    load = _of_any_rate(options)
+    promise = promise_of(options, [load])
     offer = offer_of(options, load).with_history(book)
     offer.corrections.check(offer.engines)
     chosen = affordable(offer.engines, load, promise, options.budget)[: options.simulate]
@@ -144,7 +145,8 @@ def finish_by(options: argparse.Namespace, book: Book) -> int:
 
 def _show_offline(found: Sequence[OfflinePlan], options: argparse.Namespace, lost: Sequence[str]) -> None:
     console = screen()
-    table = Table(title=f"{options.requests:,} requests in {options.deadline:g} hours, the cheapest first")
+    order = "the cheapest first" if priced(each.candidate for each in found) else "the fewest GPUs first"
+    table = Table(title=f"{options.requests:,} requests in {options.deadline:g} hours, {order}")
     add_columns(table, "replicas", "GPUs", "hours", "output tokens/s", "cost", "batch", words=("replicas",))
     for each in found:
         candidate = each.candidate
@@ -177,7 +179,8 @@ def share_fleet(options: argparse.Namespace, book: Book) -> int:
     parts = [Also(options.model, load_of(options, None)), *others]
     if len({part.model for part in parts}) < len(parts):
         raise SettingsError("also: each model must be named once")
-    promise, planned, lost = promise_of(options), dict[str, Sequence[SimulatedCandidate]](), list[str]()
+    promise = promise_of(options, [part.load for part in parts])
+    planned, lost = dict[str, Sequence[SimulatedCandidate]](), list[str]()
     loads = [part.load.within(load_shape(part.model).context) for part in parts]
     offers = [
         offer_of(argparse.Namespace(**{**vars(options), "model": part.model}), load).with_history(book)

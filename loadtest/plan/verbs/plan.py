@@ -94,7 +94,7 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
         check_name(str(options.model))
     profile = read_profile(Path(options.profile)) if options.profile else None
     load = load_of(options, profile)
-    promise = promise_of(options)
+    promise = promise_of(options, [load])
     offer = _from_profile(options, profile, load) if profile is not None else offer_of(options, load)
     offer.corrections.check(offer.engines)
     offer = offer.with_history(book)
@@ -141,9 +141,18 @@ def make_plan(options: argparse.Namespace, book: Book) -> int:
     return 0 if found.feasible else INFEASIBLE
 
 
-def promise_of(options: argparse.Namespace) -> Promise:
-    """Return the SLO that flags ask for. Without one on the time between tokens the usual one is on its gaps."""
-    usual = Promise().itl_p95_s if options.slo_tpot is None and not options.embeddings else math.inf
+def promise_of(options: argparse.Namespace, loads: Iterable[Load]) -> Promise:
+    """Return the SLO that flags ask for. Without one on the time between tokens the usual one is on its gaps, where
+    outputs have any.
+
+    Raises:
+        SettingsError: there is one on the time between tokens, and no output has two.
+    """
+    gaps = any(each.has_gaps for each in loads)
+    for name, value in (("slo-itl", options.slo_itl), ("slo-tpot", options.slo_tpot)):
+        if value is not None and not gaps:
+            raise SettingsError(f"{name} has no effect where no output has a second token, got {value:g}")
+    usual = Promise().itl_p95_s if options.slo_tpot is None and gaps else math.inf
     return Promise(
         options.slo_ttft,
         usual if options.slo_itl is None else options.slo_itl,

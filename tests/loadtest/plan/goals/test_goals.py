@@ -74,6 +74,40 @@ def test_an_engine_that_keeps_no_rate_is_told(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("flags", "order"), [([], "the fewest GPUs first"), (["--price", "h100=2"], "the cheapest")])
+def test_offline_work_is_listed_by_cost_where_there_are_prices(
+    flags: list[str], order: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without prices the table called the fewest accelerators the cheapest."""
+    words = ["--model", "qwen3-8b", "--gpu", "h100", "--tp", "1", "--requests", "500", "--deadline", "1"]
+    assert 0 == main(["plan", *words, *flags])
+    assert f"500 requests in 1 hours, {order}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_outputs_of_one_token_have_no_gaps_that_bound_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches of one kept gaps short that nobody waits for, and took twice the accelerators."""
+    words = [
+        "--model",
+        "qwen3-32b",
+        "--gpu",
+        "h100",
+        "--tp",
+        "1",
+        "--rate",
+        "5",
+        "--draws",
+        "1",
+        "--no-store",
+        "--json",
+    ]
+    assert 0 == main(["plan", *words, "--output-tokens", "1", "--spread", "0"])
+    found = json.loads(capsys.readouterr().out)
+    assert (None, 1) == (found["slo"]["itl_p95_s"], found["candidates"][0]["gpus"])
+    assert found["candidates"][0]["batch_limit"] > 1
+
+
+@pytest.mark.slow
 def test_more_money_serves_more_and_never_more_than_full_batches() -> None:
     rates = []
     for budget in (4.0, 12.0):
@@ -149,6 +183,8 @@ def test_a_fleet_needs_a_first_model_and_names_of_others(capsys: pytest.CaptureF
     assert "model: must be given; also names further ones" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(SettingsError, match="also must begin with a model, got ',1,2,3'"):
         also(",1,2,3", 0.5)
+    with pytest.raises(SettingsError, match="also: qwen3-8b: rate must be above 0, got -4"):
+        also("qwen3-8b,-4,500,200", 0.5)
 
 
 def test_a_plan_is_a_pool_and_values_of_the_chart(tmp_path: Path) -> None:

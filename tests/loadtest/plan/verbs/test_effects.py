@@ -26,6 +26,8 @@ ALSO = f"{PLAN} --also qwen3-8b,2,500,200"
         (f"{PLAN} --scale-rate 1", "scale-rate is for traces, got 1.0 without a trace"),
         (f"{PLAN} --lengths sample --prompt-tokens 500", "prompt-tokens has no effect with lengths"),
         (f"{PLAN} --lengths sample --spread 0.5", "spread has no effect with lengths"),
+        (f"{PLAN} --output-tokens 1 --spread 0 --slo-itl 0.1", "slo-itl has no effect where no output has a second"),
+        (f"{BUDGET} --output-tokens 1.4 --spread 0 --slo-tpot 0.1", "slo-tpot has no effect where no output has a"),
         (f"{PLAN} --currency USD", "currency has no effect without a price, got USD"),
         (f"{TRACE} --prompt-tokens 500", "prompt-tokens: a trace has its own, got 500.0"),
         (f"{TRACE} --output-tokens 500", "output-tokens: a trace has its own, got 500.0"),
