@@ -139,9 +139,11 @@ class Book:
         """Note what happened. Return the figures that were found.
 
         Raises:
-            SettingsError: no prediction has this id, or the report has no figure or is of another load.
+            SettingsError: no prediction has this id, or the report has no figure, is of another load or was noted
+                before.
         """
-        made = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
+        lines = self._lines()
+        made = {line["id"]: line for line in lines if line["kind"] == "prediction"}
         if plan_id not in made:
             raise SettingsError(f"observe: no prediction has the id {plan_id!r} in {self._file}")
         _check_load(plan_id, made[plan_id]["load"], report)
@@ -150,6 +152,9 @@ class Book:
             raise SettingsError(
                 "observe: the report has none of ttft_s.mean, ttft_s.p99, itl_s.mean, itl_s.p95, tokens_per_s"
             )
+        if any((line["kind"], line["id"], line.get("seen")) == ("observation", plan_id, seen) for line in lines):
+            # Counted again it would make the error look smaller than it is.
+            raise SettingsError(f"observe: a report with these figures was noted for {plan_id} before")
         at = time.time() if now is None else now
         self._add({"kind": "observation", "id": plan_id, "at": at, "seen": seen})
         return seen

@@ -122,10 +122,10 @@ def test_three_load_tests_take_the_margin_of_the_first_token(
     before = json.loads(capsys.readouterr().out)
     (planned,) = before["candidates"]
     seen = {"ttft_s": {"mean": planned["predicted"]["ttft_mean_s"]["middle"]}}
-    seen["itl_s"] = {"mean": planned["predicted"]["itl_mean_s"]["middle"]}
     report = tmp_path / "report.json"
-    report.write_text(json.dumps(seen))
-    for _ in range(3):
+    for part in (0.999, 1.0, 1.001):
+        seen["itl_s"] = {"mean": part * planned["predicted"]["itl_mean_s"]["middle"]}
+        report.write_text(json.dumps(seen))
         assert 0 == main(["plan", "--observe", before["prediction_ids"][0], str(report), "--state-dir", str(tmp_path)])
     capsys.readouterr()
     assert 0 == main(words)

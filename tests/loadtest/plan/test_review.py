@@ -122,6 +122,18 @@ def test_an_unknown_prediction_is_refused(tmp_path: Path) -> None:
         Book(tmp_path).observe("p9", report(0.1))
 
 
+def test_a_report_counts_once(tmp_path: Path) -> None:
+    """One load test noted three times stood for three, and its error for nearly nothing."""
+    book = Book(tmp_path)
+    first, second = (book.predict(KIND, {}, PREDICTED) for _ in range(2))
+    book.observe(first, report(0.02))
+    with pytest.raises(SettingsError, match=f"a report with these figures was noted for {first} before"):
+        book.observe(first, report(0.02))
+    book.observe(first, report(0.021))
+    book.observe(second, report(0.02))
+    assert 3 == book.review()[KIND]["itl_mean_s"].count
+
+
 def test_a_report_of_another_load_is_refused(tmp_path: Path) -> None:
     book = Book(tmp_path)
     plan_id = book.predict(KIND, {"rate": 40.0, "prompt_tokens": 100.0, "output_tokens": 50.0}, PREDICTED)
@@ -133,7 +145,7 @@ def test_a_report_of_another_load_is_refused(tmp_path: Path) -> None:
         book.observe(plan_id, {"summary": report(0.01) | sent | {"output_tokens": 180_000}})
     # So few may come at three times the rate by chance.
     few = {"requests": 5, "completed": 5, "seconds": 0.05, "prompt_tokens": 500, "output_tokens": 250}
-    book.observe(plan_id, report(0.01) | few)
+    book.observe(plan_id, report(0.0101) | few)
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
