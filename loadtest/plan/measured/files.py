@@ -65,12 +65,31 @@ def _read(path: Path) -> list[OwnPoint]:
     if path.suffix.lower() == ".csv":
         points = (_of_csv(path, each) for each in read_points(path))
         return [each for each in points if not (math.isnan(each.tpot_s) and math.isnan(each.ttft_s))]
+    return [point for data in _objects(path) for point in _of_tool(path, data)]
+
+
+def _objects(path: Path) -> list[Mapping[str, Any]]:
+    """Return the objects in a file: one, or one a line, as vLLM bench appends them (`--append-result`).
+
+    Raises:
+        SettingsError: the file cannot be read, or holds something else.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        try:
+            found = [json.loads(text)]
+        except json.JSONDecodeError as error:
+            if error.msg != "Extra data":
+                raise
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise SettingsError(f"points: {path} cannot be read: {plain_reason(error)}") from error
-    if not isinstance(data, Mapping):
-        raise SettingsError(f"points: {path} must hold one JSON object")
+    if not all(isinstance(each, Mapping) for each in found):
+        raise SettingsError(f"points: {path} must hold one JSON object, or one a line")
+    return found
+
+
+def _of_tool(path: Path, data: Mapping[str, Any]) -> list[OwnPoint]:
     for tool, is_it, read in _TOOLS:
         if is_it(data):
             _check_schema(path, tool, data)

@@ -150,6 +150,20 @@ def test_metadata_of_vllm_bench_are_texts(tmp_path: Path) -> None:
         read(tmp_path, {**result, "spec_decode_acceptance_length": 2.4})
 
 
+def test_results_that_vllm_bench_appends_are_points_each(tmp_path: Path) -> None:
+    """One a line, as `--append-result` writes a sweep. The second line was "Extra data"."""
+    result = {
+        "completed": 64, "duration": 10.0, "total_input_tokens": 64_000, "total_output_tokens": 6_400,
+        "mean_ttft_ms": 140.0, "mean_tpot_ms": 12.0,
+    }  # fmt: skip
+    file = tmp_path / "result.json"
+    file.write_text("\n".join(json.dumps({**result, "max_concurrency": clients}) for clients in (4, 16, 64)) + "\n")
+    assert [4, 16, 64] == [each.clients for each in read_own(file)]
+    file.write_text(file.read_text() + "{")
+    with pytest.raises(SettingsError, match=r"result\.json cannot be read"):
+        read_own(file)
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
