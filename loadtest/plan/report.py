@@ -226,7 +226,7 @@ def notes(plan: Plan) -> list[str]:
     if plan.next_points:
         made.append(f"{plan.next_points}.")
     if any(not each.simulated for each in plan.what_ifs):
-        scaled = ", and scaled as the simulation scaled the best candidate" if plan.planned else ""
+        scaled = ", and scaled as the simulation scaled candidates of the best accelerator" if plan.planned else ""
         made.append(f"What-ifs on paper are rough: not simulated{scaled}.")
     compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
     if any(each.hourly is not None for each in compared) and not priced(compared):

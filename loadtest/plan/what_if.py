@@ -1,5 +1,5 @@
 """Effects of other choices than those asked for. What was simulated is taken from there; the rest is rough: sized on
-paper, and then as much larger or smaller as the simulation found the best candidate to be.
+paper, and then as much larger or smaller as the simulation found candidates of the best one's accelerator to be.
 """
 
 from __future__ import annotations
@@ -122,9 +122,15 @@ class _Paper:
     def __init__(self, planned: Sequence[SimulatedCandidate], load: Load, promise: Promise) -> None:
         self._planned = [each for each in planned if each.holds]
         self._rate = load.rate
-        base = planned[0].candidate
-        guess, _ = on_paper([base.engine], load, promise)
-        self._factor = base.replicas / guess[0].replicas if guess else 1.0
+        best = planned[0].candidate
+        alike = [best, *(each.candidate for each in self._planned if each.engine.gpu == best.engine.gpu)]
+        guesses = [on_paper([each.engine], load, promise)[0] for each in alike]
+        factors = [
+            each.replicas / guess[0].replicas if guess else 1.0 for each, guess in zip(alike, guesses, strict=True)
+        ]
+        self._factor = factors[0]
+        # A burst that one accelerator can't take is none for four of them, so each size has its own.
+        self._factors = {each.engine.gpus: factor for each, factor in reversed([*zip(alike, factors, strict=True)])}
 
     def told(self, change: str, found: list[Candidate] | str, most: int | None = None) -> WhatIf:
         """Return what another choice takes.
@@ -150,10 +156,12 @@ class _Paper:
 
     def _sized(self, each: Candidate) -> Candidate:
         """Return a candidate on paper with as many times more or fewer replicas as the simulation found for the best
-        one, but not fewer than serve the rate with full batches.
+        one, or for another one of its accelerator with as many of them per replica. They are not fewer than serve the
+        rate with full batches.
         """
         least = max(1, math.ceil(self._rate / (each.operation.rate * each.engine.lanes)))
-        return replace(each, replicas=max(least, math.ceil(self._factor * each.replicas)))
+        factor = self._factors.get(each.engine.gpus, self._factor)
+        return replace(each, replicas=max(least, math.ceil(factor * each.replicas)))
 
 
 def _bound_words(promise: Promise) -> str:

@@ -439,3 +439,18 @@ def test_what_ifs_shrink_as_the_simulation_did() -> None:
             for each in what_ifs(listed, [held(base, simulated)], load, Promise(), precisions=[], gpus=[h100, h200])
         }
         assert found["h200"] == max(least, math.ceil(simulated / base.replicas * other.replicas))
+
+
+def test_what_ifs_are_scaled_as_replicas_of_their_size_were() -> None:
+    """One L40S was said to be enough in bursts that were simulated as too much for one H100, and not for a pair."""
+    shape, h100, l40s = load_shape("qwen3-8b"), load_gpu("h100"), load_gpu("l40s")
+    load = steady_load(2.0, 1000, 250)
+    listed = partial(engines, shape, prices={})
+    two, one = (on_paper(listed([h100], ["bf16"], parallel=[ranks])[0], load, Promise())[0][0] for ranks in (2, 1))
+    assert (1, 1) == (two.replicas, one.replicas)
+    (found,) = (
+        each
+        for each in what_ifs(listed, [held(two, 1), held(one, 2)], load, Promise(), precisions=[], gpus=[h100, l40s])
+        if each.change == "l40s"
+    )
+    assert (2, "2 replicas of 1 x l40s, bf16") == (found.gpus, found.outcome)
