@@ -127,6 +127,8 @@ class Engine:
     """What was measured of its step times, in a word or two; empty where they are only expected."""
     whole_prompts: bool = False
     """Whether one step must compute a prompt, so that none is smaller than the context."""
+    untold_context: int = 0
+    """Context that it takes where nobody tells it one; 0 for the model's own."""
     native: str = ""
     """Precision of the published weights; empty where it is not known."""
 
@@ -147,10 +149,12 @@ class Engine:
 
     def context_for(self, longest: int) -> int | None:
         """Return the context that it must be started with, so that it takes requests of up to `longest` tokens; None
-        for the model's own. Engines with a KV cache smaller than their context don't start.
+        where nobody need tell it one. Engines with a KV cache smaller than their context don't start.
         """
-        room = int(KV_FILL * self.kv_tokens)
-        return None if self.context <= room else min(self.context, max(room, longest))
+        room, untold = int(KV_FILL * self.kv_tokens), self.untold_context or self.context
+        if longest <= untold <= room:
+            return None
+        return min(self.context, max(min(untold, room), longest))
 
     @property
     def lanes(self) -> int:

@@ -192,14 +192,17 @@ def _margins(engines: Sequence[Engine], promise: Promise) -> list[str]:
 
 
 def _contexts(engines: Iterable[Engine], load: Load) -> list[str]:
-    """Return which engines have a KV cache that is smaller than the model's context, as sentences."""
+    """Return which engines must be told their context, as sentences."""
     told = ((each, each.context_for(load.longest)) for each in engines)
     return [
-        f"Context of {each.name}: {context:,} tokens (--max-model-len) of the model's {each.context:,}: the KV cache "
-        "has no room for more."
+        f"Context of {each.name}: {context:,} tokens (--max-model-len) of the model's {each.context:,}: "
+        + ("engines take fewer if they are told nothing." if each.untold_context else _NO_ROOM)
         for each, context in told
         if context is not None
     ]
+
+
+_NO_ROOM = "the KV cache has no room for more."
 
 
 def notes(plan: Plan) -> list[str]:

@@ -252,6 +252,7 @@ def _engine(
         kv_element_bytes=kv_element_bytes,
         whole_prompts=shape.encoder,
         native=shape.native,
+        untold_context=shape.untold_context,
     )
 
 

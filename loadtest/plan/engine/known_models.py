@@ -71,6 +71,7 @@ _INT4_EXPERTS = {
 }
 _SIGLIP, _QWEN_EYE = _sees(1152, 27, 4304), _sees(1152, 27, 4304)
 _QWEN3_5: Mapping[str, Any] = {"model_type": "qwen3_5", **_QWEN_EYE}
+_LONG_ROPE = {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 4096}
 _TIED = {"tie_word_embeddings": True}
 _GEMMA_2: Mapping[str, Any] = {"model_type": "gemma2", **_windowed(4096, 2), **_TIED}
 _GEMMA_3: Mapping[str, Any] = {"model_type": "gemma3", **_TIED}
@@ -127,10 +128,10 @@ KNOWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gemma-3-4b": _row(2560, 34, 8, 4, 256, 10240, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
         "gemma-3-12b": _row(3840, 48, 16, 8, 256, 15360, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
         "gemma-3-27b": _row(5376, 62, 32, 16, 128, 21504, 262208, 131072, **_GEMMA_3, **_windowed(1024, 6), **_SIGLIP),
-        "phi-3-medium": _row(5120, 40, 40, 10, 128, 17920, 32064, 131072),
-        "phi-3.5-mini": _row(3072, 32, 32, 32, 96, 8192, 32064, 131072),
+        "phi-3-medium": _row(5120, 40, 40, 10, 128, 17920, 32064, 131072, **_LONG_ROPE),
+        "phi-3.5-mini": _row(3072, 32, 32, 32, 96, 8192, 32064, 131072, **_LONG_ROPE),
         "phi-4": _row(5120, 40, 40, 10, 128, 17920, 100352, 16384),
-        "phi-4-mini": _row(3072, 32, 24, 8, 128, 8192, 200064, 131072, **_TIED),
+        "phi-4-mini": _row(3072, 32, 24, 8, 128, 8192, 200064, 131072, **_TIED, **_LONG_ROPE),
         "yi-6b": _row(4096, 32, 32, 4, 128, 11008, 64000, 4096),
         "yi-1.5-9b": _row(4096, 48, 32, 4, 128, 11008, 64000, 4096),
         "yi-34b": _row(7168, 60, 56, 8, 128, 20480, 64000, 4096),

@@ -57,6 +57,8 @@ class ModelShape:
     One that is also the output layer is none of them."""
     context: int
     """Longest prompt and output together, tokens."""
+    untold_context: int = 0
+    """Context that engines take where nobody tells them one, if it is shorter; else 0."""
     latent: LatentAttention | None = None
     experts: ExpertShape | None = None
     native: str = "bf16"
@@ -175,7 +177,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
     recurrent_only = fields.text("model_type") in ("mamba", "mamba2", "falcon_mamba")
     heads = fields.whole("num_attention_heads", 1 if recurrent_only else None)
     kv_heads, head_dim = full_heads_of(fields)
-    vocabulary, context = fields.whole("vocab_size"), fields.whole("max_position_embeddings", 131_072)
+    vocabulary, (context, untold) = fields.whole("vocab_size"), _contexts(fields)
     encoder = _reads_only(fields)
     embedding = vocabulary * hidden
     matrices = 1 if encoder or _tied(fields) else 2
@@ -199,6 +201,7 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         head_dim=head_dim,
         embedding=looked_up + (matrices - 1) * embedding,
         context=context,
+        untold_context=untold,
         latent=latent,
         experts=feed.experts,
         native=native.precision,
@@ -216,6 +219,28 @@ def shape_of(name: str, config: Mapping[str, Any], quantization: Mapping[str, An
         vocabulary=looked_up + embedding * matrices,
         float16=fields.text("model_type") not in BFLOAT16_ONLY,
     )
+
+
+def _contexts(fields: Fields) -> tuple[int, int]:
+    """Return the longest context, and the one that engines take where nobody tells them one; 0 where it is the same.
+
+    Positions that are stretched by a factor reach as many times as far as the field says, if it is not of YaRN's kind,
+    where the field counts them stretched. Two sets of factors (LongRoPE) begin with the shorter one.
+    """
+    said = fields.whole("max_position_embeddings", 131_072)
+    rope = Fields(f"{fields.name}: rope_scaling", fields.section("rope_parameters") or fields.section("rope_scaling"))
+    kind, factor = rope.text("rope_type") or rope.text("type"), rope.get("factor")
+    if kind in ("linear", "dynamic") and factor is not None and not fields.text("model_type").startswith("gemma3"):
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < _MOST_STRETCH:
+            raise rope.wrong("factor", f"must be a number from 1 to {_MOST_STRETCH:g}", factor)
+        return int(factor * said), 0
+    if kind not in ("longrope", "su"):
+        return said, 0
+    first = fields.any_of("original_max_position_embeddings") or rope.any_of("original_max_position_embeddings")
+    return said, first if first < said else 0
+
+
+_MOST_STRETCH = 10_000.0
 
 
 def _tied(fields: Fields) -> bool:

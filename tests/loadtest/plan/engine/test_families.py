@@ -132,3 +132,21 @@ def test_models_that_fill_gaps_generate_no_text() -> None:
     found = shape_of("x", {**LLAMA, "model_type": "eurobert", "architectures": ["EuroBertForMaskedLM"]})
     assert found.encoder
     assert 0.0 == found.kv_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "contexts"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, (65_536, 0)),
+        ({"rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}}, (16_384, 0)),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, (16_384, 0)),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, (16_384, 0)),
+        ({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, (16_384, 0)),
+        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, (16_384, 4096)),
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}, (16_384, 4096)),
+    ],
+)
+def test_contexts_are_as_vllm_takes_them(more: dict[str, Any], contexts: tuple[int, int]) -> None:
+    """DeepSeek-Coder's prompts were refused from a quarter of its context on."""
+    found = shape_of("x", {**LLAMA, "max_position_embeddings": 16_384, **more})
+    assert contexts == (found.context, found.untold_context)

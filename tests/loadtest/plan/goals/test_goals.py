@@ -229,6 +229,12 @@ def test_an_engine_has_a_context_that_its_cache_has_room_for(kv_tokens: int, lon
     assert (f"--max-model-len {context}" in engine_flags(planned, load)) is (context is not None)
 
 
+def test_an_engine_is_told_of_a_context_that_it_would_not_take_by_itself() -> None:
+    """Phi-4-mini takes 4,096 tokens where nobody tells it more, and would refuse prompts that were planned for."""
+    engine = replace(ENGINE, kv_tokens=300_000, context=131_072, untold_context=4096)
+    assert (None, 9000) == (engine.context_for(4000), engine.context_for(9000))
+
+
 def test_an_engine_is_told_to_quantise_what_is_published_in_16_bits() -> None:
     """The settings said so, and the flags on the page and in the JSON did not."""
     planned = Candidate(replace(ENGINE, precision="fp8", native="bf16"), run(), 1)
