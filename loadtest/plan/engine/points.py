@@ -264,10 +264,11 @@ def _point(path: Path, line: int, row: dict[str, Any]) -> Point:
     # Experts that are split whole over the ranks of one tensor-parallel group take the same time.
     stages = 1 if _alone(row, "pp_size") else whole("pp_size")
     layout = "" if stages == 1 else f"pipeline {stages}"
-    times = {name: seconds(name) for name in ("silicon_ttft_ms", "silicon_tpot_ms")}
-    layout = next((f"no {name}" for name, value in times.items() if math.isnan(value)), layout)
+    ttft_s, tpot_s = seconds("silicon_ttft_ms"), seconds("silicon_tpot_ms")
+    if math.isnan(ttft_s) or math.isnan(tpot_s):
+        layout = f"no {'silicon_ttft_ms' if math.isnan(ttft_s) else 'silicon_tpot_ms'}"
     version = row.get("backend_version") or ""
-    return Point(config, shape, clients, *times.values(), layout, version, cache_told=bool(cache), stages=stages)
+    return Point(config, shape, clients, ttft_s, tpot_s, layout, version, cache_told=bool(cache), stages=stages)
 
 
 def _alone(row: dict[str, str], name: str) -> bool:
